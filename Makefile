@@ -53,6 +53,7 @@ lint: build
 	$(BIN)/python -m mypy.stubtest cython_ext --concise --allowlist .ci/stubtest_allowed.txt
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/cython-lint cython_ext
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/house.py
 
 # The kernels and their tests once more under AddressSanitizer, in a copy, so that the normal build stays as it
 # is. Python itself is not instrumented: libasan is preloaded, with libstdc++, without which it ends a process in which

@@ -41,8 +41,8 @@ from cython_ext.selection import group_by_owner
 from pslib.client.client import Client
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Push, Setup
-from pslib.shard.serving import SLICE_ROWS
 from pslib.shard.shard import Shard
+from pslib.shard.state import SLICE_ROWS
 
 KEYS = 106_496  # 4,096 examples of 26 fields
 SMALL = (1, 10, 100)

@@ -8,7 +8,7 @@ from pslib.errors import ConfigurationError
 from pslib.machine import memory_bytes, physical_bytes
 
 if TYPE_CHECKING:
-    from launch.job import Job
+    from pslib.table.optimizers import Optimizer
     from rec_models import Model
 
 __all__ = ["check_memory", "dense_problems"]
@@ -22,11 +22,22 @@ def dense_problems(model: Model) -> list[str]:
     return [f"model: {problem}"] if problem else []
 
 
-def check_memory(job: Job, room_bytes: int | None = None) -> None:
+def check_memory(
+    model: Model, optimizer: Optimizer, trainers: int, servers: int, room_bytes: int | None = None
+) -> None:
     """See whether the dense parameters of a run on this machine alone fit into what it may take.
 
     Counted is what all processes hold for certain: parameters and their gradient in each trainer, and on the
     servers together parameters and the state of their optimizer. Rows and activations come on top.
+
+    Parameters
+    ----------
+    model : Model
+    optimizer : Optimizer
+        Of the dense parameters.
+    trainers, servers : int
+    room_bytes : int, optional
+        What they may take; default: what this machine, or its container, has.
 
     Raises
     ------
@@ -35,14 +46,14 @@ def check_memory(job: Job, room_bytes: int | None = None) -> None:
     """
     from pslib.trainer.dense import DenseLayout
 
-    layout = DenseLayout(job.build_model().dense_shapes())
+    layout = DenseLayout(model.dense_shapes())
     room = memory_bytes() if room_bytes is None else room_bytes
-    floats = 2 * job.cluster.trainers * layout.length
-    floats += layout.length + job.dense_optimizer.state_floats(layout.length)
+    floats = 2 * trainers * layout.length
+    floats += layout.length + optimizer.state_floats(layout.length)
     if 4 * floats > room:
         here = "the limit of this container is" if room < physical_bytes() else "this machine has"
         raise ConfigurationError(
             f"model: {layout.length:,} dense parameters take {4 * floats / 1e9:,.1f} GB in "
-            f"{job.cluster.trainers} trainer(s) and {job.cluster.servers} server(s), and {here} "
+            f"{trainers} trainer(s) and {servers} server(s), and {here} "
             f"{room / 1e9:,.1f} GB; {layout.advice()}, or cluster.trainers"
         )

@@ -58,12 +58,18 @@ from launch.training_settings import Section, TrainingSection, stopping_problems
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
+from pslib.places import below, parent_and_name
 from pslib.schema import Schema
 from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
 from pslib.table.tables import TableSpec
 from rec_models import Model
 
-__all__ = ["Job", "read_job"]
+__all__ = ["CHECKPOINT", "PREEMPTED", "Job", "preempted_place", "read_job", "saved_place"]
+
+CHECKPOINT = "checkpoint"
+"""Folder of a run's checkpoint below its ``out``."""
+PREEMPTED = "preempted"
+"""The end of the name of the folder for checkpoints that are made when the run is asked to leave."""
 
 
 def _named(value: object) -> object:
@@ -281,6 +287,20 @@ class Job(Section):
         return write_yaml(plain)
 
 
+def saved_place(job: Job) -> str:
+    """Where the training is saved."""
+    return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
+
+
+def preempted_place(job: Job) -> str:
+    """Folder of the numbered checkpoints that are made when the run is asked to leave."""
+    place = saved_place(job)
+    if job.checkpoint.keep_last:
+        return place
+    folder, name = parent_and_name(place)
+    return below(folder, f"{name}-{PREEMPTED}")
+
+
 def read_job(
     path: str | Path, overrides: Sequence[str] = (), changes: Mapping[str, object] | None = None
 ) -> Job:
@@ -364,7 +384,9 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     problems += bad_optimizers
     problems += table_problems(raw.get("table"))
     if job is not None:
-        problems += _cluster_problems(job) + ranking_problems(job)
+        has_label = job.data.columns.label is not None
+        problems += _cluster_problems(job)
+        problems += ranking_problems(job.model.name, job.ranking, job.data.items is not None, has_label)
     schema, bad_schema = _schema_of(raw)
     problems += bad_schema
     if isinstance(raw.get("model"), dict):
@@ -379,7 +401,8 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         problems += fit_problems(table, section)
         ranked = ranks_items(job.model.name)
         problems += stopping_problems(job.training, job.data.valid, ranked, job.dense_optimizer, optimizers)
-        problems += stream_problems(job.data, job.training)
+        has_label, has_valid = job.data.columns.label is not None, bool(job.data.valid)
+        problems += stream_problems(job.data.stream, job.data.train, has_valid, has_label, job.training)
         problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from launch.job import Job
+from launch.job import Job, saved_place
 from pslib.errors import DataError, PslibError
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ def kinds_of_load(job: Job) -> KeyKinds:
 
 def kinds_of_job(job: Job) -> KeyKinds:
     """Of a job's training data or, where that is not there, of the checkpoints that the job file names."""
-    from launch.train_job import saved_place
-
     return _kinds_of_data(job) or kinds_in(saved_place(job)) or kinds_of_load(job)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from launch.training_settings import Section
 from rec_models import MODELS, SESSION_MODELS, TASK_MODELS
-
-if TYPE_CHECKING:
-    from launch.job import Job
 
 __all__ = ["K_MAX", "RankingSection", "ranking_problems", "ranks_items"]
 
@@ -34,17 +31,27 @@ def ranks_items(name: str) -> bool:
     return name not in MODELS and name not in TASK_MODELS
 
 
-def ranking_problems(job: Job) -> list[str]:
-    """What of a file does not fit its kind of model, one line each."""
-    name, ranking = job.model.name, job.ranking
+def ranking_problems(
+    name: str, ranking: RankingSection | None, has_items: bool, has_label: bool
+) -> list[str]:
+    """What of a file does not fit its kind of model, one line each.
+
+    Parameters
+    ----------
+    name : str
+        Of the model.
+    ranking : RankingSection or None
+    has_items, has_label : bool
+        Whether the file names ``data.items``, and a label in ``data.schema``.
+    """
     if not ranks_items(name):
         found = {
             "ranking: {} predicts clicks and ranks no items; remove it": ranking is not None,
-            "data.items: {} predicts clicks and ranks no items; remove it": job.data.items is not None,
+            "data.items: {} predicts clicks and ranks no items; remove it": has_items,
         }
     else:
         session = name in SESSION_MODELS
-        labelled = session and job.data.columns.label is not None
+        labelled = session and has_label
         unknown = ranking is not None and ranking.exclude_seen and not (session or ranking.history)
         found = {
             "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,

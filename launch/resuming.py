@@ -5,40 +5,32 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.job import Job, LoadSection, read_job
+from launch.job import Job, saved_place
 from launch.paths import from_here
-from launch.running_cluster import BEGAN_WITH, NOTE, ended_run
-from launch.train_job import CHECKPOINT, PREEMPTED, preempted_place, saved_place
+from launch.running_cluster import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of
 from launch.yaml_text import read_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
-from pslib.places import is_uri, shown
+from pslib.places import shown
 from pslib.words import counted
 
 __all__ = [
     "Identity",
     "check_no_logs",
     "completed",
-    "from_checkpoint",
     "had_logs",
     "identity_of",
     "keep_records",
-    "note_earlier",
     "way_on",
     "way_on_when_mended",
-    "what_is_left",
-    "what_saves",
 ]
-
-EARLIER = "checkpoints-before.json"
-"""In the logs of a run: which checkpoints stood where it saves before it began."""
 
 GENERATIONS = 1 << 16
 """Of one launch: who is started again by it is still older than anybody of the next launch."""
@@ -83,7 +75,7 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
     if config.durability == "memory":
         raise ConfigurationError(
             f"--resume: this run has logs, {log}: add --durability log"
-            if (log := _logs_of(out))
+            if (log := logs_of(out))
             else "--resume needs logs (durability log or disk); a script loads its checkpoint itself"
         )
     if not had_logs(out):
@@ -110,14 +102,6 @@ def had_logs(out: Path) -> bool:
     return True
 
 
-def _logs_of(out: Path) -> str | None:
-    """Where the logs of a run are; None: it has none, or this machine does not see them."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        log = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))["log"]
-        return str(log) if log is not None and Path(log).is_dir() else None
-    return None
-
-
 def check_no_logs(out: Path) -> None:
     """Refuse to begin at a checkpoint where a run has logs: they know all that was acknowledged since.
 
@@ -126,7 +110,7 @@ def check_no_logs(out: Path) -> None:
     ConfigurationError
         When there are logs.
     """
-    if log := _logs_of(out):
+    if log := logs_of(out):
         durability = _began_with(out).get("cluster", {}).get("durability", "log")
         recipe = f"pslib train {quote(from_here(out / 'job.yaml'))} --resume"
         raise ConfigurationError(
@@ -272,107 +256,3 @@ def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) ->
         f"the checkpoint is {place}; when the data is mended, begin with it: pslib train {effective} --set "
         f"load.path={quote(place)}{anew} --out ANOTHER{again}"
     )
-
-
-def _newest_with_print(folder: str) -> tuple[str, str]:
-    """The newest checkpoint in a folder, and what tells it from another one at its place."""
-    from cython_ext.checksums import crc32
-    from pslib.checkpoint import manifest_bytes, newest
-
-    place = newest(folder)
-    return place, f"{crc32(manifest_bytes(place)):08x}"
-
-
-def note_earlier(job: Job, out: Path) -> None:
-    """Write down which checkpoints stand where a run saves: they are an earlier run's, however it goes.
-
-    ``--overwrite`` removes what lies in ``out``; a ``checkpoint.path`` may be anywhere, and hold what others
-    need. The run's first save there replaces it or follows it.
-    """
-    found = {}
-    for folder in dict.fromkeys((saved_place(job), preempted_place(job))):
-        with suppress(CheckpointError):
-            place, print_ = _newest_with_print(folder)
-            found[shown(place)] = print_
-    if found:
-        (out / "logs" / EARLIER).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-def _earlier(out: Path) -> dict[str, str]:
-    with suppress(OSError, ValueError):
-        noted = json.loads((out / "logs" / EARLIER).read_text(encoding="utf-8"))
-        return noted if isinstance(noted, dict) else {}
-    return {}
-
-
-def _places(job: Job) -> tuple[str, ...]:
-    """Where a run saves, and where it does so when it is asked to leave."""
-    return tuple(dict.fromkeys((saved_place(job), preempted_place(job))))
-
-
-def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]], CheckpointError | None]:
-    """When a run saved what is newest at each of some places, and its path; why there is none elsewhere."""
-    from pslib.checkpoint import read_manifest
-
-    found: list[tuple[str, str]] = []
-    why, earlier = None, _earlier(out)
-    for folder in places:
-        try:
-            place, print_ = _newest_with_print(folder)
-            saved_utc = read_manifest(place).saved_utc
-            if earlier.get(shown(place)) != print_:
-                found.append((saved_utc, place))
-                continue
-            why = CheckpointError(
-                f"{shown(place)} was saved by an earlier run, at {saved_utc}; to begin with it, say load.path"
-            )
-        except CheckpointError as error:
-            why = why or error
-    return found, why
-
-
-def what_is_left(out: Path, done: bool) -> str:
-    """What an ended run has left of its training, for people, by the look that ``--resume`` takes at it."""
-    from pslib.checkpoint import list_checkpoints
-
-    logs = "" if done or not (log := _logs_of(out)) else f"all that was acknowledged is in its logs, {log}; "
-    try:
-        job = read_job(out / "job.yaml").model_copy(update={"out": str(out.resolve())})
-        places, none = _places(job), "it left no checkpoint"
-    except ConfigurationError:  # that of a script
-        places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{PREEMPTED}"))
-        none = "its folder holds no checkpoint"
-    if remote := next((place for place in places if is_uri(place)), None):  # a line waits for no store
-        return f"{logs}its checkpoints, if any, are in {shown(remote)}"
-    found, _ = _saved_since(out, places)
-    for place in [max(found)[1]] if found else places:
-        with suppress(CheckpointError):
-            for one in list_checkpoints(place)[:1]:
-                where = shown(one.path) if is_uri(one.path) else from_here(Path(one.path))
-                if one.state == "complete":
-                    return f"{logs}its checkpoint is {where}"
-                return f"{logs}its checkpoint {where} is {one.state}: {one.problem}"
-    return logs + none
-
-
-def what_saves(job: Job) -> str:
-    """What is to be set so that a run that ends early has saved something."""
-    if job.checkpoint.every_s or job.checkpoint.every_batches:
-        return "a smaller checkpoint.every_s or every_batches saves sooner"
-    return "checkpoint.every_s or every_batches saves while a run goes on"
-
-
-def from_checkpoint(job: Job) -> Job:
-    """The same job, to begin at the last complete checkpoint of its run.
-
-    Raises
-    ------
-    CheckpointError
-        When there is none.
-    """
-    found, why = _saved_since(Path(job.out), _places(job))
-    if not found:
-        out = Path(job.out)
-        how = "with --overwrite" if out.is_dir() and any(out.iterdir()) else "without --resume"
-        raise CheckpointError(f"--resume: nothing to go on from: {why}; begin anew {how} ({what_saves(job)})")
-    return job.model_copy(update={"load": LoadSection(path=max(found)[1])})

@@ -6,10 +6,9 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from launch.job import Job, LoadSection
+from launch.job import Job, LoadSection, preempted_place, saved_place
 from launch.resuming import Identity, keep_records
 from launch.run_plan import Outcome, Plan
-from launch.train_job import preempted_place, saved_place
 from pslib.errors import UnavailableError
 from pslib.places import below, parent_and_name, shown
 

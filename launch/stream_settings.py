@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
@@ -10,7 +11,6 @@ from launch.training_settings import Section, TrainingSection
 from pslib.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from launch.job import DataSection
     from pslib.data.arrivals import StreamSettings
 
 __all__ = ["Stream", "StreamSection", "stream_problems"]
@@ -40,17 +40,32 @@ def _switched_on(value: object) -> object:
 Stream = Annotated[StreamSection, BeforeValidator(_switched_on)]
 
 
-def stream_problems(data: DataSection, training: TrainingSection) -> list[str]:
-    """What does not go together with a stream, one line each."""
-    stream, train = data.stream, data.train
+def stream_problems(
+    stream: StreamSection | None,
+    train: Sequence[str],
+    has_valid: bool,
+    has_label: bool,
+    training: TrainingSection,
+) -> list[str]:
+    """What does not go together with a stream, one line each.
+
+    Parameters
+    ----------
+    stream : StreamSection or None
+    train : sequence of str
+        ``data.train``.
+    has_valid, has_label : bool
+        Whether the file names ``data.valid``, and a label in ``data.schema``.
+    training : TrainingSection
+    """
     if stream is None:
         return []
     problems = []
-    if data.columns.label is None:
+    if not has_label:
         problems.append(
             "data.stream: expected a label in data.schema: each window is predicted before it is learnt"
         )
-    if data.valid:
+    if has_valid:
         problems.append(
             "data.valid: expected none with data.stream, each of whose windows is predicted first"
         )

@@ -31,17 +31,15 @@ from launch.resuming import (
     Identity,
     check_no_logs,
     completed,
-    from_checkpoint,
     had_logs,
     identity_of,
     keep_records,
-    note_earlier,
     way_on,
     way_on_when_mended,
-    what_saves,
 )
 from launch.rollback import goes_back, step_back
 from launch.run_plan import Launcher, Outcome, Plan
+from launch.running_cluster import from_checkpoint, note_earlier, what_saves
 from launch.same_training import check_same_training
 from launch.summary import best_possible, records_line, summary_lines
 from pslib.errors import (
@@ -175,7 +173,8 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
     if hosts:
         check_seen(job, hosts.not_seeing)
     else:  # on other hosts it is theirs
-        check_memory(job)
+        cluster = job.cluster
+        check_memory(job.build_model(), job.dense_optimizer, cluster.trainers, cluster.servers)
         check_log("cluster.log", job.cluster.log, resume)
 
 

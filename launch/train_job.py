@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job import Job, read_job
+from launch.job import Job, preempted_place, read_job, saved_place
 from launch.key_kinds import check_like_training
 from launch.preflight import schema_asked
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError
-from pslib.places import below, is_uri, parent_and_name
+from pslib.places import is_uri
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -26,23 +26,18 @@ if TYPE_CHECKING:
     from pslib.trainer.checkpointing import CheckpointSettings
 
 __all__ = [
-    "CHECKPOINT",
     "begin_with",
     "evaluate_checkpoint",
     "make_trainer",
     "own_cluster",
-    "preempted_place",
-    "saved_place",
     "train_job",
 ]
 
-PREEMPTED, TEST = "preempted", "test"
-CHECKPOINT = "checkpoint"
-"""Folder of a run's checkpoint below its ``out``."""
+TEST = "test"
 SPACE_S = 600.0
 """So long a run that has trained waits for space: there is nothing to lose by it, and else all of it."""
 BEST = "best"
-"""The same for the best epoch of a run that stops early."""
+"""Folder below ``out`` for the best epoch of a run that stops early."""
 
 
 def train_job(path: Path) -> str:
@@ -291,20 +286,6 @@ def _check_ranks(job: Job) -> None:
     if not ranks_items(job.model.name):
         model = type(job.build_model()).__name__
         raise ConfigurationError(f"{model} predicts clicks and ranks no items: pslib eval evaluates it")
-
-
-def saved_place(job: Job) -> str:
-    """Where the training is saved."""
-    return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
-
-
-def preempted_place(job: Job) -> str:
-    """Folder of the numbered checkpoints that are made when the run is asked to leave."""
-    place = saved_place(job)
-    if job.checkpoint.keep_last:
-        return place
-    folder, name = parent_and_name(place)
-    return below(folder, f"{name}-{PREEMPTED}")
 
 
 def _when_saved(job: Job) -> CheckpointSettings:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.durability import log_folder
-from launch.job import Job, read_job
+from launch.job import Job, read_job, saved_place
 from launch.local import LocalLauncher
 from launch.preflight import check_data, hold_port, prepare_out
 from launch.ranking_settings import ranks_items
 from launch.run_plan import Outcome, Plan
 from launch.supervise import end_as_asked, run_cluster
-from launch.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster, saved_place
+from launch.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster
 from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.places import check_local

@@ -1,9 +1,9 @@
 """What is shared by the parts of a batch that are computed apart: scratch arrays, rows, dense parameters.
 
 A large batch is computed in parts of some hundred examples, each with a tape of its own, by several threads.
-Sums over the examples of the whole batch wait until all parts are there: `RowsVar` and `DenseVar` note what
-they are given instead of adding it up. So no part needs arrays of the size of all rows or of a weight matrix,
-and the sums run in an order that does not depend on who computed what.
+Sums over the examples of the whole batch wait until all parts are there: `RowsVar`, and `DenseVar` of
+`rec_models.products`, note what they are given instead of adding it up. So no part needs arrays of the size
+of all rows or of a weight matrix, and the sums run in an order that does not depend on who computed what.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from cython_ext.row_places import place_of_joined
 from rec_models.places import Places
 from rec_models.tape import Array, Empty, Var
 
-if TYPE_CHECKING:
-    from rec_models.products import PackedWeights
-
-__all__ = ["DenseVar", "Kept", "RowsGradient", "RowsVar", "Scratch", "joined", "parts_of"]
+__all__ = ["Kept", "RowsGradient", "RowsVar", "Scratch", "joined", "parts_of"]
 
 PART_ROWS_MIN, PART_ROWS_MAX, PARTS = 256, 512, 8
 """A part's activations stay in a core's L2 cache (512 examples of 400 units: 0.8 MB), and its matrix products
@@ -160,25 +157,3 @@ class RowsVar(Var):
     def _note(self, places: Places | None, addends: Array) -> None:
         stop = self.start + self.value.shape[1]
         self.noted.append(RowsGradient(places, addends, self.start, stop))
-
-
-class DenseVar(Var):
-    """A dense parameter in the tape of one part; notes products, adds up all else.
-
-    Parameters
-    ----------
-    value : array
-    packed : PackedWeights or None
-        The same for all parts, see `rec_models.products`.
-    """
-
-    __slots__ = ("packed", "products")
-
-    def __init__(self, value: Array, packed: PackedWeights | None = None) -> None:
-        super().__init__(value)
-        self.packed = packed
-        self.products: list[tuple[Array, Array]] = []
-
-    def accumulate_product(self, left: Array, right: Array) -> None:
-        """Note ``left^T right``."""
-        self.products.append((left, right))

@@ -28,10 +28,18 @@ from cython_ext.products import (
     product_levels,
 )
 from pslib.errors import ConfigurationError
-from rec_models.parts import DenseVar, Scratch
+from rec_models.parts import Scratch
 from rec_models.tape import Array, Var
 
-__all__ = ["PackedWeights", "packed_of", "times", "times_transposed", "transposed_times", "vectors_of"]
+__all__ = [
+    "DenseVar",
+    "PackedWeights",
+    "packed_of",
+    "times",
+    "times_transposed",
+    "transposed_times",
+    "vectors_of",
+]
 
 WIDTH_MIN = 32
 """Below it, a panel of the kernel is not full, and there is little to gain."""
@@ -89,6 +97,28 @@ class PackedWeights:
                 self._made[transposed] = room[skipped : skipped + length]
                 pack(matrix, self._made[transposed], self.vectors)
             return self._made[transposed]
+
+
+class DenseVar(Var):
+    """A dense parameter in the tape of one part; notes products, adds up all else.
+
+    Parameters
+    ----------
+    value : array
+    packed : PackedWeights or None
+        The same for all parts.
+    """
+
+    __slots__ = ("packed", "products")
+
+    def __init__(self, value: Array, packed: PackedWeights | None = None) -> None:
+        super().__init__(value)
+        self.packed = packed
+        self.products: list[tuple[Array, Array]] = []
+
+    def accumulate_product(self, left: Array, right: Array) -> None:
+        """Note ``left^T right``."""
+        self.products.append((left, right))
 
 
 def packed_of(name: str, value: Array, scratch: Scratch, vectors: str | None = None) -> PackedWeights | None:

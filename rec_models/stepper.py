@@ -11,23 +11,20 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from pslib.batch import Batch
 from pslib.ragged import Ragged
 from rec_models.layers.activation import sigmoid_of
-from rec_models.parts import DenseVar, Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
+from rec_models.parts import Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
 from rec_models.places import Listed, Places
-from rec_models.products import PackedWeights, packed_of, transposed_times, vectors_of
+from rec_models.products import DenseVar, PackedWeights, packed_of, transposed_times, vectors_of
 from rec_models.result import StepResult
 from rec_models.tape import Array, Tape, Var
 
-if TYPE_CHECKING:
-    from rec_models.model import Model
-
-__all__ = ["Run", "Stepper"]
+__all__ = ["Run", "Stepped", "Stepper"]
 
 Task: TypeAlias = Callable[[], None]
 Run: TypeAlias = Callable[[Sequence[Task]], None]
@@ -43,6 +40,37 @@ that were not cut, 26.4 in pieces of half the size."""
 def _run_here(tasks: Sequence[Task]) -> None:
     for task in tasks:
         task()
+
+
+class Stepped(Protocol):
+    """What a step asks of a model; see `rec_models.model.Model`."""
+
+    @property
+    def examples_independent(self) -> bool:
+        """Whether the logit of an example depends on no other example of its batch."""
+        ...
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the dense parameters, in a fixed order."""
+        ...
+
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the dense parameters that no gradient moves."""
+        ...
+
+    def weight(self, batch: Batch) -> float:
+        """What the mean loss of a batch is a mean over."""
+        ...
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: Mapping[str, Var]) -> Var:
+        """Logits of a batch."""
+        ...
+
+    def loss(
+        self, tape: Tape, batch: Batch, rows: Var, dense: Mapping[str, Var], weight: float
+    ) -> tuple[Var, Array]:
+        """Loss of a part of a batch as a share of the mean over ``weight``; its logits."""
+        ...
 
 
 class _Part:
@@ -68,7 +96,7 @@ class Stepper:
 
     Parameters
     ----------
-    model : Model
+    model : Stepped
     run : callable
         Runs tasks, see `Run`; by default here, one after the other. The bits of a step do not depend on it.
     products : "float32" or "bfloat16"
@@ -81,7 +109,7 @@ class Stepper:
         When ``products`` is neither.
     """
 
-    def __init__(self, model: Model, run: Run = _run_here, products: str = "float32") -> None:
+    def __init__(self, model: Stepped, run: Run = _run_here, products: str = "float32") -> None:
         self._model, self._run, self._vectors = model, run, vectors_of(products)
         self._scratch, self._kept = Scratch(), Kept()
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 from launch.dense_room import check_memory
+from launch.job import Job
 from pslib.errors import ConfigurationError
 from tests.test_job_config import GOOD, problems, read
+
+
+def check(job: Job, room_bytes: int | None = None) -> None:
+    cluster = job.cluster
+    check_memory(job.build_model(), job.dense_optimizer, cluster.trainers, cluster.servers, room_bytes)
 
 
 def test_more_dense_parameters_than_can_be_set_up_are_refused_in_one_line(tmp_path):
@@ -20,19 +26,19 @@ def test_dense_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_pa
     job = read(tmp_path, GOOD, "model.hidden=[1000, 1000]", "cluster.trainers=3", "cluster.servers=2")
     length = sum(np.prod(shape) for shape in job.build_model().dense_shapes().values())
     needed = 4 * length * (2 * 3 + 3)  # Adam keeps two numbers of each
-    check_memory(job, room_bytes=needed + 8)
+    check(job, room_bytes=needed + 8)
     monkeypatch.setattr("launch.dense_room.physical_bytes", lambda: needed - 8)
     with pytest.raises(
         ConfigurationError, match=r"this machine has 0\.0 GB; the largest is .* 1000 x 1000: "
     ):
-        check_memory(job, room_bytes=needed - 8)
+        check(job, room_bytes=needed - 8)
 
 
 def test_dense_parameters_that_a_container_may_not_take_are_refused_by_its_limit(tmp_path, monkeypatch):
     job = read(tmp_path, GOOD, "model.hidden=[1000, 1000]")
-    check_memory(job)
+    check(job)
     monkeypatch.setattr("launch.dense_room.memory_bytes", lambda: 1_000_000)
     with pytest.raises(
         ConfigurationError, match=r"and the limit of this container is 0\.0 GB; the largest is "
     ):
-        check_memory(job)
+        check(job)

@@ -15,8 +15,15 @@ import pytest
 import pslib
 from launch.cli import main
 from launch.job import LoadSection, read_job
-from launch.resuming import from_checkpoint, note_earlier, what_is_left
-from launch.running_cluster import NOTE, ended_run, find_cluster, note_cluster
+from launch.running_cluster import (
+    NOTE,
+    ended_run,
+    find_cluster,
+    from_checkpoint,
+    note_cluster,
+    note_earlier,
+    what_is_left,
+)
 from pslib.errors import CheckpointError, UnavailableError
 from rec_models import LR
 

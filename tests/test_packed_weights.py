@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cython_ext.products import product_levels
-from rec_models.parts import DenseVar, Scratch
-from rec_models.products import packed_of, times, times_transposed, transposed_times
+from rec_models.parts import Scratch
+from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times
 from rec_models.tape import Var
 
 

@@ -15,8 +15,8 @@ from pslib.errors import ConfigurationError
 from pslib.trainer import compute
 from pslib.trainer.compute import ModelThreads
 from rec_models import DNN
-from rec_models.parts import DenseVar, Scratch
-from rec_models.products import packed_of, times, times_transposed, transposed_times, vectors_of
+from rec_models.parts import Scratch
+from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times, vectors_of
 from tests.counting import CountingModel
 from tests.definitions_products import drawn, needs_bfloat16, product
 from tests.gradient_check import SCHEMA, make_batch, parameters

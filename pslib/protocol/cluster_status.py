@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from pslib.config import ClusterConfig
 from pslib.places import shown
 from pslib.protocol.collective_job import epochs_done, examples_of, planned_of
 from pslib.protocol.counters import (
@@ -14,14 +15,14 @@ from pslib.protocol.counters import (
     SERVER_COUNTERS,
     TRAINER_COUNTERS,
 )
+from pslib.protocol.cut_session import CutSession
+from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.membership import Member, Membership
+from pslib.protocol.move_session import MoveSession
 from pslib.protocol.results import results_of
 from pslib.words import counted
 
-if TYPE_CHECKING:
-    from pslib.protocol.coordinator_session import CoordinatorSession
-    from pslib.protocol.membership import Member
-
-__all__ = ["EVENTS_TOLD", "details_of", "status_of"]
+__all__ = ["EVENTS_TOLD", "ClusterView", "details_of", "status_of"]
 
 _PHASES = {
     "fit": "training",
@@ -37,10 +38,32 @@ EVENTS_TOLD = 100
 """The last so many; a status must fit a message."""
 
 
-def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
+class ClusterView(Protocol):
+    """What a status reads of the coordinator; see `pslib.protocol.coordinator_session.CoordinatorSession`."""
+
+    config: ClusterConfig
+    members: Membership
+    desk: JobDesk
+    moves: MoveSession
+    cuts: CutSession
+    error: str
+    events: list[str]
+    pushes_missing: int
+
+    @property
+    def over(self) -> bool:
+        """Whether all work is done (or has failed) and everybody has left or is lost."""
+        ...
+
+    def run_s(self, now_s: float) -> float:
+        """Seconds of this run."""
+        ...
+
+
+def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
     """The answer to `Status`, in plain values."""
     jobs, members, config = session.desk.jobs, session.members, session.config
-    counters = _counters(session)
+    counters = _counters(members)
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
     counters["loss_examples"] = counters["examples"]
@@ -50,7 +73,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         epochs = 0
     return {
         **counters,
-        **results_of(jobs, _trained_until_s(session, now_s)),
+        **results_of(jobs, _trained_until_s(members, now_s)),
         "phase": _phase(session, now_s),
         "job": max(len(jobs) - 1, 0),
         "epochs": epochs,
@@ -63,7 +86,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "servers_lost": [one.where for one in members.servers if one.state == "lost"],
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
         "trainers_left": [one.where for one in members.trainers if one.state == "left"],
-        "guests": _guests(session),
+        "guests": _guests(members),
         "moves": session.moves.status(now_s),
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
@@ -76,51 +99,49 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     }
 
 
-def _trained_until_s(session: CoordinatorSession, now_s: float) -> float:
+def _trained_until_s(members: Membership, now_s: float) -> float:
     """Until when somebody has trained: servers and the coordinator are there for a while after that."""
-    members = session.members
     if members.live("trainer"):
         return now_s
     return max((one.heard_s for one in members.ever("trainer")), default=now_s)
 
 
-def _phase(session: CoordinatorSession, now_s: float) -> str:
+def _phase(session: ClusterView, now_s: float) -> str:
     if session.error:
         return "failed"
     if session.over:
         return "done"
     desk = session.desk
     what = "" if desk.all_done else desk.jobs[desk.first_open].what
-    return _PHASES.get(what, what) if what else _waiting(session, now_s)
+    return _PHASES.get(what, what) if what else _waiting(session.members, desk, now_s)
 
 
-def _waiting(session: CoordinatorSession, now_s: float) -> str:
+def _waiting(members: Membership, desk: JobDesk, now_s: float) -> str:
     """For whom a cluster waits that does nothing."""
-    members = session.members
-    if session.desk.jobs and not members.live("trainer"):
+    if desk.jobs and not members.live("trainer"):
         servers = members.live("server")
         return f"waiting for {counted(len(servers), 'server')} to leave"
     if lacking := members.lacking(now_s):
         return f"waiting for {lacking}"
     own = [one for one in members.trainers if not members.is_guest(one.rank)]
     may_call = [one for one in own if one.state == "live"] + members.awaited(now_s, "trainer")
-    if own and not may_call and (guests := _guests(session)):
+    if own and not may_call and (guests := _guests(members)):
         return f"waiting for {', '.join(guests)} to leave"
-    return f"waiting for the {'next' if session.desk.jobs else 'first'} call of the trainers"
+    return f"waiting for the {'next' if desk.jobs else 'first'} call of the trainers"
 
 
-def _guests(session: CoordinatorSession) -> list[str]:
+def _guests(members: Membership) -> list[str]:
     """Who has joined beside the run's own trainers and is here: the run ends when they have left."""
-    guests = [one for one in session.members.live("trainer") if session.members.is_guest(one.rank)]
+    guests = [one for one in members.live("trainer") if members.is_guest(one.rank)]
     return [f"trainer {one.rank} ({one.where})" for one in guests]
 
 
-def _counters(session: CoordinatorSession) -> dict[str, Any]:
+def _counters(members: Membership) -> dict[str, Any]:
     """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
     values: dict[str, Any] = dict.fromkeys(TRAINER_COUNTERS + LARGEST_COUNTERS, 0)
     positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
     staleness_counts = np.zeros(0, np.int64)
-    for member in session.members.ever("trainer"):
+    for member in members.ever("trainer"):
         for key in TRAINER_COUNTERS:
             values[key] += member.progress.get(key, 0)
         positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
@@ -132,7 +153,7 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
             staleness_counts = counts + staleness_counts if staleness_counts.size else counts
     return (
         values
-        | _server_counters(session)
+        | _server_counters(members)
         | {
             "bins_positive": positive.tolist(),
             "bins_negative": negative.tolist(),
@@ -141,19 +162,18 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
     )
 
 
-def _server_counters(session: CoordinatorSession) -> dict[str, Any]:
+def _server_counters(members: Membership) -> dict[str, Any]:
     """Sums over servers; one that comes back counts on from its log, and without one from nothing."""
     values: dict[str, Any] = dict.fromkeys(SERVER_COUNTERS, 0)
-    for member in session.members.ever("server"):
-        has_place = session.members.at("server", member.rank) is member
+    for member in members.ever("server"):
+        has_place = members.at("server", member.rank) is member
         for key in SERVER_COUNTERS if has_place else APPLIED_COUNTERS if member.followed_bare else ():
             values[key] += member.progress.get(key, 0)
     return values
 
 
-def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
+def details_of(members: Membership, desk: JobDesk, config: ClusterConfig, now_s: float) -> dict[str, Any]:
     """What `pslib doctor` wants beside the sums: every member, and who works on what."""
-    members, desk = session.members, session.desk
     running = None if desk.all_done else desk.jobs[desk.first_open]
     held = running.book.held_by_rank() if running else {}
     book = running.book if running else None
@@ -162,9 +182,9 @@ def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
             *(_member(one, now_s) | {"units": members.units_of(one)} for one in members.servers),
             *(_member(one, now_s) for one in members.trainers),
         ],
-        "timing": {"silence_s": session.config.timing.silence_s, "report_s": session.config.timing.report_s},
-        "durability": session.config.durability,
-        "partition_bits": session.config.partition_bits,
+        "timing": {"silence_s": config.timing.silence_s, "report_s": config.timing.report_s},
+        "durability": config.durability,
+        "partition_bits": config.partition_bits,
         "work": {
             "what": running.what if running else None,
             "held": [[rank, count] for rank, count in sorted(held.items())],

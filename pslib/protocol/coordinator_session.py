@@ -183,6 +183,32 @@ class CoordinatorSession:
         self._started_s, self._resumed_s = plain["started_s"], plain["resumed_s"]
         self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
 
+    def redo(self, note: Mapping[str, Any]) -> None:
+        """Do again what a note of the journal says; see `pslib.protocol.diary.Diary.replay`."""
+        what = note["note"]
+        if what == "began":
+            self.begin(note["at_s"])
+        elif what == "fail":
+            self.fail(note["reason"])
+        elif what == "image":
+            self.restore(note["state"])
+        elif what == "resumed":
+            self.resume(note["at_s"])
+        elif what == "move":
+            self.moves.replay(note["record"])
+        elif what == "saved":
+            self.desk.note_saved(note["path"], note["moment"])
+        else:
+            self._redo_of_member(note)
+
+    def _redo_of_member(self, note: Mapping[str, Any]) -> None:
+        member = self.members.find(note["role"], note["rank"], note["incarnation"])
+        assert member is not None
+        member.progress = dict(note["progress"])
+        if note["note"] == "lost":
+            self.members.lose(note["at_s"], member)
+            self.losses.lost(note["at_s"], member)
+
     def resume(self, now_s: float) -> None:
         """The whole run had ended and goes on: all are awaited, and what ended it is over."""
         self.diary.note(now_s, "resumed")
@@ -384,4 +410,5 @@ class CoordinatorSession:
         return self.cuts.ready(now_s, message, self.since_s(now_s))
 
     def _status(self, now_s: float, message: Status) -> Message:
-        return Result(status_of(self, now_s) | (details_of(self, now_s) if message.details else {}))
+        details = details_of(self.members, self.desk, self.config, now_s) if message.details else {}
+        return Result(status_of(self, now_s) | details)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.journal import Entry, Note
+from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import (
     EndLease,
     Failure,
@@ -30,14 +32,32 @@ from pslib.protocol.messages import (
     Stop,
 )
 
-if TYPE_CHECKING:
-    from pslib.protocol.coordinator_session import CoordinatorSession
-    from pslib.protocol.membership import Member
-
-__all__ = ["POSITIONS_S", "Diary"]
+__all__ = ["POSITIONS_S", "Diary", "Journalled"]
 
 POSITIONS_S = 5.0
 """How often a trainer's positions in its leases are written: so much work an heir may have to do again."""
+
+
+class Journalled(Protocol):
+    """What a diary reads of the coordinator, and calls in a replay.
+
+    It is `pslib.protocol.coordinator_session.CoordinatorSession`.
+    """
+
+    members: Membership
+    desk: JobDesk
+
+    def handle(self, now_s: float, message: Message) -> Message:
+        """Answer one request."""
+        ...
+
+    def redo(self, note: Mapping[str, Any]) -> None:
+        """Do again what a note says."""
+        ...
+
+    def plain(self) -> dict[str, Any]:
+        """All that must survive, in plain values."""
+        ...
 
 
 class Diary:
@@ -45,7 +65,8 @@ class Diary:
 
     Parameters
     ----------
-    session : CoordinatorSession
+    session : Journalled
+        Whose requests these are.
     positions_s : float
         At least so long between two records of one trainer's positions.
 
@@ -55,7 +76,7 @@ class Diary:
         Takes the entries of one record, after they have changed the session and before anybody is answered.
     """
 
-    def __init__(self, session: CoordinatorSession, positions_s: float = POSITIONS_S) -> None:
+    def __init__(self, session: Journalled, positions_s: float = POSITIONS_S) -> None:
         self._session, self._positions_s = session, positions_s
         self.append: Callable[[Sequence[Entry]], None] = lambda _entries: None
         self._written_s: dict[int, float] = {}
@@ -137,29 +158,7 @@ class Diary:
                 assert isinstance(entries[1], Message)
                 self._session.handle(note["at_s"], entries[1])
             else:
-                self._replay_note(note)
+                self._session.redo(note)
         finally:
             self._replaying = False
         return float(note["at_s"])
-
-    def _replay_note(self, note: Mapping[str, Any]) -> None:
-        session = self._session
-        if note["note"] == "began":
-            session.begin(note["at_s"])
-        elif note["note"] == "fail":
-            session.fail(note["reason"])
-        elif note["note"] == "image":
-            session.restore(note["state"])
-        elif note["note"] == "resumed":
-            session.resume(note["at_s"])
-        elif note["note"] == "move":
-            session.moves.replay(note["record"])
-        elif note["note"] == "saved":
-            session.desk.note_saved(note["path"], note["moment"])
-        else:
-            member = session.members.find(note["role"], note["rank"], note["incarnation"])
-            assert member is not None
-            member.progress = dict(note["progress"])
-            if note["note"] == "lost":
-                session.members.lose(note["at_s"], member)
-                session.losses.lost(note["at_s"], member)

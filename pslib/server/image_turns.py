@@ -10,6 +10,7 @@ from typing import Any
 from pslib.errors import CheckpointError
 from pslib.shard.cut import Piece
 from pslib.shard.shard import Shard
+from pslib.shard.state import ShardState
 
 __all__ = ["ImageThread", "ImageTurns"]
 
@@ -110,7 +111,7 @@ class ImageThread:
 
     Parameters
     ----------
-    shard : Shard
+    shard : ShardState
         Its tables, as they are now.
     path : str
         Folder of the checkpoint, made when it is not there.
@@ -118,7 +119,7 @@ class ImageThread:
         Goes into the names of files, with the number of the shard.
     """
 
-    def __init__(self, shard: Shard, path: str, stem: str) -> None:
+    def __init__(self, shard: ShardState, path: str, stem: str) -> None:
         self._what = path, f"{stem}-{shard.index}", dict(shard.tables), shard.partition_bits
         self._entries: list[dict[str, Any]] = []
         self._error: CheckpointError | None = None

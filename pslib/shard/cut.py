@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import CheckpointError
 from pslib.protocol.messages import BeginSave, EndSave, Save, SaveFiles
+from pslib.shard.state import ShardState
 from pslib.table.policies import ByBloom, ByCount
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
-
-if TYPE_CHECKING:
-    from pslib.shard.shard import Shard
 
 __all__ = ["HELD", "Cuts", "ImageSink", "Piece"]
 
@@ -97,11 +95,11 @@ class ImageSink(Protocol):
         ...
 
 
-Opener = Callable[["Shard", str, str], ImageSink]
+Opener = Callable[[ShardState, str, str], ImageSink]
 """Makes the sink for a shard, below a path, for files with a stem in their names."""
 
 
-def dense_piece(shard: Shard) -> Iterator[Piece]:
+def dense_piece(shard: ShardState) -> Iterator[Piece]:
     """All dense blocks of a shard, copied."""
     if shard.dense is None:
         return
@@ -114,7 +112,7 @@ def dense_piece(shard: Shard) -> Iterator[Piece]:
 class _Image:
     """One image that is being copied out."""
 
-    def __init__(self, shard: Shard, sink: ImageSink, stem: str, increment: bool, keep: bool) -> None:
+    def __init__(self, shard: ShardState, sink: ImageSink, stem: str, increment: bool, keep: bool) -> None:
         self.sink, self.stem, self.keep = sink, stem, keep
         self._stores, self._tables = dict(shard.stores), dict(shard.tables)
         self._increment, self._partitions = increment, shard.partitions
@@ -199,7 +197,7 @@ class Cuts:
 
     Parameters
     ----------
-    shard : Shard
+    shard : ShardState
 
     Attributes
     ----------
@@ -211,7 +209,7 @@ class Cuts:
         Name of the committed image that an increment may follow; empty: none.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ShardState) -> None:
         self._shard = shard
         self.opener: Opener | None = None
         self.base = ""

@@ -8,7 +8,7 @@ Names of an image's arrays: ``<table>`` and ``<table>.narrow`` are keys of rows,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,16 @@ from numpy.typing import NDArray
 from cython_ext.hashing import partition_of
 from pslib.errors import ConfigurationError
 from pslib.protocol.messages import Adopt, Image
+from pslib.shard.state import ShardState
 from pslib.table.policies import COUNT_MAX, ByBloom, ByCount
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
 from pslib.words import counted
 
-if TYPE_CHECKING:
-    from pslib.shard.shard import Shard
-
 __all__ = ["adopt_block", "adopt_rows", "image_of"]
 
 
-def image_of(shard: Shard, unit: int, map_version: int, tables: Iterable[str] | None = None) -> Image:
+def image_of(shard: ShardState, unit: int, map_version: int, tables: Iterable[str] | None = None) -> Image:
     """Rows, counts, filters, state and marks of one unit; of a partition all tables, or these."""
     keys: dict[str, NDArray[np.uint64]] = {}
     content: dict[str, NDArray[Any]] = {}
@@ -42,7 +40,11 @@ def image_of(shard: Shard, unit: int, map_version: int, tables: Iterable[str] | 
 
 
 def _add_table(
-    shard: Shard, name: str, unit: int, keys: dict[str, NDArray[np.uint64]], content: dict[str, NDArray[Any]]
+    shard: ShardState,
+    name: str,
+    unit: int,
+    keys: dict[str, NDArray[np.uint64]],
+    content: dict[str, NDArray[Any]],
 ) -> None:
     spec, store = shard.tables[name], shard.stores[name]
     for narrow in (False, True) if spec.compact else (False,):
@@ -55,7 +57,7 @@ def _add_table(
         content[f"{name}.filter"] = counters[None]
 
 
-def adopt_rows(shard: Shard, message: Adopt, bounded: bool = True) -> None:
+def adopt_rows(shard: ShardState, message: Adopt, bounded: bool = True) -> None:
     """Import all of a partition; tables that the image lacks are empty in it. Limits count if ``bounded``.
 
     Raises
@@ -92,7 +94,7 @@ def _key_arrays(spec: TableSpec) -> list[str]:
     return [spec.name, *narrow, *([f"{spec.name}.counted"] if isinstance(spec.admission, ByCount) else [])]
 
 
-def _check(shard: Shard, message: Adopt, name: str, keys: NDArray[np.uint64]) -> None:
+def _check(shard: ShardState, message: Adopt, name: str, keys: NDArray[np.uint64]) -> None:
     table, _dot, kind = name.partition(".")
     if kind == "counted":
         counts = content_of(message, f"{table}.counts", (1, keys.size), np.uint32)
@@ -113,7 +115,7 @@ def _check(shard: Shard, message: Adopt, name: str, keys: NDArray[np.uint64]) ->
         raise ConfigurationError(f"unit {message.unit}: its image has keys of other partitions")
 
 
-def _import_table(shard: Shard, message: Adopt, name: str) -> None:
+def _import_table(shard: ShardState, message: Adopt, name: str) -> None:
     store, unit, content = shard.stores[name], message.unit, message.content
     for narrow in (False, True) if shard.tables[name].compact else (False,):
         of = f"{name}.narrow" if narrow else name
@@ -126,7 +128,7 @@ def _import_table(shard: Shard, message: Adopt, name: str) -> None:
         store.import_filter(unit, content[f"{name}.filter"][0])
 
 
-def adopt_block(shard: Shard, message: Adopt) -> None:
+def adopt_block(shard: ShardState, message: Adopt) -> None:
     """Take a dense block; without dense parameters here, only an image that has none either.
 
     Raises

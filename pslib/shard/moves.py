@@ -6,16 +6,13 @@ whatever comes twice, or too late, changes nothing. What an image holds is the m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from pslib.errors import ConfigurationError, LogFullError, PslibError
 from pslib.protocol.marks import check_marks
 from pslib.protocol.messages import Adopt, Image, Keep, Release
 from pslib.shard.images import adopt_block, adopt_rows, image_of
-from pslib.shard.serving import MINE, NOT_OWNED
-
-if TYPE_CHECKING:
-    from pslib.shard.shard import Shard
+from pslib.shard.state import MINE, NOT_OWNED, ShardState
 
 __all__ = ["Moves"]
 
@@ -25,15 +22,19 @@ class Moves:
 
     Parameters
     ----------
-    shard : Shard
+    shard : ShardState
         Whose units they are.
+    left : callable
+        Hears of a unit that has been released, and its new owner.
+    came : callable
+        Hears that a unit of another server has been adopted.
 
     Attributes
     ----------
     moved : dict of int to int
         Of each unit the version of its last move here.
     hints : dict of int to int
-        Who owns a unit that has left, as far as is known here.
+        `ShardState.hints`.
     released : dict of int to Image
         What has left, until the map of its move is published.
     declined : dict of int to (int, PslibError)
@@ -42,10 +43,10 @@ class Moves:
         Version of the newest map that is known to be out.
     """
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    def __init__(self, shard: ShardState, left: Callable[[int, int], None], came: Callable[[], None]) -> None:
+        self._shard, self._left, self._came = shard, left, came
         self.moved: dict[int, int] = {}
-        self.hints: dict[int, int] = {}
+        self.hints = shard.hints
         self.released: dict[int, Image] = {}
         self.declined: dict[int, tuple[int, PslibError]] = {}
         self.published = 0
@@ -75,7 +76,7 @@ class Moves:
         self.hints[unit] = message.owner
         self.released[unit] = image
         shard.marks.forget_unit(unit)
-        shard.sync.unit_left(unit, message.owner)
+        self._left(unit, message.owner)
         if unit < shard.partitions:
             shard.kind_of_partition[unit] = NOT_OWNED
             for store in shard.stores.values():
@@ -119,7 +120,7 @@ class Moves:
             shard.say({"note": "declined", "unit": unit, "version": version, "why": str(refusal)})
             self.decline(unit, version, refusal)
             raise
-        shard.cuts.unit_came()
+        self._came()
 
     def decline(self, unit: int, version: int, why: PslibError) -> None:
         """Refuse every copy of a move from now on."""

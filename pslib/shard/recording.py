@@ -11,31 +11,31 @@ Beside messages there are notes (`pslib.protocol.journal.Note`), by their name u
 ``bare``     it has lost what its predecessor knew, and has nothing of it yet
 ``back``     now it has what is left
 ``step``     a push with the sums of a sync step stands beside it; whose pushes these are, of which units
-``counters`` of a shard, with all else that is not of one unit: see `state_of`
+``counters`` of a shard, with all else that is not of one unit: see `pslib.shard.replay.state_of`
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cython_ext.selection import partition_set
 from pslib.protocol.journal import Note
-from pslib.protocol.messages import Erase, Image, Push
+from pslib.protocol.messages import Erase, Push
 from pslib.protocol.packed import gradients_of
+from pslib.shard.state import ShardState
 from pslib.table.partition_map import units_of_mask
 
 if TYPE_CHECKING:
     from pslib.shard.key_shares import KeyShare
-    from pslib.shard.shard import Shard
 
-__all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "state_of", "units_in"]
+__all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "units_in"]
 
 
-def applied_push(shard: Shard, message: Push, shares: Mapping[str, KeyShare], fresh: int) -> Push:
+def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeyShare], fresh: int) -> Push:
     """The push with nothing but the keys of ``shares`` and the dense blocks of ``fresh``."""
     named = {name: share for name, share in shares.items() if share.keys.size}
     rows = {name: gradients_of(message, name).take(share.places) for name, share in named.items()}
@@ -61,7 +61,9 @@ def _taken(counts: Mapping[str, Any], shares: Mapping[str, KeyShare]) -> dict[st
     }
 
 
-def _blocks(shard: Shard, message: Push, fresh: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _blocks(
+    shard: ShardState, message: Push, fresh: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Blocks among the fresh units, and their gradients as they came."""
     chosen, pieces, start = [], [message.dense[:0]], 0
     for block in message.blocks.tolist() if shard.dense else ():
@@ -116,7 +118,7 @@ def note_of_step(parts: Sequence[tuple[Push, int, int]], ready: int, maintain: b
     }
 
 
-def units_in(shard: Shard, message: Push | Erase) -> int:
+def units_in(shard: ShardState, message: Push | Erase) -> int:
     """How a recorded request was counted: the units that it touches, all of them fresh then."""
     units = 0
     for block in message.blocks.tolist() if isinstance(message, Push) else ():
@@ -124,25 +126,3 @@ def units_in(shard: Shard, message: Push | Erase) -> int:
     for keys in message.keys.values():
         units |= partition_set(keys, shard.partition_bits)
     return units
-
-
-def state_of(shard: Shard) -> list[Note | Image]:
-    """All that a shard knows and that is of no unit it owns: a note, and images kept for moves.
-
-    With the images of its units it is the whole shard.
-    """
-    dense, moves = shard.dense, shard.moves
-    note = {
-        "note": "counters",
-        "counters": asdict(shard.counters),
-        "tables": [spec.to_dict() for spec in shard.tables.values()],
-        "models": list(shard.models.values()),
-        "dense": [dense.spec.length, dense.spec.optimizer.to_dict()] if dense else None,
-        "moved": dict(moves.moved),
-        "hints": dict(moves.hints),
-        "declined": {unit: [version, str(why)] for unit, (version, why) in moves.declined.items()},
-        "published": moves.published,
-        "streams": shard.marks.floors(),
-        "done_below": shard.marks.done_below,
-    }
-    return [note, *moves.released.values()]

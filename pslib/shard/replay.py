@@ -8,7 +8,7 @@ trimmed log, or with nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,14 @@ from pslib.protocol.messages import Adopt, Erase, Image, Load, Maintain, Message
 from pslib.shard.images import adopt_block, adopt_rows, image_of
 from pslib.shard.recording import units_in
 from pslib.shard.serving import apply_steps, finish, replay_push
-from pslib.shard.shard import Shard, ShardCounters
+from pslib.shard.shard import Shard
+from pslib.shard.state import ShardCounters
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import DenseSpec, TableSpec
 
-__all__ = ["Replay", "images_of", "units_of_images"]
+__all__ = ["Replay", "images_of", "state_of", "units_of_images"]
 
 Newest = Mapping[int, int]
 """Of each unit the number of the record with its newest image."""
@@ -44,6 +45,28 @@ def images_of(shard: Shard, units: Sequence[int]) -> list[Entry]:
         if streams or image.map_version or any(array.size for array in arrays):
             images.append(image)
     return [{"note": "images", "units": list(units)}, *images]
+
+
+def state_of(shard: Shard) -> list[Note | Image]:
+    """All that a shard knows and that is of no unit it owns: a note, and images kept for moves.
+
+    With the images of its units it is the whole shard.
+    """
+    dense, moves = shard.dense, shard.moves
+    note = {
+        "note": "counters",
+        "counters": asdict(shard.counters),
+        "tables": [spec.to_dict() for spec in shard.tables.values()],
+        "models": list(shard.models.values()),
+        "dense": [dense.spec.length, dense.spec.optimizer.to_dict()] if dense else None,
+        "moved": dict(moves.moved),
+        "hints": dict(moves.hints),
+        "declined": {unit: [version, str(why)] for unit, (version, why) in moves.declined.items()},
+        "published": moves.published,
+        "streams": shard.marks.floors(),
+        "done_below": shard.marks.done_below,
+    }
+    return [note, *moves.released.values()]
 
 
 def units_of_images(note: Note) -> list[int]:

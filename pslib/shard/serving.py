@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,10 @@ from pslib.protocol.messages import Arrays, Erase, Pull, Push
 from pslib.protocol.packed import PackedRows, floats_of, gradients_of
 from pslib.shard.key_shares import KeyShare, Shares, cuts, joined, placed, whole
 from pslib.shard.recording import applied_erase, applied_push, seen
+from pslib.shard.state import MINE, ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
 
-if TYPE_CHECKING:
-    from pslib.shard.shard import Shard
-
 __all__ = [
-    "MINE",
-    "NOT_OWNED",
-    "SIBLING",
-    "SLICE_ROWS",
     "PullPart",
     "PushPart",
     "Steps",
@@ -47,17 +41,10 @@ __all__ = [
     "replay_push",
 ]
 
-SLICE_ROWS = 8192
-"""Rows of a long request that are served before a short one has its turn: 0.1 to 0.4 ms of a table's time.
-Rows in slices of 8,192 take 1.02 to 1.05 times as long as all at once, of 2,048 1.07 to 1.11 (3 million rows,
-2026-11-21)."""
 ROW_FLOATS = 16
 """So many dense parameters cost what a row costs."""
 SELECT_ROWS = 16
 """Slices whose keys' owners are looked up in one step: 1 ns a key, so about the time of a slice."""
-
-MINE, NOT_OWNED, SIBLING = 0, 1, 2
-"""What a partition is to a shard (`Shard.kind_of_partition`)."""
 
 ResultT = TypeVar("ResultT")
 Steps = Generator[None, None, ResultT]
@@ -77,7 +64,7 @@ def finish(steps: Steps[ResultT]) -> ResultT:
 class PushPart:
     """Outcome of a push or erase on one shard: refused units and who owns them.
 
-    ``pushes_before`` it was applied (`Shard.pushes_before`), 0 where nothing of it was.
+    ``pushes_before`` it was applied (`ShardState.pushes_before`), 0 where nothing of it was.
     """
 
     refused: dict[int, int]
@@ -101,7 +88,7 @@ class _Selection:
     units: int = 0
 
 
-def _own(shard: Shard, share: KeyShare, refused: dict[int, int]) -> tuple[KeyShare, KeyShare | None]:
+def _own(shard: ShardState, share: KeyShare, refused: dict[int, int]) -> tuple[KeyShare, KeyShare | None]:
     """What this shard owns of a share, and what it must refuse (None: nothing); siblings do their own."""
     bits, kinds = shard.partition_bits, shard.kind_of_partition
     if first_of_others(share.keys, bits, kinds, MINE) == share.keys.size:
@@ -112,7 +99,7 @@ def _own(shard: Shard, share: KeyShare, refused: dict[int, int]) -> tuple[KeySha
     return mine, theirs
 
 
-def _checked(shard: Shard, tables: Arrays, shares: Shares | None) -> Shares:
+def _checked(shard: ShardState, tables: Arrays, shares: Shares | None) -> Shares:
     for name in tables:
         if name not in shard.stores:
             raise ConfigurationError(f"table {name!r} is unknown here; tables: {sorted(shard.stores)}")
@@ -123,7 +110,7 @@ def _checked(shard: Shard, tables: Arrays, shares: Shares | None) -> Shares:
 
 
 def pull_steps(
-    shard: Shard,
+    shard: ShardState,
     message: Pull,
     rows: Mapping[str, PackedRows],
     dense: DenseAnswer,
@@ -155,7 +142,7 @@ def pull_steps(
 
 
 def _pull_slice(
-    shard: Shard, message: Pull, name: str, share: KeyShare, out: PackedRows, refused: dict[int, int]
+    shard: ShardState, message: Pull, name: str, share: KeyShare, out: PackedRows, refused: dict[int, int]
 ) -> None:
     """Rows of a share to their places in ``out``; without places, one after the other."""
     mine, theirs = _own(shard, share, refused)
@@ -171,7 +158,7 @@ def _pull_slice(
     shard.counters.rows_pulled += mine.keys.size
 
 
-def _pull_dense(shard: Shard, message: Pull, dense: DenseAnswer, refused: dict[int, int]) -> Steps[None]:
+def _pull_dense(shard: ShardState, message: Pull, dense: DenseAnswer, refused: dict[int, int]) -> Steps[None]:
     mine: list[int] = []
     if shard.dense is not None:
         shard.dense.check_values(message.blocks, shard.owned >> shard.partitions)
@@ -192,7 +179,7 @@ def _pull_dense(shard: Shard, message: Pull, dense: DenseAnswer, refused: dict[i
         served += dense.put(mine[start : start + at_once], shard.dense.weights, shard.dense.versions)
 
 
-def _blocks_of_slice(shard: Shard) -> int:
+def _blocks_of_slice(shard: ShardState) -> int:
     """Dense blocks that cost what a slice of rows costs, at least one."""
     size = shard.dense.bounds.size if shard.dense else 0
     return max(1, ROW_FLOATS * shard.slice_rows // max(1, size))
@@ -201,7 +188,7 @@ def _blocks_of_slice(shard: Shard) -> int:
 # --- push and erase ----------------------------------------------------------------------------------------
 
 
-def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
     """Apply what this shard owns of the push and has not applied before; mark it at the end.
 
     ``shares`` as for `pull_steps`.
@@ -234,7 +221,7 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     return PushPart(selection.refused, pushes_before)
 
 
-def apply_steps(shard: Shard, message: Push, *about: Entry) -> Steps[None]:
+def apply_steps(shard: ShardState, message: Push, *about: Entry) -> Steps[None]:
     """Apply all of a push of units that this shard owns, whatever has been applied; mark nothing.
 
     ``about`` stands before it in the record.
@@ -252,7 +239,7 @@ def apply_steps(shard: Shard, message: Push, *about: Entry) -> Steps[None]:
     yield from _push_dense(shard, message, selection.units)
 
 
-def replay_push(shard: Shard, message: Push, units: int) -> bool:
+def replay_push(shard: ShardState, message: Push, units: int) -> bool:
     """Apply a push that a log tells of, where this shard owns all of its ``units`` and none has it yet.
 
     That is what nearly all records of a log are, and nothing has to be selected then. Otherwise False, and
@@ -267,7 +254,7 @@ def replay_push(shard: Shard, message: Push, units: int) -> bool:
     return True
 
 
-def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
+def erase_steps(shard: ShardState, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
     """Erase rows, once for each name, like a push."""
     selection = yield from _select(shard, message, shares, np.empty(0, np.uint32))
     fresh = fresh_units(shard, message, selection.units)
@@ -287,7 +274,7 @@ def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> S
 
 
 def _select(
-    shard: Shard, message: Push | Erase, shares: Shares | None, blocks: NDArray[np.uint32]
+    shard: ShardState, message: Push | Erase, shares: Shares | None, blocks: NDArray[np.uint32]
 ) -> Steps[_Selection]:
     """Split a request into what this shard owns and what it must refuse (siblings do their own)."""
     selection = _Selection()
@@ -310,7 +297,7 @@ def _select(
     return selection
 
 
-def fresh_units(shard: Shard, message: Any, units: int) -> int:
+def fresh_units(shard: ShardState, message: Any, units: int) -> int:
     """Those of ``units`` to which a named request is not applied yet; also raises its stream's floor."""
     fresh = shard.marks.fresh(message.stream, message.number, message.epoch, units)
     shard.marks.raise_floor(message.stream, message.all_acked_below)
@@ -319,7 +306,7 @@ def fresh_units(shard: Shard, message: Any, units: int) -> int:
     return fresh
 
 
-def record(shard: Shard, message: Push | Erase, fresh: int) -> None:
+def record(shard: ShardState, message: Push | Erase, fresh: int) -> None:
     """Mark and count these units as applied."""
     shard.marks.record(message.stream, message.number, fresh)
     shard.counters.updates_applied += fresh.bit_count()
@@ -327,7 +314,7 @@ def record(shard: Shard, message: Push | Erase, fresh: int) -> None:
     shard.pushes_before += 1
 
 
-def _fresh_share(shard: Shard, share: KeyShare, units: int, fresh: int) -> KeyShare:
+def _fresh_share(shard: ShardState, share: KeyShare, units: int, fresh: int) -> KeyShare:
     """The keys whose partition is still to be applied; nearly always all."""
     if fresh == units:
         return share
@@ -337,13 +324,13 @@ def _fresh_share(shard: Shard, share: KeyShare, units: int, fresh: int) -> KeySh
     return share.take(np.flatnonzero(is_fresh[partition_of(share.keys, shard.partition_bits)]))
 
 
-def _fresh_shares(shard: Shard, selection: _Selection, fresh: int) -> dict[str, KeyShare]:
+def _fresh_shares(shard: ShardState, selection: _Selection, fresh: int) -> dict[str, KeyShare]:
     return {
         name: _fresh_share(shard, share, selection.units, fresh) for name, share in selection.shares.items()
     }
 
 
-def _make_room(shard: Shard, message: Push, shares: Shares) -> None:
+def _make_room(shard: ShardState, message: Push, shares: Shares) -> None:
     """Room for new and wider rows; the journal hears of those that left for them (`MemoryRoom.tell`)."""
     if not shard.room.limit_bytes:
         return
@@ -359,7 +346,7 @@ def _make_room(shard: Shard, message: Push, shares: Shares) -> None:
     shard.room.make(keys, shard.stores, shard.tables, shows, clicks)
 
 
-def _push_rows(shard: Shard, message: Push, shares: Mapping[str, KeyShare]) -> Steps[None]:
+def _push_rows(shard: ShardState, message: Push, shares: Mapping[str, KeyShare]) -> Steps[None]:
     salt = record_salt(message.stream, message.number)
     served = 0
     for name, share in shares.items():
@@ -373,7 +360,7 @@ def _push_rows(shard: Shard, message: Push, shares: Mapping[str, KeyShare]) -> S
 
 
 def _push_slice(
-    shard: Shard, message: Push, name: str, share: KeyShare, where: tuple[int, int], salt: int
+    shard: ShardState, message: Push, name: str, share: KeyShare, where: tuple[int, int], salt: int
 ) -> None:
     """One optimizer step on each key of a cut of the share."""
     cut, given = share, gradients_of(message, name)
@@ -400,7 +387,7 @@ def _push_slice(
     )
 
 
-def _push_dense(shard: Shard, message: Push, fresh: int) -> Steps[None]:
+def _push_dense(shard: ShardState, message: Push, fresh: int) -> Steps[None]:
     if shard.dense is None:
         return
     ends, numbers = shard.dense.bounds.ends(message.blocks).tolist(), message.blocks.tolist()

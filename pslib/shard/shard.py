@@ -7,30 +7,22 @@ to this server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.selection import group_by_owner
-from cython_ext.store import Store
 from pslib.protocol.dense_answer import DenseAnswer
-from pslib.protocol.journal import Entry, Journal
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
+from pslib.protocol.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
 from pslib.shard.cut import Cuts
 from pslib.shard.key_shares import Shares
-from pslib.shard.memory import MemoryRoom
 from pslib.shard.moves import Moves
 from pslib.shard.recording import note_of_own
 from pslib.shard.serving import (
-    MINE,
-    NOT_OWNED,
-    SIBLING,
-    SLICE_ROWS,
     PullPart,
     PushPart,
     Steps,
@@ -40,27 +32,16 @@ from pslib.shard.serving import (
     pull_steps,
     push_steps,
 )
-from pslib.shard.stores import DenseBlocks, dense_of, make_store, specs_of
+from pslib.shard.state import MINE, SLICE_ROWS, ShardState
+from pslib.shard.stores import dense_of, specs_of
 from pslib.shard.sync_steps import SyncSteps
 from pslib.table.descriptions import check_tables, models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
-from pslib.table.tables import TableSpec
 
-__all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
-
-
-@dataclass(slots=True)
-class ShardCounters:
-    """What a shard has done since it started."""
-
-    pushes_applied: int = 0
-    updates_applied: int = 0
-    rows_pushed: int = 0
-    rows_pulled: int = 0
-    maintained: int = 0
+__all__ = ["PullPart", "PushPart", "Shard"]
 
 
-class Shard:
+class Shard(ShardState):
     """Partitions and dense blocks of one shard thread.
 
     Parameters
@@ -87,37 +68,10 @@ class Shard:
         memory_bytes: int = 0,
         slice_rows: int = SLICE_ROWS,
     ) -> None:
-        self.slice_rows = slice_rows
-        self.partition_bits = partition_bits
-        self.partitions = 1 << partition_bits
-        self.dense_blocks = dense_blocks
-        self.index, self.shards = index, shards
-        self.marks = Marks() if marks is None else marks  # an empty Marks is false
-        self.counters = ShardCounters()
-        self.pushes_before = 1
-        """The next one: 1 and all, and erases, of which it has applied anything; no log holds it."""
-        self.broken = ""
-        self.journal: Journal | None = None
-        """Hears of every change before it is made; None: nobody does (without a log, and in a replay)."""
-        self.tables: dict[str, TableSpec] = {}
-        self.models: dict[str, Mapping[str, Any]] = {}
-        """Whose tables they are, where trainers have said it; see `pslib.table.descriptions`."""
-        self.stores: dict[str, Store] = {}
-        self.dense: DenseBlocks | None = None
-        partitions = len(range(index, self.partitions, shards))
-        self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}", partitions)
-        self.moves = Moves(self)
+        super().__init__(partition_bits, dense_blocks, index, shards, marks, memory_bytes, slice_rows)
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
-        self.bare = False
-        """Whether it has still to begin with what a checkpoint has; see `pslib.protocol.comeback`."""
-        self.began_with = ""
-        """The moment of the checkpoint that it has begun with, where it has lost what came after it."""
-        self.owned = 0
-        units = np.arange(self.partitions + dense_blocks)
-        self.responsible = mask_of_units(units[units % shards == index])
-        self.kind_of_partition = np.full(self.partitions, SIBLING, np.uint16)
-        self.kind_of_partition[index::shards] = NOT_OWNED
+        self.moves = Moves(self, self._unit_left, self._unit_came)
 
     # --- ownership ----------------------------------------------------------------------------------------
 
@@ -129,35 +83,11 @@ class Shard:
         mine = units_of_mask(mask)
         self.kind_of_partition[mine[mine < self.partitions]] = MINE
 
-    def trim_log(self) -> None:
-        """Let the log, if there is one, forget all that was before now: images of all units follow."""
-        if self.journal is not None:
-            self.journal.write_images()
+    def _unit_left(self, unit: int, owner: int) -> None:
+        self.sync.unit_left(unit, owner)
 
-    def write_to(self, journal: Journal | None) -> None:
-        """Say from now on to this journal what is about to change."""
-        self.journal = journal
-        self.room.tell = None if journal is None else journal.later
-
-    def say(self, *entries: Entry) -> None:
-        """Tell the journal, if there is one, what is about to change.
-
-        Raises
-        ------
-        LogFullError
-            When it has no space; nothing may change then.
-        """
-        if self.journal is not None:
-            self.journal.append(*entries)
-
-    def say_later(self, *entries: Entry) -> None:
-        """Tell the journal what may be lost when nothing follows it."""
-        if self.journal is not None:
-            self.journal.later(*entries)
-
-    def is_responsible(self, unit: int) -> bool:
-        """Whether requests about ``unit`` are for this shard rather than a sibling."""
-        return bool(self.responsible >> unit & 1)
+    def _unit_came(self) -> None:
+        self.cuts.unit_came()
 
     def release(self, message: Release) -> Image:
         """Stop owning a unit and give its image; see `pslib.shard.moves.Moves.release`."""
@@ -176,11 +106,6 @@ class Shard:
         if below > self.marks.done_below:
             self.say_later({"note": "done", "below": below})
             self.marks.finish_below(below)
-
-    def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Places of the keys whose partition this shard owns, ascending."""
-        order, starts = group_by_owner(keys, self.partition_bits, self.kind_of_partition, 3)
-        return order[: starts[1]]
 
     # --- tables -------------------------------------------------------------------------------------------
 
@@ -221,13 +146,6 @@ class Shard:
         models_of(self.models, message.tables.get("models", ()))
         dense_of(message, self.dense, self.dense_blocks)
 
-    def make_tables(self, specs: Iterable[TableSpec]) -> None:
-        """Empty tables; those that exist stay as they are."""
-        for spec in specs:
-            if spec.name not in self.tables:
-                self.stores[spec.name] = make_store(spec, self.partition_bits)
-                self.tables[spec.name] = spec
-
     def setup_message(self) -> Setup:
         """What makes the same tables elsewhere, without any values."""
         dense = self.dense.spec if self.dense else None
@@ -241,10 +159,6 @@ class Shard:
             np.empty(0, np.float32),
             without_values=True,
         )
-
-    def owned_blocks(self) -> Iterator[int]:
-        """Dense blocks that this shard owns, ascending."""
-        return (int(b) for b in units_of_mask(self.owned >> self.partitions))
 
     # --- requests -----------------------------------------------------------------------------------------
 
@@ -291,17 +205,3 @@ class Shard:
             self.marks.record(message.stream, message.number, fresh)
             self.counters.maintained += fresh >> message.home & 1
         return PushPart(self.refusals(units_of_mask(theirs)))
-
-    def maintain_units(self, table: str, units: int, step: int, time_s: float, decay: bool = True) -> None:
-        """Maintain these units of a table; dense blocks among them have nothing to maintain."""
-        spec, store = self.tables[table], self.stores[table]
-        partitions = units_of_mask(units & (1 << self.partitions) - 1).astype(np.uint32)
-        if decay and spec.decay_factor < 1:
-            store.decay(spec.decay_factor, partitions)
-        for rule in spec.eviction:
-            store.evict(rule.kind, rule.number, spec.now(step, time_s), partitions)
-        self.room.forget()
-
-    def refusals(self, units: Iterable[Any]) -> dict[int, int]:
-        """Units that this shard must refuse, and who owns them as far as it knows."""
-        return {int(unit): self.moves.hints.get(int(unit), NOBODY) for unit in units}

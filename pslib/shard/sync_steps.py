@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,8 @@ from pslib.protocol.messages import NOBODY, Push
 from pslib.protocol.packed import floats_of, gradients_of
 from pslib.shard.recording import note_of_step, seen
 from pslib.shard.serving import Steps, apply_steps, fresh_units
+from pslib.shard.state import ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
-
-if TYPE_CHECKING:
-    from pslib.shard.shard import Shard
 
 __all__ = ["SyncSteps", "refused_in_step", "sum_in_order"]
 
@@ -83,11 +81,11 @@ class SyncSteps:
 
     Parameters
     ----------
-    shard : Shard
+    shard : ShardState
         Whose units take the steps.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ShardState) -> None:
         self._shard = shard
         self._steps: dict[int, _Step] = {}
         self._over: list[tuple[Any, dict[int, int] | Exception]] = []
@@ -248,7 +246,7 @@ def _without_content(message: Push) -> Push:
     )
 
 
-def merged_push(shard: Shard, parts: Sequence[_Held], ready: int) -> Push:
+def merged_push(shard: ShardState, parts: Sequence[_Held], ready: int) -> Push:
     """One push with the sums of several, of the units in ``ready`` alone.
 
     It has the name, the time and the learning rate of the first: the lowest rank.
@@ -297,7 +295,7 @@ def _row_pieces(message: Push, units: int, partition_bits: int) -> Iterator[tupl
             yield table, (keys[places], gradients_of(message, table).floats()[places], *counts)
 
 
-def _block_pieces(shard: Shard, message: Push, units: int) -> Iterator[tuple[int, Rows]]:
+def _block_pieces(shard: ShardState, message: Push, units: int) -> Iterator[tuple[int, Rows]]:
     """Gradients of the dense blocks among these units."""
     start = 0
     for block in message.blocks.tolist():

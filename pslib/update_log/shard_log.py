@@ -14,8 +14,7 @@ from cython_ext.hashing import partition_of
 from pslib.errors import LogFullError
 from pslib.protocol.journal import Entry, Note
 from pslib.protocol.messages import Load, Message, Release
-from pslib.shard.recording import state_of
-from pslib.shard.replay import Replay, images_of, units_of_images
+from pslib.shard.replay import Replay, images_of, state_of, units_of_images
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
 from pslib.table.policies import ByCount
