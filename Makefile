@@ -61,7 +61,7 @@ lint: build
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
     $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
-    tests/test_initializers.py tests/test_storage.py tests/test_rounding.py tests/test_products_bfloat16.py tests/test_page_columns.py tests/test_page_texts.py tests/test_marks.py tests/test_transport.py \
+    tests/test_initializers.py tests/test_storage.py tests/test_rounding.py tests/test_products_bfloat16.py tests/test_marks.py tests/test_transport.py \
     tests/test_zmq_link.py \
     tests/test_codec.py tests/test_codec_refusals.py tests/test_fuzz_decoder.py tests/test_finite.py tests/test_columns.py tests/test_features.py \
     tests/test_list_room.py tests/test_packed_weights.py tests/test_products_of_steps.py tests/test_rates.py tests/test_shard_thread.py \

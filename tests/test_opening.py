@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
@@ -112,14 +111,6 @@ def test_a_source_that_is_no_parquet_is_closed(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
         parquet_from(source)
     assert source.closed
-
-
-def test_a_footer_that_is_known_is_not_read_again(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": ["x", "y"]}), tmp_path / "a.parquet")
-    source = open_file(str(tmp_path / "a.parquet"))
-    opened = parquet_from(source)
-    again = parquet_from(source, ["a"], opened.metadata)
-    assert pa.types.is_dictionary(again.read()["a"].type)
 
 
 def test_uris_of_one_store_share_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:

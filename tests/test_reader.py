@@ -18,7 +18,6 @@ from cython_ext.hashing import hash_ints, hash_strings, null_key
 from pslib.batch import Batch
 from pslib.data import window
 from pslib.data.dataset import ParquetData
-from pslib.data.opening import OpenedFile, parquet_from
 from pslib.data.order import GroupSlice, Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError, DataError
@@ -259,23 +258,6 @@ def test_memory_beyond_a_limit_is_given_back(folder: Path, monkeypatch: pytest.M
         assert len(window._SPARE) == kept
 
 
-@pytest.mark.parametrize("far", [False, True])
-@pytest.mark.parametrize("fetched", [False, True])
-def test_columns_of_a_file_that_is_far_are_arrows_unless_all_of_it_is_here(
-    far: bool, fetched: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened(schema: Schema, file: str) -> OpenedFile:
-        return parquet_from(pa.BufferReader(Path(file).read_bytes()) if fetched else pa.OSFile(file))
-
-    monkeypatch.setattr(window, "is_far", lambda _: far)
-    monkeypatch.setattr(window, "_open_for_keys", opened)
-    scanner = window.GroupScanner(ParquetData(folder, SCHEMA))
-    assert sum(len(batch) for _, batch in scanner.rows(GroupSlice(0, 0, 10))) == 10
-    assert scanner._columns is not None
-    assert any(scanner._columns._kinds.values()) == (fetched or not far)
-    scanner.close()
-
-
 def test_without_shuffling_examples_come_in_file_order(folder: Path) -> None:
     reader = reader_of(folder, 16, window_rows=100)
     counts = np.concatenate([batch.dense[:, 1] for batch in all_batches(reader, reader._order, 0)])
@@ -410,6 +392,38 @@ def test_damaged_pages_are_a_data_error(folder: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.parquet: row group 0 can't be read any more"):
         list(reader.batches(0, 0))
+
+
+@pytest.mark.parametrize("codec", [8, 22, 60])
+def test_a_codec_that_the_format_has_not_is_a_data_error(codec: int, tmp_path: Path) -> None:
+    """Asked for its name, pyarrow would end the process."""
+    path = tmp_path / "a.parquet"
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.table({"n": np.arange(9)}), path, **options)
+    before = b"\x18\x01n\x15"  # the path of the column, then the field of its codec
+    content = path.read_bytes()
+    assert content.count(before + b"\0") == 1
+    path.write_bytes(content.replace(before + b"\0", before + bytes([2 * codec])))
+    reader = reader_of(tmp_path, 9, Schema(label=None, sparse=["n"]))
+    with pytest.raises(DataError, match=r"a\.parquet: row group 0 can't be read any more, column 'n'"):
+        list(reader.batches(0, 0))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
+def test_dense_integers_of_a_dictionary_that_is_not_compressed_are_read(
+    tmp_path: Path, kind: type[np.generic]
+) -> None:
+    rng, rows, groups = np.random.default_rng(0), 300, 4
+    columns = {f"n{most}": rng.integers(0, most, rows * groups).astype(kind) for most in (3, 90, 250)}
+    columns |= {"click": rng.integers(0, 2, rows * groups).astype(kind)}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, compression="none", row_group_size=rows)
+    assert pq.ParquetFile(path).metadata.row_group(groups - 1).column(0).has_dictionary_page
+    schema = Schema(label="click", dense=[name for name in columns if name != "click"])
+    reader = reader_of(path, rows, schema)
+    found = np.concatenate([batch.dense for i in range(reader.leases) for batch in reader.batches(0, i)])
+    expected = np.stack([columns[field.name] for field in schema.dense], axis=1)
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
 def test_a_reader_that_does_not_fit_its_data_is_refused(folder: Path) -> None:

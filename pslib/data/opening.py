@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pslib.places import is_uri, open_uri
 
-__all__ = ["AHEAD", "READ_BYTES", "OpenedAhead", "OpenedFile", "is_far", "open_file", "parquet_from"]
+__all__ = ["AHEAD", "READ_BYTES", "OpenedAhead", "is_far", "open_file", "parquet_from"]
 
 READ_BYTES = 1 << 20
 """Read ahead for each column: bounds memory whatever the size of a row group."""
@@ -54,20 +54,10 @@ def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
         return pa.BufferReader(source.read_buffer())
 
 
-class OpenedFile(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no types
-    """A Parquet file, and the ``source`` that it reads."""
-
-    source: pa.NativeFile
-
-
-def parquet_from(
-    source: pa.NativeFile, read_dictionary: list[str] | None = None, known: pq.FileMetaData | None = None
-) -> OpenedFile:
-    """A Parquet file in an open source, which is closed where it is none; ``known`` is its footer."""
+def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
+    """A Parquet file in an open source, which is closed where it is none."""
     try:
-        opened = OpenedFile(source, metadata=known, read_dictionary=read_dictionary, buffer_size=READ_BYTES)
-        opened.source = source
-        return opened
+        return pq.ParquetFile(source, buffer_size=READ_BYTES)
     except BaseException:
         source.close()
         raise
@@ -82,10 +72,10 @@ class OpenedAhead:
         Opens one file; called by several threads at once.
     """
 
-    def __init__(self, open_one: Callable[[str], OpenedFile]) -> None:
+    def __init__(self, open_one: Callable[[str], pq.ParquetFile]) -> None:
         self._open_one = open_one
         self._later: deque[str] = deque()
-        self._waiting: deque[tuple[str, Future[OpenedFile]]] = deque()
+        self._waiting: deque[tuple[str, Future[pq.ParquetFile]]] = deque()
         self._threads: ThreadPoolExecutor | None = None
 
     def expect(self, files: Sequence[str]) -> None:
@@ -94,7 +84,7 @@ class OpenedAhead:
         far = [file for file in files if is_far(file)]
         self._later = deque(far if len(far) > 1 else ())
 
-    def open(self, file: str) -> OpenedFile:
+    def open(self, file: str) -> pq.ParquetFile:
         """The file, opened; raises what opening it raised."""
         self._begin()
         if not self._waiting or self._waiting[0][0] != file:

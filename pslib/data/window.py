@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.examples import fill_keys, fill_numbers
-from pslib.data.chunk_pages import Made
 from pslib.data.columns import bitmap_of, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.list_room import ListRoom, Lists
-from pslib.data.opening import OpenedAhead, OpenedFile, is_far, open_file, parquet_from
+from pslib.data.opening import OpenedAhead, open_file, parquet_from
 from pslib.data.order import GroupSlice
-from pslib.data.pages import MADE, PageColumns
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
@@ -122,20 +120,13 @@ class GroupScanner:
     Parameters
     ----------
     data : ParquetData
-    narrow : bool
-        Integers may come in a narrower type than a file's: what they are keys of is the same.
-    made : mapping of str to callable, or None
-        As for `pslib.data.pages.PageColumns`.
     """
 
-    def __init__(
-        self, data: ParquetData, narrow: bool = False, made: Mapping[str, Made] | None = None
-    ) -> None:
-        self._data, self._narrow, self._made = data, narrow, made
-        self._opened = OpenedAhead(partial(_open_for_keys, data.schema))
-        self._file: OpenedFile | None = None
+    def __init__(self, data: ParquetData) -> None:
+        self._data = data
+        self._opened = OpenedAhead(_opened_whole)
+        self._file: pq.ParquetFile | None = None
         self._file_name = ""
-        self._columns: PageColumns | None = None
         self._group = -1
         self._position = 0
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -179,7 +170,7 @@ class GroupScanner:
     def _close_file(self) -> None:
         if self._file is not None:
             self._file.close(force=True)
-        self._file, self._columns, self._file_name, self._group = None, None, "", -1
+        self._file, self._file_name, self._group = None, "", -1
         self._rest, self._batches = None, iter(())
 
     def _start(self, index: int) -> None:
@@ -188,23 +179,18 @@ class GroupScanner:
             self._close_file()
             self._file = self._opened.open(group.file)
             self._file_name = group.file
-            self._columns = PageColumns(
-                self._file,
-                self._file.source,
-                self._data.schema.columns,
-                self._narrow,
-                far=is_far(group.file) and not isinstance(self._file.source, pa.BufferReader),
-                made=self._made,
-            )
         assert self._file is not None
-        assert self._columns is not None
-        _check_same(self._file, self._columns.lacked, group)
-        self._batches = self._columns.batches(group.row_group, SCAN_ROWS)
+        columns = list(self._data.schema.columns)
+        _check_same(self._file, columns, group)
+        self._batches = self._file.iter_batches(
+            SCAN_ROWS, row_groups=[group.row_group], columns=columns, use_threads=False
+        )
         self._group, self._position, self._rest = index, 0, None
 
 
-def _check_same(file: OpenedFile, lacked: Sequence[str], group: RowGroup) -> None:
+def _check_same(file: pq.ParquetFile, columns: Iterable[str], group: RowGroup) -> None:
     """Raise ArrowInvalid where a file that was replaced meanwhile has other columns or rows there."""
+    lacked = sorted(set(columns).difference(file.schema_arrow.names))
     if lacked:
         raise pa.ArrowInvalid(f"it has no column {lacked[0]!r} now")
     groups = file.metadata.num_row_groups
@@ -239,27 +225,13 @@ def _damaged_column(group: RowGroup, columns: Iterable[str]) -> str:
     return ""
 
 
-def _open_for_keys(schema: Schema, file: str) -> OpenedFile:
-    """Open a file so that string columns that it stores by dictionary stay dictionaries.
+def _opened_whole(file: str) -> pq.ParquetFile:
+    """A file of which all is read.
 
-    Each distinct string of a chunk is then hashed once: decoding is 1.3 times faster. Columns stored plain
-    would be 1.4 times slower that way and are read as they are.
+    Not with ``read_dictionary``, by which each string of a dictionary would be hashed once (a tenth of an
+    epoch): of one that holds a string twice Arrow forgets one, and gives rows the strings of others.
     """
-    source = open_file(file, whole=True)
-    opened = parquet_from(source)
-    if not opened.metadata.num_row_groups:  # it had some when it was looked at
-        return opened
-    wanted = {name for field in schema.sparse for name in field.columns}
-    first, columns = opened.metadata.row_group(0), opened.schema_arrow
-    coded = []
-    for i in range(first.num_columns):
-        chunk = first.column(i)
-        name = chunk.path_in_schema
-        if name in wanted and {"RLE_DICTIONARY", "PLAIN_DICTIONARY"} & set(chunk.encodings):
-            arrow_type = columns.field(name).type
-            if types.is_string(arrow_type) or types.is_binary(arrow_type):
-                coded.append(name)
-    return parquet_from(source, coded, opened.metadata) if coded else opened
+    return parquet_from(open_file(file, whole=True))
 
 
 class WindowDecoder:
@@ -272,9 +244,7 @@ class WindowDecoder:
 
     def __init__(self, data: ParquetData) -> None:
         self._data, self._schema = data, data.schema
-        of_keys = {name for field in data.schema.sparse for name in field.columns}
-        alone = [field for field in data.schema.dense if field.name not in of_keys]
-        self._scanner = GroupScanner(data, True, {one.name: partial(_squeezed, one.log1p) for one in alone})
+        self._scanner = GroupScanner(data)
         self._room = _Room.of(0, self._schema)
         self._lists = [ListRoom(field.salt) for field in data.schema.ragged]
         self._writes = False  # a thread is in `decode`, or an error has ended it there
@@ -339,8 +309,7 @@ class WindowDecoder:
     def _fill_dense(self, batch: pa.RecordBatch, where: _Where, out: NDArray[np.float32]) -> None:
         fields = self._schema.dense
         columns = [batch.column(field.name) for field in fields]
-        made = [batch.schema.field(field.name).metadata == MADE for field in fields]
-        sources = [_number_source(*one) for one in zip(columns, fields, made, strict=True)]
+        sources = [_number_source(*one) for one in zip(columns, fields, strict=True)]
         for i in fill_numbers(sources, out):
             where.check(columns[i], fields[i].name, DENSE)
 
@@ -366,18 +335,8 @@ def _held_to(rule: Rule, array: pa.Array, name: str, where: _Where) -> NDArray[n
     return numbers_of(array)
 
 
-def _squeezed(log1p: bool, values: NDArray[Any]) -> Floats:
-    """Numbers of a dense column that are all there, as examples have them."""
-    out = np.empty((values.size, 1), np.float32)
-    fill_numbers([(np.ascontiguousarray(values), None, 0, 0.0, log1p)], out)
-    return out[:, 0]
-
-
-def _number_source(array: pa.Array, field: DenseField, made: bool) -> _NumberSource:
-    """A dense column as `cython_ext.examples.fill_numbers` takes it; ``made``: `_squeezed` has been at it."""
-    if made:
-        fill = float(_squeezed(field.log1p, np.array([field.fill], np.float32))[0])
-        return (numbers_of(array), *bitmap_of(array), fill, False)
+def _number_source(array: pa.Array, field: DenseField) -> _NumberSource:
+    """A dense column as `cython_ext.examples.fill_numbers` takes it."""
     plain = array.cast(array.type.value_type) if types.is_dictionary(array.type) else array
     values = numbers_of(plain)
     if types.is_null(plain.type):
