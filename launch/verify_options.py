@@ -16,7 +16,11 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kill", choices=("server", "trainer", "coordinator"), help="kill -9 one on the way")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="train N times (default 1)")
     parser.add_argument(
-        "--tolerance", type=float, default=TOLERANCE, metavar="X", help=f"default {TOLERANCE}; see the README"
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        metavar="X",
+        help=f"default {TOLERANCE}; see docs/guide/train.md",
     )
     parser.add_argument("--out", metavar="DIR", help="folder of all runs (default: the file's, and -verify)")
     parser.add_argument("--overwrite", action="store_true", help="replace earlier runs in that folder")

@@ -178,8 +178,8 @@ class TorchModel:
     def trained(self, path: str | os.PathLike[str]) -> torch.nn.Module:
         """The network with the parameters of a checkpoint, to export or to serve.
 
-        Of a folder of numbered ones it is the newest. Rows are the checkpoint's tables, see its README;
-        `vectors` says what the network expects of them.
+        Of a folder of numbered ones it is the newest. Rows are the checkpoint's tables
+        (docs/guide/checkpoints.md); `vectors` says what the network expects of them.
 
         Raises
         ------

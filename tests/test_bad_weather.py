@@ -1,4 +1,4 @@
-"""Bad weather, with real processes: each ends as docs/failures.md says, in its time, with one clear line."""
+"""Bad weather, with real processes: each ends in time, in one clear line, as docs/design/failures.md says."""
 
 from __future__ import annotations
 

@@ -26,9 +26,11 @@ from pslib.table.tables import PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_KEYS, GOLDEN_TABLE, Content, content_of
 from tests.clusters import Trainers, cluster_of
+from tests.command import ROOT
 from tests.waiting import PATIENCE_S, WAIT_S, wait_until
 
-README = Path(checkpoint.__file__).parent / "README.md"
+GUIDE = ROOT / "docs" / "guide" / "checkpoints.md"
+FORMAT = ROOT / "docs" / "design" / "checkpoint.md"
 CONFIG = GeneratorConfig(
     train_rows=600, test_rows=100, seed=3, vocabularies=(7, 60, 300), dense_fields=2, row_group_rows=250
 )
@@ -173,7 +175,7 @@ def test_an_untrained_model_saves_and_loads(tmp_path: Path) -> None:
 
 
 def readme_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 def test_the_recipe_in_the_readme_reads_rows_with_pyarrow(saved: tuple[Path, Content]) -> None:
@@ -204,7 +206,7 @@ def test_the_recipe_in_the_readme_reads_rows_with_pandas(saved: tuple[Path, Cont
 
 def test_the_readme_names_every_entry_of_a_manifest(saved: tuple[Path, Content]) -> None:
     manifest = json.loads((saved[0] / "manifest.json").read_text())
-    named = set(re.findall(r"^\| `(\w+)` \|", README.read_text(), re.MULTILINE))
+    named = set(re.findall(r"^\| `(\w+)` \|", FORMAT.read_text(), re.MULTILINE))
     assert named == {*manifest, "cut", "increment"}  # which a plain save has not
 
 

@@ -21,6 +21,7 @@ from pslib.table.optimizers import SGD, Adagrad
 from pslib.table.policies import STORAGES, ByAge, ByBloom, ByCount, Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from tests.clusters import Trainers, cluster_of
+from tests.command import ROOT
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoint_v2"
 W, V = PartSpec("w", 1, SGD(0.5), Uniform(0.5)), PartSpec("v", 3, Adagrad(0.1), Uniform(0.5))
@@ -274,7 +275,7 @@ def test_the_recipes_in_the_readme_read_tables_with_narrow_rows_and_counters(tmp
         reason="the recipe shown to users reads with pandas, which pslib does not need; the columns that it "
         "names are read with pyarrow by content_of in the tests above",
     )
-    page = (Path(checkpoint.__file__).parent / "README.md").read_text()
+    page = (ROOT / "docs" / "guide" / "checkpoints.md").read_text()
     pyarrow_recipe, pandas_recipe, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"folder": trained(tmp_path / "c", replace(PLAIN, **POLICIES["all"]))}
     exec(pyarrow_recipe.replace('"embedding"', '"t"'), names)

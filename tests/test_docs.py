@@ -20,6 +20,14 @@ PAGES = sorted(
     if not {".venv", "build", "runs", "node_modules"} & set(page.relative_to(ROOT).parts)
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+OVERVIEW = ROOT / "docs" / "design" / "overview.md"
+FILE_TABLES = {
+    "launch": "launcher.md",
+    "pslib/checkpoint": "checkpoint.md",
+    "pslib/protocol": "wire.md",
+    "pslib/update_log": "log.md",
+}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -52,45 +60,51 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 
 def test_the_page_of_job_files_names_every_model():
-    (row,) = re.findall(
-        r"^\| `model` \|.*", (ROOT / "launch/README.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    (row,) = re.findall(r"^\| `model` \|.*", SETTINGS, re.MULTILINE)
     named = set(re.findall(r"\w+", row))
     assert {*MODELS, *TASK_MODELS, *SESSION_MODELS, *MATCHING_MODELS} - named == set()
 
 
-def test_every_name_in_the_anatomy_of_a_push_exists_in_a_file_that_it_links():
-    anatomy = README.split("### Anatomy of a push")[1].split("\n## ")[0]
-    files = {ROOT / link for link in re.findall(r"\]\(([^)]+)\)", anatomy)}
+@pytest.mark.parametrize(
+    ("call", "must", "at_most"),
+    [
+        ("push", {"Computer.train", "ClientSession._split", "PushMarks.fresh", "Shard.push"}, 12),
+        ("pull", {"ServerRows.pull", "ClientSession._split", "StoreRows.pull", "Computer.train"}, 10),
+    ],
+)
+def test_every_name_in_an_anatomy_exists_in_a_file_that_it_links(call, must, at_most):
+    anatomy = re.split(r"\n##+ ", OVERVIEW.read_text("utf-8").split(f"### Anatomy of a {call}")[1])[0]
+    files = {(OVERVIEW.parent / link).resolve() for link in re.findall(r"\]\(([^)]+)\)", anatomy)}
     known = set().union(*(names_in(path) for path in files))
     named = set(re.findall(r"`(\w+\.\w+)`", anatomy))
-    assert {"Computer.train", "ClientSession._split", "PushMarks.fresh", "Shard.push"} <= named
+    assert must <= named
     assert named - known == set()
     steps = re.findall(r"^(\d+)\. ", anatomy, re.MULTILINE)
     assert steps == [str(number) for number in range(1, len(steps) + 1)]
+    assert len(steps) <= at_most
 
 
 def test_the_pages_of_the_wire_name_its_version():
     """A client written by a page of another version is refused as a stranger."""
-    wire = (ROOT / "pslib/protocol/README.md").read_text(encoding="utf-8")
+    wire = (ROOT / "docs/design/wire.md").read_text(encoding="utf-8")
     assert re.findall(r"^    version +=.*", wire, re.MULTILINE) == [f"    version     = {PROTOCOL_VERSION}"]
-    security = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    security = (ROOT / "docs/design/security.md").read_text(encoding="utf-8")
     assert f"protocol version: expected {PROTOCOL_VERSION}, got {PROTOCOL_VERSION - 1};" in security
 
 
 def test_the_code_tour_names_every_room_of_the_house():
-    tour = README.split("## Code tour")[1]
+    tour = OVERVIEW.read_text("utf-8").split("## Code tour")[1].split("\n## ")[0]
     rooms = [ROOT / "cython_ext", ROOT / "rec_models", ROOT / "launch"]
     rooms += [path for path in (ROOT / "pslib").iterdir() if path.is_dir() and not path.name.startswith("_")]
-    missing = [room.name for room in rooms if f"]({room.relative_to(ROOT)})" not in tour]
+    missing = [room.name for room in rooms if f"](../../{room.relative_to(ROOT)})" not in tour]
     assert missing == []
 
 
-@pytest.mark.parametrize("room", ["launch", "pslib/checkpoint", "pslib/protocol", "pslib/update_log"])
+@pytest.mark.parametrize("room", FILE_TABLES)
 def test_a_room_with_a_table_of_its_files_names_each(room):
-    page = (ROOT / room / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "design" / FILE_TABLES[room]).read_text(encoding="utf-8")
     tables = re.findall(r"^\| .*", page, re.MULTILINE)
-    named = {name for row in tables for name in re.findall(r"\]\((\w+\.py)\)", row)}
+    named = {name for row in tables for name in re.findall(rf"\]\(\.\./\.\./{room}/(\w+\.py)\)", row)}
     assert {path.name for path in (ROOT / room).glob("*.py")} - named == {"__init__.py"}
 
 
@@ -104,7 +118,7 @@ def test_the_script_in_the_readme_is_the_example_and_is_about_twenty_lines():
 def test_the_job_file_in_the_readme_is_a_job_file(tmp_path):
     from launch.job import read_job
 
-    text, _limited = blocks(README, "yaml")
+    (text,) = blocks(README, "yaml")
     file = tmp_path / "clicks.yaml"
     file.write_text(text, encoding="utf-8")
     job = read_job(file)
@@ -114,7 +128,9 @@ def test_the_job_file_in_the_readme_is_a_job_file(tmp_path):
 def test_the_table_that_does_not_fit_is_a_part_of_that_job_file(tmp_path):
     from launch.job import read_job
 
-    whole, limited = map(yaml.safe_load, blocks(README, "yaml"))
+    page = (ROOT / "docs" / "guide" / "job_file.md").read_text(encoding="utf-8")
+    (limits,) = blocks(page.split("## When the table does not fit")[1], "yaml")
+    whole, limited = map(yaml.safe_load, [*blocks(README, "yaml"), limits])
     for section, keys in limited.items():
         whole[section] = whole.get(section, {}) | keys
     file = tmp_path / "clicks.yaml"
@@ -158,9 +174,7 @@ def test_no_page_holds_a_placeholder():
 
 
 def test_the_table_of_optimizers_has_all_of_them_with_their_defaults():
-    section = (
-        (ROOT / "launch" / "README.md").read_text(encoding="utf-8").split("### Optimizers")[1].split("## ")[0]
-    )
+    section = SETTINGS.split("### Optimizers")[1].split("## ")[0]
     rows = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \| (.*?) ?\|", section, re.MULTILINE)}
     assert list(rows) == list(OPTIMIZERS)
     shared = {"learning_rate", *MODIFIERS}
@@ -173,7 +187,7 @@ def test_the_table_of_optimizers_has_all_of_them_with_their_defaults():
 
 
 class TestTheSecurityPage:
-    PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    PAGE = (ROOT / "docs" / "design" / "security.md").read_text(encoding="utf-8")
 
     def test_its_refusal_is_what_a_server_says(self):
         from pslib.errors import ConfigurationError

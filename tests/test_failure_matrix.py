@@ -1,4 +1,4 @@
-"""Each row of docs/failures.md names a test that there is, and a scenario that there is."""
+"""Each row of docs/design/failures.md names a test that there is, and a scenario that there is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "failures.md"
+PAGE = TESTS.parent / "docs" / "design" / "failures.md"
 SIMULATED = [*TESTS.glob("simulation/*.py"), *TESTS.glob("test_simulation*.py"), TESTS / "test_simulator.py"]
 CODE = "\n".join(path.read_text(encoding="utf-8") for path in SIMULATED)
 

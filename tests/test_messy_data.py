@@ -1,4 +1,4 @@
-"""What becomes of messy data stands in docs/messy_data.md: each line of it is tried here, in three ways."""
+"""What becomes of messy data stands in docs/guide/data.md: each line of it is tried here, in three ways."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rec_models import build
 from tests.command import ROOT, Command
 from tests.messy_data import CASES, ROWS, SCHEMA, damage, one_file, two_files
 
-PAGE = (ROOT / "docs" / "messy_data.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guide" / "data.md").read_text(encoding="utf-8").split("## Messy data")[1]
 TOLD = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)[1:])
 REFUSED = re.compile(r"refused (before training|when read): `(.*)`")
 COLUMNS = Schema.from_dict(SCHEMA)

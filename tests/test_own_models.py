@@ -19,7 +19,7 @@ from pslib.trainer.own_models import dense_shapes_of
 from rec_models import StepResult
 from tests.test_docs import ROOT, blocks
 
-(SCRIPT,) = (block for block in blocks((ROOT / "rec_models/README.md").read_text("utf-8"), "python")
+(SCRIPT,) = (block for block in blocks((ROOT / "docs/guide/models.md").read_text("utf-8"), "python")
              if "class Logistic" in block)  # fmt: skip
 SCHEMA = pslib.Schema(label="click", sparse=["user", "item"])
 ROWS = 600
@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logistic() -> Any:
     """The class of the page."""
     names: dict[str, Any] = {}
-    exec(compile(SCRIPT.split("\nwith ")[0], "README.md", "exec"), names)
+    exec(compile(SCRIPT.split("\nwith ")[0], "models.md", "exec"), names)
     return names["Logistic"]
 
 
@@ -58,7 +58,7 @@ def spoilt(logistic: Any, member: str, change: Callable[[Any], Any]) -> Any:
 def test_the_example_of_the_page_learns(data, monkeypatch, capsys):
     monkeypatch.chdir(data.parent)
     exec(
-        compile(SCRIPT.replace("cluster)", "cluster, batch_rows=50, progress=False)"), "README.md", "exec"),
+        compile(SCRIPT.replace("cluster)", "cluster, batch_rows=50, progress=False)"), "models.md", "exec"),
         {},
     )
     assert 0.8 < float(capsys.readouterr().out) <= 1

@@ -1,4 +1,4 @@
-"""The plans in docs/planner.md are what the commands above them print."""
+"""The plans in docs/guide/scale.md are what the commands above them print."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ import pytest
 from launch.cli import main
 from tests.standin_launch import ROOT
 
-PAGE = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guide" / "scale.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"```sh\n([^\n]*)\n```\n\n```text\n(.*?)```\n", PAGE, re.DOTALL)
 
 

@@ -103,8 +103,8 @@ def test_a_set_up_that_has_come_to_the_first_server_alone_is_finished(
     assert tables == [{"plain": PLAIN}] * 6
 
 
-def test_the_notebook_of_the_launchers_page_reads_rows_of_the_run() -> None:
-    page = (ROOT / "launch" / "README.md").read_text(encoding="utf-8")
+def test_the_notebook_of_the_page_on_scaling_reads_rows_of_the_run() -> None:
+    page = (ROOT / "docs" / "guide" / "scale.md").read_text(encoding="utf-8")
     (script,) = blocks(page, "python")
     embedded = Embedded(ClusterConfig(servers=2), ZmqTransport(), "tcp://127.0.0.1:0")
     names: dict[str, Any] = {"address": embedded.address, "cluster_id": embedded.cluster_id}
@@ -112,7 +112,7 @@ def test_the_notebook_of_the_launchers_page_reads_rows_of_the_run() -> None:
         with pslib.connect(embedded.address, cluster_id=embedded.cluster_id) as run:
             model = DeepFM(pslib.Schema(label="click", sparse=["user", "item"]), dim=2, hidden=(2,))
             pslib.Trainer(model, run)
-            exec(compile(script, "launch/README.md", "exec"), names)
+            exec(compile(script, "scale.md", "exec"), names)
             rows = run.client.pull({"embedding": names["keys"]}).wait().rows["embedding"]
     finally:
         embedded.close()

@@ -1,6 +1,6 @@
 """The manifest: written last, it commits a checkpoint; without it the other files are nothing.
 
-Grammar and reasons stand in README.md beside this file.
+Grammar and reasons stand in docs/design/checkpoint.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages to frames and back, with every length checked before memory is taken for it.
 
 A message is a msgpack header, with the small arrays in it, and one raw little-endian frame for each other
-array; the grammar stands in README.md beside this file. Decoded arrays are views of what came: large ones
+array; the grammar stands in docs/design/wire.md. Decoded arrays are views of what came: large ones
 are never copied.
 
 What is here is the definition, in plain Python. `cython_ext.message_writer` and `message_reader` do the same

@@ -4,7 +4,7 @@ Where servers come back from their logs (``recovery: log``), one without a log e
 ``recovery: partial`` it begins at the last checkpoint of the run, or at first values. It has no marks,
 so it is told below which batch every lease is applied: nobody sends those again but by mistake. Units that
 are on their way to or from it are handed over once more. See "A server comes back without what it knew" in
-docs/sequences.md.
+docs/design/sequences.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A new message touches three places: its class here, the session that sends it, the session that answers it.
 Fields are plain values (checked against their annotation by the codec), one array, or `Arrays` (named
 arrays); arrays travel as frames of their own and are never copied. The grammar of the bytes stands in
-``pslib/protocol/README.md``.
+``docs/design/wire.md``.
 """
 
 from __future__ import annotations

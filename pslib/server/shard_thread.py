@@ -254,7 +254,7 @@ class ShardThread:
         """Short turns while a long request is here, and no others.
 
         A thread with short turns takes the core at once from whoever it wakes up beside. Among many servers
-        of one machine each small request costs a third more then (benchmarks/README.md, "Shared memory").
+        of one machine each small request costs a third more then (benchmarks/notebook/shared_memory.md).
         """
         if self._turns.has_long:
             return turns or CoreTurns(TURN_S)

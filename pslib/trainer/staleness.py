@@ -9,7 +9,7 @@ the first batch on and 0.811 when it rises over 500 (2026-11-21).
 
 Later a step from 0 to 1 does harm too: the loss of DNN at batch 4,096 and high learning rates rose from 0.46
 to 0.65 within 10 batches when every batch was to run ahead from batch 340 on, and AUC fell by 0.009. So the
-bound has no steps but rises in the mean (2026-11-22; benchmarks/README.md, "Training").
+bound has no steps but rises in the mean (2026-11-22; benchmarks/notebook/training.md).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ its address is the coordinator, with a heartbeat a second.
 
 Who connects there does not ask every second whether the other end still lives, as by TCP: a process that ends
 closes its socket, and there is no cable to be cut. With 128 servers and 64 trainers on one machine that would
-be 8,192 questions a second and as many answers, a third of the CPU of all (`benchmarks/README.md`, "Lanes").
+be 8,192 questions a second and as many answers, a third of the CPU of all (`benchmarks/notebook/lanes.md`).
 Servers ask as they do by TCP, every ten seconds: a child of a dead client may hold its sockets open.
 """
 

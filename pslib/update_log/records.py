@@ -1,6 +1,6 @@
 """The bytes of a log: segments of numbered, checksummed records. Pure: bytes in, records out, no file.
 
-The grammar stands in README.md beside this file. What a record's body means is not known here.
+The grammar stands in docs/design/log.md. What a record's body means is not known here.
 
 A record says in ``synced`` below which number all records were durable when it was written. So after a crash
 damage has a meaning: where a sound record further on says that the damaged one had been durable, the log is
