@@ -14,7 +14,7 @@ from pslib.table.optimizers import Optimizer
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model, build
 from rec_models.din import DIN
 
-__all__ = ["build_model", "model_problems", "parts_of"]
+__all__ = ["build_model", "model_problems", "parts_of", "ranks_items"]
 
 _SUFFIX = "_optimizer"
 
@@ -32,6 +32,11 @@ def _any_schema(name: str) -> Schema:
     if name in SESSION_MODELS:
         return Schema(label=None, ragged=["any"])
     return Schema(label="label", more_labels=["another"] if name in TASK_MODELS else [], sparse=["any"])
+
+
+def ranks_items(name: str) -> bool:
+    """Whether a model of this name ranks items, instead of predicting clicks."""
+    return name not in MODELS and name not in TASK_MODELS
 
 
 def parts_of(name: str) -> dict[str, str]:

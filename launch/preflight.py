@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from launch.job import Job
 from launch.key_kinds import kinds_of_load
-from launch.ranking_settings import RankingSection, ranks_items
+from launch.model_settings import ranks_items
+from launch.sections import RankingSection
 from pslib.errors import CheckpointError, ConfigurationError, DataError
 from pslib.places import check_local, unwritable
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
-    from launch.stream_settings import StreamSection
+    from pslib.data.arrivals import StreamSettings
     from pslib.data.column_types import KeyKinds
     from pslib.data.dataset import ParquetData
     from pslib.schema import Schema
@@ -80,11 +81,11 @@ def check_data(job: Job) -> None:
         raise DataError(*problems)
 
 
-def _check_stream(folder: str, stream: StreamSection) -> None:
+def _check_stream(folder: str, stream: StreamSettings) -> None:
     """See whether there is a folder to watch."""
     from pslib.data.arrivals import Arrivals
 
-    Arrivals(folder, stream.settings())
+    Arrivals(folder, stream)
 
 
 def schema_asked(job: Job) -> Schema:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from pslib.settings import Settings, SettingsError, settings_of
 from pslib.table.optimizers import OPTIMIZERS
 
 __all__ = [
@@ -104,6 +105,7 @@ _EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "dict_type": lambda _: "expected a mapping (key: value lines)",
     "model_type": lambda _: "expected a mapping (key: value lines)",
     "model_attributes_type": lambda _: "expected a mapping (key: value lines)",
+    "dataclass_type": lambda _: "expected a mapping (key: value lines)",
     "finite_number": lambda _: "expected a finite number",
     "string_too_short": lambda _: "expected a text that is not empty",
     "too_short": lambda _: "expected a list that is not empty",
@@ -114,41 +116,41 @@ _EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+def _fields_of(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Of each key of a section its field's name and type, in the order in which they are documented."""
+    if issubclass(kind, BaseModel):
+        return {field.alias or name: (name, field.annotation) for name, field in kind.model_fields.items()}
+    return {name: (name, hint) for name, (hint, _) in settings_of(kind).items()}
+
+
 def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
-    """Keys that the model at ``steps`` below ``model`` knows, in the order in which they are documented."""
+    """Keys that the section at ``steps`` below ``model`` knows."""
+    kind: Any = model
     for step in steps:
-        for name, field in model.model_fields.items():
-            if (field.alias or name) == step:
-                inner = _model_in(field.annotation)
-                model = inner if inner is not None else model
-    return [field.alias or name for name, field in model.model_fields.items()]
+        if step in (known := _fields_of(kind)):
+            kind = _section_in(known[str(step)][1]) or kind
+    return list(_fields_of(kind))
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:
     """Of each section of ``model`` the keys that it knows."""
-    return {
-        name: _keys_at(model, [name])
-        for name, field in model.model_fields.items()
-        if _model_in(field.annotation)
-    }
+    return {key: _keys_at(model, [key]) for key, (_, hint) in _fields_of(model).items() if _section_in(hint)}
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The pydantic model inside ``list[Model]``, ``Model | None`` and the like."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _section_in(annotation: Any) -> Any:
+    """The section inside ``list[Section]``, ``Section | None`` and the like; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel | Settings):
         return annotation
-    for inner in get_args(annotation):
-        if (found := _model_in(inner)) is not None:
-            return found
-    return None
+    found = (_section_in(inner) for inner in get_args(annotation))
+    return next(filter(None, found), None)
 
 
 def _one_line(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     steps, kind, context = error["loc"], error["type"], error.get("ctx", {})
     path = dotted(*steps) or "the file"
-    if kind == "missing":
+    if kind in ("missing", "missing_argument"):
         return f"{path}: is missing"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return unknown_key(path, _keys_at(model, steps[:-1]))
     if kind == "literal_error":
         return unknown_value(path, error["input"], [word.strip("'") for word in _words(context["expected"])])
@@ -166,4 +168,11 @@ def _words(expected: str) -> list[str]:
 
 def problem_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
     """One line for each thing that ``model`` does not accept, in the order of its fields."""
-    return [_one_line(model, item) for item in error.errors(include_url=False)]
+    lines = []
+    for item in error.errors(include_url=False):
+        wrong = item.get("ctx", {}).get("error")
+        together = wrong.problems if isinstance(wrong, SettingsError) else None
+        lines += (
+            [_one_line(model, item)] if together is None else [dotted(*item["loc"], one) for one in together]
+        )
+    return lines

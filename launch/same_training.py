@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from launch.job import Job, read_job
 from launch.paths import from_here
-from launch.ranking_settings import RankingSection
+from launch.sections import RankingSection
 from launch.yaml_text import flow_text, read_yaml
 from pslib.errors import ConfigurationError, DataError
 
@@ -91,7 +92,7 @@ def _of_data(began: Job, job: Job) -> Iterator[str]:
 
 
 def _plain_stream(job: Job) -> dict[str, Any] | None:
-    return None if job.data.stream is None else job.data.stream.model_dump()
+    return None if job.data.stream is None else asdict(job.data.stream)
 
 
 def _are_same(job: Job, mine: list[str], other: list[str]) -> bool:

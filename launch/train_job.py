@@ -10,10 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launch.combinations import of_trainer
 from launch.job import Job, preempted_place, read_job, saved_place
 from launch.key_kinds import check_like_training
+from launch.model_settings import ranks_items
 from launch.preflight import schema_asked
-from launch.ranking_settings import RankingSection, ranks_items
+from launch.sections import RankingSection
 from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError
 from pslib.places import is_uri
@@ -106,15 +108,12 @@ def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
 
 
 def _fit(job: Job, trainer: Trainer) -> None:
-    from pslib.trainer.stopping import EarlyStopping
-
     if job.data.stream:
-        for _ in trainer.fit_stream(job.data.train[0], job.data.stream.settings()):
+        for _ in trainer.fit_stream(job.data.train[0], job.data.stream):
             pass  # its figures are the launcher's business
         return
-    section = job.training.stopping
-    stopping = EarlyStopping(**section.model_dump()) if section else None
-    best = str(Path(job.out) / BEST) if section and section.restore else None
+    stopping = job.training.stopping
+    best = str(Path(job.out) / BEST) if stopping and stopping.restore else None
     data, epochs = job.data, job.training.epochs
     if data.valid and ranks_items(job.model.name):
         trainer.fit_and_rank(
@@ -302,32 +301,15 @@ def _when_saved(job: Job) -> CheckpointSettings:
 
 def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
     """The trainer that a job file describes; with ``saves`` it saves while it trains, if the file says so."""
-    from pslib.table.wire_format import WireFormat
     from pslib.trainer import Trainer
-    from pslib.trainer.settings import CacheSettings
 
-    training, model = job.training, job.build_model()
+    model = job.build_model()
     return Trainer(
         model,
         cluster,
-        batch_rows=training.batch_rows,
-        staleness=training.staleness,
-        warmup_batches=training.warmup_batches,
+        **of_trainer(job.training),
         dense_optimizer=job.dense_optimizer,
-        seed=training.seed,
-        lease_rows=training.lease_rows,
         table=job.table_of(model),
-        maintain_every_batches=training.maintain_every_batches,
-        consistency=training.consistency,
-        ssp_bound=training.ssp_bound,
-        geo_every_batches=training.geo_every_batches,
-        geo_rows=training.geo_rows,
-        schedule=training.schedule_of_rates(),
-        damping=training.damping,
-        wire=WireFormat(**training.wire.model_dump()),
-        cache=CacheSettings(**training.cache.model_dump()),
-        compute_threads=training.compute_threads,
-        products=training.products,
         checkpoint=_when_saved(job) if saves else None,
         out=None,  # the launcher keeps the records of the run
         progress=False,

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 from launch.durability import log_folder
 from launch.job import Job, read_job, saved_place
 from launch.local import LocalLauncher
+from launch.model_settings import ranks_items
 from launch.preflight import check_data, hold_port, prepare_out
-from launch.ranking_settings import ranks_items
 from launch.run_plan import Outcome, Plan
 from launch.supervise import end_as_asked, run_cluster
 from launch.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster
-from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.places import check_local
 from pslib.words import counted
@@ -154,9 +153,9 @@ def sync_survives(job: Job, kill: str | None) -> bool:
 
 def plain_modes() -> dict[str, object]:
     """What a job has that says nothing of how its trainers keep together."""
-    from pslib.trainer.settings import OF_CONSISTENCY
+    from pslib.trainer.settings import OF_CONSISTENCY, TrainingSettings
 
-    return {f"training.{name}": TrainingSection.model_fields[name].default for name in OF_CONSISTENCY}
+    return {f"training.{name}": getattr(TrainingSettings, name) for name in OF_CONSISTENCY}
 
 
 def _check_numbers(options: argparse.Namespace) -> None:

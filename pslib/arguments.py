@@ -29,7 +29,7 @@ __all__ = [
     "field_problems",
     "is_finite",
     "kind_problem",
-    "make_plain",
+    "plain_fields",
 ]
 
 Given = ParamSpec("Given")
@@ -267,6 +267,11 @@ def check_fields(holder: Any, *names: str) -> None:
     """
     if problems := list(field_problems(holder, *names)):
         raise ConfigurationError(*problems)
+    plain_fields(holder, *names)
+
+
+def plain_fields(holder: Any, *names: str) -> None:
+    """Turn NumPy's numbers in a dataclass into Python's, and lists into tuples where annotated so."""
     hints = _hints_of(cast("Any", type(holder)))
     for name in names or [one.name for one in fields(holder)]:
         given = getattr(holder, name)
@@ -277,12 +282,6 @@ def check_fields(holder: Any, *names: str) -> None:
                 value = tuple(value)
         if value is not given:
             object.__setattr__(holder, name, value)
-
-
-def make_plain(holder: Any, *names: str) -> None:
-    """Turn fields that are numbers of NumPy's, which no message takes, into Python's own."""
-    for name in names:
-        object.__setattr__(holder, name, _plain(getattr(holder, name)))
 
 
 def _plain(value: Any) -> Any:

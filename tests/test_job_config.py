@@ -1,23 +1,26 @@
 """The job file: what is accepted, what is refused and in which words."""
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from launch.demo import demo_job
 from launch.job import Job, read_job
 from launch.paths import expand
-from launch.training_settings import CacheSection, StoppingSection, TrainingSection
+from launch.sections import TrainingSection
 from launch.yaml_text import read_yaml, write_yaml
+from pslib.config import ClusterConfig, ClusterSettings
+from pslib.data.arrivals import StreamSettings
 from pslib.errors import ConfigurationError
 from pslib.schema import DenseField, RaggedField, SparseField
+from pslib.settings import settings_of
 from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW
 from pslib.table.schedules import Cosine
-from pslib.trainer.settings import OF_CONSISTENCY, CacheSettings, TrainerSettings
+from pslib.table.wire_format import WireFormat
+from pslib.trainer.settings import OF_CONSISTENCY, CacheSettings, TrainingSettings
 from pslib.trainer.stopping import EarlyStopping
 from tests.test_optimizers import ALL, name_of
 
@@ -201,36 +204,37 @@ out: 5
 
 
 def numbers_of(kind: Any) -> list[str]:
-    """Settings of a trainer's class that are numbers."""
-    return [one.name for one in fields(kind) if one.type in ("int", "int | None", "float")]
-
-
-def bounds(section: Any, name: str) -> list[float]:
-    """The least and the largest that a section of a job file takes, of those that it names."""
-    metadata = section.model_fields[name].metadata
-    return [getattr(one, key) for key in ("ge", "le") for one in metadata if hasattr(one, key)]
+    """Settings of a class that are numbers with two bounds."""
+    return [name for name, (_, one) in settings_of(kind).items() if one and one.ge is not None and one.le]
 
 
 @pytest.mark.parametrize(
     ("section", "kind", "name"),
     [
-        *((TrainingSection, TrainerSettings, name) for name in numbers_of(TrainerSettings)),
-        *((CacheSection, CacheSettings, name) for name in numbers_of(CacheSettings)),
-        (StoppingSection, EarlyStopping, "patience"),
+        *(("training", TrainingSettings, name) for name in numbers_of(TrainingSettings)),
+        *(("training.cache", CacheSettings, name) for name in numbers_of(CacheSettings)),
+        *(("training.wire", WireFormat, name) for name in numbers_of(WireFormat)),
+        *(("training.stopping", EarlyStopping, name) for name in numbers_of(EarlyStopping)),
+        *(("data.stream", StreamSettings, name) for name in numbers_of(StreamSettings)),
+        *(("cluster", ClusterConfig, name) for name in numbers_of(ClusterSettings)),
     ],
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
-def test_a_file_and_a_trainer_refuse_the_same_numbers(section, kind, name):
-    least, most = bounds(section, name)
-    mode = {"consistency": OF_CONSISTENCY[name]} if name in OF_CONSISTENCY else {}
-    for value in (least, most):
-        assert getattr(section(**mode, **{name: value}), name) == value
-        assert getattr(kind(**mode, **{name: value}), name) == value
-    for value in (least - 1, most + 1):
-        with pytest.raises(ValidationError, match=name):
-            section(**{name: value})
+def test_a_file_and_a_script_refuse_the_same_numbers(tmp_path, section, kind, name):
+    setting = settings_of(kind)[name][1]
+    more = {"partition_bits": 20} if name == "servers" else {}
+    more |= {"consistency": OF_CONSISTENCY[name]} if name in OF_CONSISTENCY else {}
+    text = (
+        GOOD if section != "training.stopping" else GOOD.replace("  train:", "  valid: v.parquet\n  train:")
+    )
+    for value in (setting.ge, setting.le):
+        assert getattr(kind(**more, **{name: value}), name) == value
+        read(tmp_path, text, *(f"{section}.{key}={one}" for key, one in {**more, name: value}.items()))
+    for value, told in ((setting.ge - 1, f"expected >= {setting.ge}"), (setting.le + 1, "expected <= ")):
+        (line,) = problems(tmp_path, text, f"{section}.{name}={value}")
+        assert line.startswith(f"{section}.{name}: {told}")
         with pytest.raises(ConfigurationError, match=name):
-            kind(**mode, **{name: value})
+            kind(**more, **{name: value})
 
 
 AMONG_OPTIMIZERS = "unknown key, did you mean optimizers.rows: {{name: {}: ...}}, and optimizers.dense alike?"
@@ -361,7 +365,7 @@ def test_training_takes_every_setting_of_a_trainer_under_its_name():
     of_script = {"model", "cluster", "out", "progress", "tensorboard", "share"}
     elsewhere = {"dense_optimizer", "table", "checkpoint"}  # optimizers.dense, and sections of their own
     named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
-    assert set(TrainingSection.model_fields) - {"epochs", "stopping"} == named  # these are of a fit
+    assert set(settings_of(TrainingSection)) - {"epochs", "stopping"} == named  # these are of a fit
 
 
 def test_saving_while_training_needs_numbered_checkpoints(tmp_path):
@@ -375,9 +379,6 @@ def test_saving_while_training_needs_numbered_checkpoints(tmp_path):
 
 
 def test_stopping_takes_what_a_script_gives_and_says_what_it_needs(tmp_path):
-    from launch.training_settings import StoppingSection
-
-    assert StoppingSection().model_dump() == asdict(EarlyStopping())
     (told,) = problems(tmp_path, GOOD, "training.stopping={patience: 3}")
     assert told.startswith("training.stopping: expected data to evaluate on after each epoch")
     job = read(tmp_path, GOOD, "training.stopping={patience: 3}", "data.valid=click.parquet")
@@ -400,7 +401,7 @@ def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):
         "training.damping=0.5",
         "training.products=bfloat16",
     )
-    assert job.training.schedule_of_rates() == Cosine(batches=50, warmup=5)
+    assert job.training.schedule == Cosine(batches=50, warmup=5)
     assert job.training.products == "bfloat16"
     assert read(tmp_path, job.to_yaml()).training == job.training
 

@@ -425,7 +425,7 @@ def test_a_job_file_says_what_does_not_go_with_a_stream(folder: Path) -> None:
         assert line.startswith("data.valid: expected none" if valid else "data.stream: expected a label")
     empty = job_file(folder)
     check_data(read_job(empty))  # a folder that is empty as yet
-    assert read_job(empty).data.stream.settings() == StreamSettings(poll_s=0.05)
+    assert read_job(empty).data.stream == StreamSettings(poll_s=0.05)
 
 
 def test_evaluations_of_a_stream_say_after_how_many_files_and_lines_name_no_epoch(folder: Path) -> None:

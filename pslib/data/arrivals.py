@@ -11,63 +11,64 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
 
 from pyarrow import fs as pafs
 
-from pslib.arguments import check_fields
 from pslib.data.dataset import SUFFIXES, files_below
 from pslib.data.values import one_line
-from pslib.errors import ConfigurationError, DataError
+from pslib.errors import DataError
 from pslib.places import below, escaped, is_uri, open_uri, shown
+from pslib.settings import Setting, Settings
 
 __all__ = ["Arrivals", "StreamSettings"]
 
+FILE_NAME = "[^/]+"
+
 
 @dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """How a folder is watched.
+class StreamSettings(Settings):
+    """How a folder is watched."""
 
-    Attributes
-    ----------
-    window_files : int
-        So many files, the first ones by name, are predicted and then trained on together; fewer when there
-        are no more.
-    stop : str
-        Name of a file in the folder that says that no more will come: the stream ends when all that was there
-        has been trained on.
-    marker : str or None
-        Name of a file that says that those beside it are whole; None: they are, by their names.
-    idle_s : float
-        The stream ends after so many seconds without a new file; infinite: never.
-    poll_s : float
-        Seconds from one look to the next.
+    AT = "stream: "
 
-    Raises
-    ------
-    ConfigurationError
-        When a value is out of range; all problems at once.
-    """
-
-    window_files: int = 1
-    stop: str = "_STOP"
-    marker: str | None = None
-    idle_s: float = math.inf
-    poll_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        problems = []
-        if not 1 <= self.window_files <= 100_000:
-            problems.append(f"window_files: expected 1..100000, got {self.window_files}")
-        if not self.idle_s > 0:
-            problems.append(f"idle_s: expected seconds above 0, got {self.idle_s}")
-        if not 0.01 <= self.poll_s <= 3600:
-            problems.append(f"poll_s: expected 0.01..3600 seconds, got {self.poll_s}")
-        for name, value in (("stop", self.stop), ("marker", self.marker)):
-            if value is not None and (not value or "/" in value):
-                problems.append(f"{name}: expected the name of a file, got {value!r}")
-        if problems:
-            raise ConfigurationError(*(f"stream: {problem}" for problem in problems))
+    window_files: Annotated[
+        int,
+        Setting(
+            "So many files, the first ones by name, are predicted and then trained on together; fewer when "
+            "there are no more.",
+            ge=1,
+            le=100_000,
+            unit="files",
+        ),
+    ] = 1
+    stop: Annotated[
+        str,
+        Setting(
+            "Name of a file in the folder that says that no more will come: the stream ends when all that "
+            "was there has been trained on.",
+            pattern=FILE_NAME,
+            texts="the name of a file",
+        ),
+    ] = "_STOP"
+    marker: Annotated[
+        str | None,
+        Setting(
+            "Name of a file that says that those beside it are whole; none: they are, by their names.",
+            pattern=FILE_NAME,
+            texts="the name of a file",
+        ),
+    ] = None
+    idle_s: Annotated[
+        float,
+        Setting(
+            "The stream ends after so many seconds without a new file; infinite: never.",
+            gt=0,
+            unit="seconds",
+            finite=False,
+        ),
+    ] = math.inf
+    poll_s: Annotated[float, Setting("From one look to the next.", ge=0.01, le=3600, unit="seconds")] = 1.0
 
 
 class Arrivals:

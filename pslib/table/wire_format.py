@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
+from pslib.settings import Setting, Settings
 
 __all__ = ["DENSE_TYPES", "FLOAT32", "ROW_TYPES", "WireFormat", "check_type"]
 
@@ -29,55 +28,41 @@ ROW_TYPES: Mapping[str, np.dtype[Any]] = {
 DENSE_TYPES: Mapping[str, np.dtype[Any]] = {name: kind for name, kind in ROW_TYPES.items() if name != "int8"}
 """Types of dense parameters and their gradients: one scale for a whole block would lose its small numbers."""
 
-DENSE_EVERY_MAX = 1 << 16
-"""Far more batches than anybody would train on the same dense parameters."""
-
 
 @dataclass(frozen=True, slots=True)
-class WireFormat:
-    """What a trainer's messages carry.
+class WireFormat(Settings):
+    """What a trainer's messages carry."""
 
-    Attributes
-    ----------
-    rows : {"float32", "bfloat16", "float16", "int8"}
-        Rows that are pulled, rounded to the nearest value.
-    gradients : {"float32", "bfloat16", "float16", "int8"}
-        Gradients of rows: to the nearest value; int8 stochastically, without bias.
-    dense : {"float32", "bfloat16", "float16"}
-        Dense parameters, and their gradients with error feedback: what rounding cuts off one gradient is
-        added to the next.
-    dense_every_batches : int
-        Dense parameters are pulled for every so many batches and are that much older in between; their
-        gradients are pushed for every batch all the same.
+    AT = "wire."
 
-    Raises
-    ------
-    ConfigurationError
-        With every type that is unknown.
-    """
-
-    rows: str = "float32"
-    gradients: str = "float32"
-    dense: str = "float32"
-    dense_every_batches: int = 1
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"wire.{name}: expected one of {', '.join(known)}, got {came(kind)}"
-            for name, kind, known in (
-                ("rows", self.rows, ROW_TYPES),
-                ("gradients", self.gradients, ROW_TYPES),
-                ("dense", self.dense, DENSE_TYPES),
-            )
-            if not isinstance(kind, str) or kind not in known
-        ]
-        every = self.dense_every_batches
-        if not isinstance(every, Integral) or isinstance(every, bool) or not 1 <= every <= DENSE_EVERY_MAX:
-            expected = f"a whole number in 1..{DENSE_EVERY_MAX}"
-            problems.append(f"wire.dense_every_batches: expected {expected}, got {came(every)}")
-        if problems:
-            raise ConfigurationError(*problems)
-        check_fields(self)
+    rows: Annotated[
+        str, Setting("Type of rows that are pulled, rounded to the nearest value.", choices=tuple(ROW_TYPES))
+    ] = "float32"
+    gradients: Annotated[
+        str,
+        Setting(
+            "Type of gradients of rows: to the nearest value; int8 stochastically, without bias.",
+            choices=tuple(ROW_TYPES),
+        ),
+    ] = "float32"
+    dense: Annotated[
+        str,
+        Setting(
+            "Type of dense parameters, and of their gradients with error feedback: what rounding cuts off "
+            "one gradient is added to the next.",
+            choices=tuple(DENSE_TYPES),
+        ),
+    ] = "float32"
+    dense_every_batches: Annotated[
+        int,
+        Setting(
+            "Dense parameters are pulled for every so many batches and are that much older in between; their "
+            "gradients are pushed for every batch all the same.",
+            ge=1,
+            le=1 << 16,  # far more batches than anybody would train on the same dense parameters
+            unit="batches",
+        ),
+    ] = 1
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> WireFormat:

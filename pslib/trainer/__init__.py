@@ -1,6 +1,21 @@
 """Training and evaluating a model on a cluster."""
 
-from pslib.metrics.metrics import EvalResult
-from pslib.trainer.trainer import Trainer
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pslib.metrics.metrics import EvalResult as EvalResult
+    from pslib.trainer.trainer import Trainer as Trainer
 
 __all__ = ["EvalResult", "Trainer"]
+
+# Looked up when first used, so that whoever only reads settings does not wait for ZeroMQ and all that trains.
+_HOMES = {"EvalResult": "pslib.metrics.metrics", "Trainer": "pslib.trainer.trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'pslib.trainer' has no attribute {name!r}")

@@ -2,79 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
+from typing import Annotated
 
-from pslib.arguments import came, check_fields, is_finite
-from pslib.checkpoint import check_keep_last
-from pslib.errors import ConfigurationError
+from pslib.checkpoint.folders import KEEP_LAST_MAX
 from pslib.places import place_of
+from pslib.settings import Setting, Settings
 
-__all__ = ["CheckpointSettings"]
+__all__ = ["CheckpointSettings", "EveryBatches", "EverySeconds", "Increments", "KeepLast"]
 
 EVERY_S_MAX = 1e9
 """Thirty years."""
-EVERY_BATCHES_MAX = 1 << 40
-INCREMENTAL_MAX = 1000
-"""Of one chain: all of it is read to load it."""
+EverySeconds = Annotated[
+    float, Setting("From one to the next; 0: time does not count.", ge=0, le=EVERY_S_MAX, unit="seconds")
+]
+EveryBatches = Annotated[
+    int,
+    Setting("Of all trainers, from one to the next; 0: they do not count.", ge=0, le=1 << 40, unit="batches"),
+]
+Increments = Annotated[
+    int,
+    Setting(
+        "How many increments follow a full checkpoint; 0: all are full. All of one chain is read to load it.",
+        ge=0,
+        le=1000,
+        unit="checkpoints",
+    ),
+]
+KeepLast = Annotated[
+    int,
+    Setting(
+        "How many stay; what an increment that stays needs stays too. 0: one that is replaced.",
+        ge=0,
+        le=KEEP_LAST_MAX,
+        unit="checkpoints",
+    ),
+]
 
 
 @dataclass(frozen=True)
-class CheckpointSettings:
-    """Checkpoints of a `fit` that goes on, in numbered folders (`pslib.trainer.cuts`).
+class CheckpointSettings(Settings):
+    """Checkpoints of a `fit` that goes on, in numbered folders (`pslib.trainer.cuts`)."""
 
-    Attributes
-    ----------
-    path : str
-        Folder or URI of ``checkpoint-000001`` and so on, which all servers and trainers reach.
-    every_s : float
-        Seconds from one to the next; 0: time does not count.
-    every_batches : int
-        Batches of all trainers from one to the next; 0: they do not count.
-    keep_last : int
-        How many stay, at least 1; what an increment that stays needs stays too.
-    incremental : int
-        How many increments follow a full one; 0: all are full.
+    AT = "checkpoint."
 
-    Raises
-    ------
-    ConfigurationError
-        When a number is out of range, or nothing says when.
-    """
-
-    path: str
-    every_s: float = 0.0
-    every_batches: int = 0
-    keep_last: int = 3
-    incremental: int = 0
+    path: Annotated[
+        str,
+        Setting("Folder or URI of ``checkpoint-000001`` and so on, which all servers and trainers reach."),
+    ]
+    every_s: EverySeconds = 0.0
+    every_batches: EveryBatches = 0
+    keep_last: KeepLast = 3
+    incremental: Increments = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", place_of(self.path))
-        check_fields(self)
-        problems = []
-        if not _is(self.every_s, Real, 0, EVERY_S_MAX):
-            problems.append(f"checkpoint.every_s: expected seconds, or 0 for never, got {came(self.every_s)}")
-        for name, value, low, high in (
-            ("every_batches", self.every_batches, 0, EVERY_BATCHES_MAX),
-            ("incremental", self.incremental, 0, INCREMENTAL_MAX),
-        ):
-            if not _is(value, Integral, low, high):
-                problems.append(
-                    f"checkpoint.{name}: expected a whole number in {low}..{high}, got {came(value)}"
-                )
-        if not problems and not (self.every_s or self.every_batches):
-            problems.append("checkpoint: expected every_s or every_batches: when is it to be saved?")
+        super().__post_init__()
+
+    def _problems(self) -> Iterator[str]:
+        if not (self.every_s or self.every_batches):
+            yield "checkpoint: expected every_s or every_batches: when is it to be saved?"
         if self.keep_last == 0:
-            problems.append("checkpoint.keep_last: expected at least 1 with every_s or every_batches, got 0")
-        if problems:
-            raise ConfigurationError(*problems)
-        check_keep_last(self.keep_last)
+            yield "checkpoint.keep_last: expected at least 1 with every_s or every_batches, got 0"
 
     @property
     def details(self) -> dict[str, float | int]:
         """What the coordinator is told."""
         return {"every_s": float(self.every_s), "every_batches": self.every_batches}
-
-
-def _is(value: object, kind: type, low: float, high: float) -> bool:
-    return isinstance(value, kind) and is_finite(value) and low <= value <= high  # type: ignore[operator]

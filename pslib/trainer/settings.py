@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
+from typing import Annotated
 
-from pslib.arguments import came, make_plain
 from pslib.errors import ConfigurationError
 from pslib.protocol.manner_checks import rate_problem
+from pslib.settings import Setting, Settings
 from pslib.table.optimizers import Adam, Optimizer
 from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
@@ -16,20 +16,6 @@ from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.model import ModelInParts, TrainableModel, takes_products
 from pslib.trainer.own_models import own_table_of
-from pslib.training_limits import (
-    BATCH_ROWS_MAX,
-    CACHE_AGE_MAX,
-    CACHE_ROWS_MAX,
-    COMPUTE_THREADS_MAX,
-    DAMPING_MAX,
-    GEO_EVERY_MAX,
-    GEO_ROWS_MAX,
-    LEASE_ROWS_MAX,
-    MAINTAIN_EVERY_MAX,
-    SEED_MAX,
-    STALENESS_MAX,
-    WARMUP_BATCHES_MAX,
-)
 
 __all__ = [
     "CONSISTENCIES",
@@ -38,6 +24,7 @@ __all__ = [
     "PRODUCTS",
     "CacheSettings",
     "TrainerSettings",
+    "TrainingSettings",
     "check_fits",
     "row_rate_problems",
     "table_of",
@@ -54,77 +41,171 @@ CACHED = ("async", "ssp")
 
 
 @dataclass(frozen=True)
-class CacheSettings:
-    """Rows that a trainer keeps, so that it need not pull them for every batch that has them.
+class CacheSettings(Settings):
+    """Rows that a trainer keeps, so that it need not pull them for every batch that has them."""
 
-    Attributes
-    ----------
-    age_batches : int
-        For how many batches a row is served after it was pulled, or after this trainer's own gradients were
-        written back into it; 0 keeps nothing, so every pull sees what servers have.
-    rows : int
-        How many, at most; each takes 16 bytes a float and some 50 more.
+    AT = "cache."
 
-    Raises
-    ------
-    ConfigurationError
-        When a number is out of range.
-    """
-
-    age_batches: int = 0
-    rows: int = 1 << 18
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"cache.{name}: expected a whole number in {low}..{high}, got {came(value)}"
-            for name, value, low, high in (
-                ("age_batches", self.age_batches, 0, CACHE_AGE_MAX),
-                ("rows", self.rows, 1, CACHE_ROWS_MAX),
-            )
-            if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high
-        ]
-        if problems:
-            raise ConfigurationError(*problems)
-        make_plain(self, "age_batches", "rows")
+    age_batches: Annotated[
+        int,
+        Setting(
+            "For how many batches a row is served after it was pulled, or after this trainer's own "
+            "gradients were written back into it; 0 keeps nothing, so every pull sees what servers have.",
+            ge=0,
+            le=1 << 16,  # far beyond any staleness that a model would learn with
+            unit="batches",
+        ),
+    ] = 0
+    rows: Annotated[
+        int,
+        Setting(
+            "How many, at most; each takes 16 bytes a float and some 50 more.",
+            ge=1,
+            le=1 << 28,  # of 17 floats they would take 86 GB
+            unit="rows",
+        ),
+    ] = 1 << 18
 
 
 NO_CACHE = CacheSettings()
+STALENESS_MAX = 1024
+"""Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerSettings:
-    """How a trainer trains; `pslib.Trainer` says what each of them does.
+class TrainingSettings(Settings):
+    """How a trainer trains: what the section ``training`` of a job file and `pslib.Trainer` both take."""
 
-    Raises
-    ------
-    ConfigurationError
-        When any is out of range; all of them at once.
-    """
+    AT = ""
 
-    batch_rows: int = 4096
-    staleness: int = 2
-    warmup_batches: int = 500
-    dense_optimizer: Optimizer = field(default_factory=Adam)
-    seed: int = 0
-    lease_rows: int | None = None
-    maintain_every_batches: int = 0
-    wire: WireFormat = FLOAT32
-    cache: CacheSettings = NO_CACHE
-    compute_threads: int | None = None
-    products: str = "float32"
-    consistency: str = "async"
-    ssp_bound: int = 8
-    geo_every_batches: int = 10
-    geo_rows: int = 4_000_000
-    schedule: Schedule = field(default_factory=Constant)
-    damping: float = 0.0
-    checkpoint: CheckpointSettings | None = None
-
-    @property
-    def must_agree(self) -> list[object]:
-        """What all trainers must say alike about how they keep together."""
-        bounds = [self.ssp_bound, self.geo_every_batches, self.damping]
-        return [self.consistency, *bounds, self.schedule.to_dict()]
+    batch_rows: Annotated[
+        int,
+        Setting(
+            "Examples of a batch.",
+            ge=1,
+            le=1 << 24,  # far above any published batch; the rows that one touches would not fit a message
+            unit="examples",
+        ),
+    ] = 4096
+    staleness: Annotated[
+        int,
+        Setting(
+            "How many batches a trainer may run ahead of its own acknowledged pushes; 0 is exact.",
+            ge=0,
+            le=STALENESS_MAX,
+            unit="batches",
+        ),
+    ] = 2
+    warmup_batches: Annotated[
+        int,
+        Setting(
+            "Over so many the bound on staleness rises evenly from 0.",
+            ge=0,
+            le=1 << 31,  # more than anybody trains: the bound then never reaches its end
+            unit="batches",
+        ),
+    ] = 500
+    lease_rows: Annotated[
+        int | None,
+        Setting(
+            "Examples of a lease; none chooses by the size of the data.",
+            ge=1,
+            le=1 << 32,  # all of the data: then one trainer has it
+            unit="examples",
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Setting(
+            "Of the data's order, dropout, and first values of dense parameters.",
+            ge=0,
+            le=(1 << 63) - 1,  # 64 bits with a sign in files and messages
+        ),
+    ] = 0
+    maintain_every_batches: Annotated[
+        int,
+        Setting(
+            "Counts fade and rows leave, by the table's policies, whenever so many batches are trained; 0: "
+            "never.",
+            ge=0,
+            le=1 << 31,
+            unit="batches",
+        ),
+    ] = 0
+    consistency: Annotated[str, Setting("How trainers keep together.", choices=CONSISTENCIES)] = "async"
+    ssp_bound: Annotated[
+        int,
+        Setting(
+            "With ssp: how many batches a trainer may be ahead of the slowest.",
+            ge=0,
+            le=STALENESS_MAX,
+            unit="batches",
+        ),
+    ] = 8
+    geo_every_batches: Annotated[
+        int,
+        Setting(
+            "With geo: after how many batches a trainer sends what has moved.",
+            ge=1,
+            le=1 << 16,  # all rows that so many batches touch are held until they are sent
+            unit="batches",
+        ),
+    ] = 10
+    geo_rows: Annotated[
+        int,
+        Setting(
+            "With geo: of how many rows a trainer keeps state.",
+            ge=1,
+            le=1 << 30,  # far above one trainer's memory
+            unit="rows",
+        ),
+    ] = 4_000_000
+    schedule: Annotated[
+        Schedule,
+        Setting(
+            "Of the learning rates of rows and dense parameters; constant by default.",
+            example="pslib.Cosine(batches=20_000)",
+        ),
+    ] = Constant()
+    damping: Annotated[
+        float,
+        Setting(
+            "Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully.",
+            ge=0,
+            le=1000,  # a step of staleness 1 already counts a thousandth
+        ),
+    ] = 0.0
+    wire: Annotated[
+        WireFormat,
+        Setting(
+            "In which types rows, gradients and dense parameters travel, and how often the last are pulled.",
+            example='pslib.WireFormat(rows="bfloat16")',
+        ),
+    ] = FLOAT32
+    cache: Annotated[
+        CacheSettings,
+        Setting(
+            "Rows that are kept for a few batches instead of being pulled for each; none by default.",
+            example="pslib.CacheSettings(age_batches=8)",
+        ),
+    ] = NO_CACHE
+    compute_threads: Annotated[
+        int | None,
+        Setting(
+            "Threads that compute a batch; the result does not depend on it. None: one for each core it has.",
+            ge=1,
+            le=256,  # more than one process can feed: a batch is cut into far fewer parts
+            unit="threads",
+        ),
+    ] = None
+    products: Annotated[
+        str,
+        Setting(
+            "What the factors of a step's matrix products may be rounded to, where the processor is faster "
+            "at it (AMD from Zen 4 on); all else stays float32.",
+            choices=PRODUCTS,
+        ),
+    ] = "float32"
 
     @property
     def changes_rates(self) -> bool:
@@ -135,86 +216,49 @@ class TrainerSettings:
         """Factor of the learning rates: of the schedule, and ``1 / (1 + damping * staleness)``."""
         return self.schedule.factor(step) / (1.0 + self.damping * staleness)
 
-    def __post_init__(self) -> None:
-        ranges = [
-            ("batch_rows", self.batch_rows, 1, BATCH_ROWS_MAX),
-            ("staleness", self.staleness, 0, STALENESS_MAX),
-            ("warmup_batches", self.warmup_batches, 0, WARMUP_BATCHES_MAX),
-            ("lease_rows", 1 if self.lease_rows is None else self.lease_rows, 1, LEASE_ROWS_MAX),
-            ("seed", self.seed, 0, SEED_MAX),
-            (
-                "compute_threads",
-                1 if self.compute_threads is None else self.compute_threads,
-                1,
-                COMPUTE_THREADS_MAX,
-            ),
-            ("maintain_every_batches", self.maintain_every_batches, 0, MAINTAIN_EVERY_MAX),
-            ("ssp_bound", self.ssp_bound, 0, STALENESS_MAX),
-            ("geo_every_batches", self.geo_every_batches, 1, GEO_EVERY_MAX),
-            ("geo_rows", self.geo_rows, 1, GEO_ROWS_MAX),
-        ]
-        problems = [
-            f"{name}: expected a whole number in {low}..{high}, got {came(value)}"
-            for name, value, low, high in ranges
-            if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high
-        ]
+    def _problems(self) -> Iterator[str]:
+        """Settings of a consistency that is not the chosen one: they would change nothing."""
+        defaults, got = {one.name: one.default for one in fields(self)}, f"got {self.consistency!r}"
+        for name, mode in OF_CONSISTENCY.items():
+            if mode != self.consistency and getattr(self, name) != defaults[name]:
+                yield f"{name}: expected consistency {mode!r} with it, {got}; else leave it out"
+        if self.cache.age_batches and self.consistency not in CACHED:
+            cached = " or ".join(CACHED)
+            yield f"cache: expected consistency {cached}, {got}; else leave age_batches at 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSettings(TrainingSettings):
+    """What `pslib.Trainer` is given: `TrainingSettings`, and what a job file has in sections of its own."""
+
+    dense_optimizer: Annotated[
+        Optimizer, Setting("For the dense parameters: any but RowwiseAdagrad, without clipping.")
+    ] = field(default_factory=Adam)
+    checkpoint: Annotated[
+        CheckpointSettings | None,
+        Setting(
+            "When a `fit` is saved while it goes on; none: never.",
+            example='pslib.CheckpointSettings("runs/a", every_s=600)',
+        ),
+    ] = None
+
+    @property
+    def must_agree(self) -> list[object]:
+        """What all trainers must say alike about how they keep together."""
+        bounds = [self.ssp_bound, self.geo_every_batches, self.damping]
+        return [self.consistency, *bounds, self.schedule.to_dict()]
+
+    def _field_problems(self) -> Iterator[str]:
+        yield from super()._field_problems()
         try:
             DenseSpec(0, self.dense_optimizer)
         except ConfigurationError as error:
-            problems += error.problems
-        if not isinstance(self.products, str) or self.products not in PRODUCTS:
-            problems.append(f"products: expected one of {', '.join(PRODUCTS)}, got {came(self.products)}")
-        problems += self._kind_problems() or self._mode_problems()
-        if problems:
-            raise ConfigurationError(*problems)
-        make_plain(self, "damping", *(name for name, _value, _low, _high in ranges))
+            yield from error.problems
 
-    def _kind_problems(self) -> list[str]:
-        """Settings that are not of their class, such as a mapping from a file."""
-        kinds: list[tuple[str, object, type, str]] = [
-            ("wire", self.wire, WireFormat, 'pslib.WireFormat(rows="bfloat16")'),
-            ("cache", self.cache, CacheSettings, "pslib.CacheSettings(age_batches=8)"),
-            ("schedule", self.schedule, Schedule, "pslib.Cosine(batches=20_000)"),
-        ]
-        if self.checkpoint is not None:
-            example = 'pslib.CheckpointSettings("runs/a", every_s=600)'
-            kinds.append(("checkpoint", self.checkpoint, CheckpointSettings, example))
-        return [
-            f"{name}: expected a {kind.__name__}, as in {example}, got {came(value)}"
-            for name, value, kind, example in kinds
-            if not isinstance(value, kind)
-        ]
-
-    def _stray_settings(self) -> list[str]:
-        """Settings of a consistency that is not the chosen one: they would change nothing."""
-        defaults = {one.name: one.default for one in fields(self)}
-        problems = [
-            f"{name}: expected consistency {mode!r} with it, got {self.consistency!r}; else leave it out"
-            for name, mode in OF_CONSISTENCY.items()
-            if mode != self.consistency
-            and isinstance(value := getattr(self, name), Integral)
-            and value != defaults[name]
-        ]
-        if self.cache.age_batches and self.consistency not in CACHED:
-            cached = " or ".join(CACHED)
-            problems.append(
-                f"cache: expected consistency {cached}, got {self.consistency!r}; else leave age_batches at 0"
-            )
-        return problems
-
-    def _mode_problems(self) -> list[str]:
-        problems = []
-        if not isinstance(self.consistency, str) or self.consistency not in CONSISTENCIES:
-            expected = ", ".join(CONSISTENCIES)
-            problems.append(f"consistency: expected one of {expected}, got {came(self.consistency)}")
-        else:
-            problems += self._stray_settings()
-        number = isinstance(self.damping, Real) and not isinstance(self.damping, bool)
-        if not number or not 0 <= self.damping <= DAMPING_MAX:
-            problems.append(f"damping: expected a number in 0..{DAMPING_MAX:g}, got {came(self.damping)}")
-        elif self.changes_rates and (problem := rate_problem([self.dense_optimizer])):
-            problems.append(f"dense_optimizer: {problem}; it takes no schedule and no damping")
-        return problems
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if self.changes_rates and (problem := rate_problem([self.dense_optimizer])):
+            yield f"dense_optimizer: {problem}; it takes no schedule and no damping"
 
 
 def check_fits(settings: TrainerSettings, model: TrainableModel, table: TableSpec) -> None:

@@ -8,17 +8,15 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pslib.arguments import came, check_fields, is_finite
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
 from pslib.protocol.manner_checks import rate_problem
+from pslib.settings import Setting, Settings
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import TableSpec
-from pslib.training_limits import PATIENCE_MAX
 from pslib.words import counted
 
 __all__ = [
@@ -66,55 +64,45 @@ def _figure(result: EvalResult | RankResult, metric: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyStopping:
-    """What a fit does with the results of its validation data. Each fit begins to count anew.
+class EarlyStopping(Settings):
+    """What a fit does with the results of its validation data. Each fit begins to count anew."""
 
-    Attributes
-    ----------
-    metric : str
-        ``auc`` or ``logloss``; of a ranking ``recall@20``, ``mrr@20``, ``ndcg@20`` or of any other k.
-    patience : int
-        The fit ends after so many epochs in a row without a better result; 0: only with its last epoch.
-    factor : float
-        Learning rates count so many times less after each epoch without a better result; 1: they stay.
-    min_delta : float
-        A result is better when it is so by more than this.
-    restore : bool
-        Whether the fit ends with the parameters of the best epoch. They are saved after each epoch that is
-        better, see `Trainer.fit`.
+    AT = "stopping."
 
-    Raises
-    ------
-    ConfigurationError
-        When a value is out of range; all of them at once.
-    """
-
-    metric: str = "auc"
-    patience: int = 2
-    factor: float = 0.1
-    min_delta: float = 0.0
-    restore: bool = True
-
-    def __post_init__(self) -> None:
-        problems = []
-        metric = self.metric if isinstance(self.metric, str) else ""
-        if metric not in METRICS and not RANKINGS.fullmatch(metric):
-            known = f"{', '.join(METRICS)}, recall@K, mrr@K, ndcg@K"
-            problems.append(f"metric: expected one of {known}, got {came(self.metric)}")
-        whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
-        if not whole or not 0 <= self.patience <= PATIENCE_MAX:
-            problems.append(
-                f"patience: expected a whole number in 0..{PATIENCE_MAX}, got {came(self.patience)}"
-            )
-        if not is_finite(self.factor) or not 0 < self.factor <= 1:
-            problems.append(f"factor: expected a number above 0 and at most 1, got {came(self.factor)}")
-        if not is_finite(self.min_delta) or self.min_delta < 0:
-            problems.append(f"min_delta: expected a number, 0 or more, got {came(self.min_delta)}")
-        if not isinstance(self.restore, bool):
-            problems.append(f"restore: expected true or false, got {came(self.restore)}")
-        if problems:
-            raise ConfigurationError(*(f"stopping.{problem}" for problem in problems))
-        check_fields(self)
+    metric: Annotated[
+        str,
+        Setting(
+            "What is watched: of clicks ``auc`` or ``logloss``, of a ranking ``recall@20`` and so on.",
+            pattern="|".join([*METRICS, RANKINGS.pattern]),
+            texts=f"one of {', '.join(METRICS)}, recall@K, mrr@K or ndcg@K for some number K",
+        ),
+    ] = "auc"
+    patience: Annotated[
+        int,
+        Setting(
+            "The fit ends after so many epochs in a row without a better result; 0: only with its last "
+            "epoch.",
+            ge=0,
+            le=1 << 31,  # more epochs than anybody trains
+            unit="epochs",
+        ),
+    ] = 2
+    factor: Annotated[
+        float,
+        Setting(
+            "Learning rates count so many times less after each epoch without a better result; 1: they stay.",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.1
+    min_delta: Annotated[float, Setting("A result is better when it is so by more than this.", ge=0)] = 0.0
+    restore: Annotated[
+        bool,
+        Setting(
+            "Whether the fit ends with the parameters of the best epoch. They are saved after each epoch "
+            "that is better."
+        ),
+    ] = True
 
 
 WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)

@@ -1,0 +1,217 @@
+"""Settings: a dataclass whose annotations say all there is to say of a field, once.
+
+``Annotated[int, Setting("Examples of a batch.", ge=1, le=1 << 24, unit="examples")]`` is type, bounds, unit
+and help. Python checks them when an object is made, the job file when it is read (pydantic reads the same
+annotation), and ``pslib config schema`` and ``docs/reference/settings.md`` are written from them. These are
+standard dataclasses: pydantic's would cost every process its import, and take NumPy's numbers for none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from math import inf
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, ClassVar, cast, get_args, get_type_hints
+
+from pslib.arguments import came, is_finite, kind_problem, plain_fields
+from pslib.errors import ConfigurationError
+
+__all__ = ["Setting", "Settings", "SettingsError", "setting_of", "settings_of"]
+
+_KINDS = {int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a field's annotation says beside its type.
+
+    Attributes
+    ----------
+    help : str
+        One sentence.
+    ge, gt, le : float or None
+        Bounds of a number.
+    unit : str
+        What a number counts. A job file takes texts like 16GB for ``bytes``.
+    choices : tuple of str
+        All values of a text.
+    pattern, texts : str
+        What a text must match, as a regular expression and for people.
+    finite : bool
+        Whether an infinite number is refused.
+    example : str
+        How a value of the field's class is made, for messages.
+    """
+
+    help: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    texts: str = ""
+    finite: bool = True
+    example: str = ""
+
+    @property
+    def bounds(self) -> str:
+        """In words, ``1..64``, ``0 or more``; empty where there are none."""
+        low, high = self.gt if self.ge is None else self.ge, self.le
+        if self.choices or self.texts:
+            return self.texts or ", ".join(self.choices)
+        if low is None or (high is not None and self.ge is not None):
+            return "" if low is None else f"{_shown(low)}..{_shown(high)}"
+        if high is None:
+            return f"above {_shown(low)}" if self.ge is None else f"{_shown(low)} or more"
+        return f"above {_shown(low)} and at most {_shown(high)}"
+
+    def problem(self, name: str, value: Any, hint: Any) -> str | None:
+        """What is wrong with a value of a field of this type, one line; None where nothing is."""
+        optional = NoneType in get_args(hint)
+        if optional and value is None:
+            return None
+        if self.choices or self.pattern:
+            fits = isinstance(value, str) and (value in self.choices or self._matches(value))
+            expected = self.texts or f"one of {self.bounds}"
+            return None if fits else f"{name}: expected {expected}, got {came(value)}"
+        kind = next(iter(get_args(hint)), None) if optional else hint
+        if kind in _KINDS:
+            return None if self._holds(value, kind) else f"{name}: {self._expected(kind)}, got {came(value)}"
+        line = kind_problem(name, value, hint)
+        return line.replace(", got ", f", as in {self.example}, got ", 1) if line and self.example else line
+
+    def _matches(self, value: str) -> bool:
+        return bool(self.pattern) and re.fullmatch(self.pattern, value) is not None
+
+    def _holds(self, value: Any, kind: type) -> bool:
+        if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
+            return False
+        if not is_finite(value) and (self.finite or value != inf):
+            return False
+        number: Any = value
+        above = self.gt is None or number > self.gt
+        return above and (self.ge is None or number >= self.ge) and (self.le is None or number <= self.le)
+
+    def _expected(self, kind: type) -> str:
+        bounds = self.bounds
+        what = "seconds" if self.unit == "seconds" else _KINDS[kind]
+        comma = " or " in bounds or what == "seconds"
+        link = " in " if ".." in bounds else ", " if comma else " "
+        return f"expected {what}{link}{bounds}".rstrip()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """For the job file: the same bounds as pydantic's, so that its errors are those of any section."""
+        schema = handler(source)
+        inner = schema
+        while inner["type"] in ("nullable", "default"):
+            inner = inner["schema"]
+        if inner["type"] in ("int", "float"):
+            inner |= {key: bound for key in ("ge", "gt", "le") if (bound := getattr(self, key)) is not None}
+        if inner["type"] == "float":
+            inner["allow_inf_nan"] = not self.finite
+        if self.choices:
+            schema = {"type": "literal", "expected": list(self.choices)}
+        if self.unit == "bytes":
+            function = {"type": "no-info", "function": _bytes_of}
+            schema = {"type": "function-before", "function": function, "schema": schema}
+        return schema
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
+        """For editors: bounds, and help with its unit."""
+        told = handler(schema) | {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
+        return told | ({"pattern": f"^({self.pattern})$"} if self.pattern else {})
+
+
+class SettingsError(ValueError):
+    """Settings of a job file that do not go together; pydantic hands it on."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class Settings:
+    """Base of settings: a dataclass of annotated fields that refuses what these do not allow.
+
+    Raises
+    ------
+    ConfigurationError
+        When a value is of another type or out of range, or values do not go together; one line a problem.
+    """
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True}
+    AT: ClassVar[str | None] = None
+    """What stands before a field's name in messages; None: the class."""
+
+    def __post_init__(self) -> None:
+        problems = list(self._field_problems()) or list(self._problems())
+        if problems:
+            raise ConfigurationError(*problems)
+        plain_fields(self)
+
+    def _field_problems(self) -> Iterator[str]:
+        """A line for each field that is not what its annotation says."""
+        at = _at(type(self))
+        for name, (hint, setting) in settings_of(cast("Any", type(self))).items():
+            problem = setting.problem if setting else kind_problem
+            if line := problem(f"{at}{name}", getattr(self, name), hint):
+                yield line
+
+    def _problems(self) -> Iterator[str]:
+        """What does not go together, one line each; every field is right by itself."""
+        yield from ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """A job file gives a mapping; whatever does not go together is told with all else that is wrong."""
+        schema = handler(source)
+        handler.resolve_ref_schema(schema)["strict"] = False  # of the object, not of its fields
+        function = {"type": "no-info", "function": cls._read}
+        return {"type": "function-wrap", "function": function, "schema": schema}
+
+    @classmethod
+    def _read(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
+        try:
+            return validate(value)
+        except ConfigurationError as error:
+            at = _at(cls)
+            raise SettingsError([line.removeprefix(at) for line in error.problems]) from error
+
+
+def setting_of(hint: Any) -> Setting | None:
+    """The Setting of an annotation; None where it has none."""
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Setting)), None)
+
+
+@lru_cache(maxsize=256)
+def settings_of(kind: Any) -> Mapping[str, tuple[Any, Setting | None]]:
+    """Type and Setting of each field of a settings class, in order."""
+    hints = get_type_hints(kind, include_extras=True)
+    plain = get_type_hints(kind)
+    return {one.name: (plain[one.name], setting_of(hints[one.name])) for one in fields(kind)}
+
+
+def _at(kind: type[Settings]) -> str:
+    return f"{kind.__name__}." if kind.AT is None else kind.AT
+
+
+def _shown(bound: float | None) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
+def _bytes_of(value: object) -> object:
+    """Bytes of a text with a unit (16GB, 1.5 GiB); anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(value))
+    except ValidationError as error:
+        raise ValueError(f"expected a whole number of bytes or a text like 16GB, got {value!r}") from error
