@@ -153,12 +153,15 @@ class Sides(ABC):
         Of the data whose items are ranked: those rows, or the sessions that hold them.
     by_product : bool
         Whether a score is the product of two vectors.
+    model_name : str
+        Class of the model, for errors.
     """
 
     item: SparseField
     item_schema: Schema
     named_in: Schema
     by_product = True
+    model_name: str
 
     @abstractmethod
     def goal(self, target: str | None) -> SparseField:
@@ -211,6 +214,7 @@ class _SessionSides(Sides):
 
     def __init__(self, model: RankingModel) -> None:
         own = model.schema.ragged[0]
+        self.model_name = type(model).__name__
         self._model, self._vocabulary = model, own.vocabulary or own.name
         self.item = SparseField("item", self._vocabulary)
         self.item_schema = Schema(label=None, sparse=[self.item])
@@ -249,6 +253,7 @@ class _MatchingSides(Sides):
     """Queries and items with fields of their own."""
 
     def __init__(self, model: MatchingModel) -> None:
+        self.model_name = type(model).__name__
         self._model, self.by_product = model, model.by_product
         self.item_schema = self.named_in = model.item_schema
         self.item = next(field for field in self.item_schema.sparse if field.name == model.item[0])

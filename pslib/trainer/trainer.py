@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +16,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
+from pslib.metrics.ranking import RankResult
 from pslib.protocol.client_session import PushName
 from pslib.table.optimizers import Adam, Optimizer
 from pslib.table.schedules import Constant, Schedule
@@ -28,20 +29,27 @@ from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.fitting import Fit, FitTools
 from pslib.trainer.jobs import HeldLease, Job, spec_of
-from pslib.trainer.keeping import Keeping
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.own_models import dense_shapes_of
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
+from pslib.trainer.ranked import sides_of
 from pslib.trainer.recording import check_out, record
-from pslib.trainer.retrieval import Paths, PathTo, Retrieval, strings
-from pslib.trainer.saving import CheckpointJobs, set_up
+from pslib.trainer.retrieval import Paths, PathTo, Retrieval, lasting, strings
+from pslib.trainer.saving import CheckpointJobs, Position, set_up
 from pslib.trainer.scoring import Scorer, check_label, data_of, said_of, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
-from pslib.trainer.stopping import WATCH, EarlyStopping, check_epochs, check_stopping, followed
+from pslib.trainer.stopping import (
+    WATCH,
+    EarlyStopping,
+    check_epochs,
+    check_stopping,
+    followed,
+    place_of_metric,
+)
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 
 __all__ = ["Trainer"]
@@ -52,7 +60,7 @@ EPOCHS_A_JOB = 64
 
 
 @checked_calls("fit", "fit_stream", "evaluate")
-class Trainer(Keeping, Retrieval):
+class Trainer:
     """Trains one model on a cluster; every method but the constructor is called by all trainers alike.
 
     Parameters
@@ -384,6 +392,310 @@ class Trainer(Keeping, Retrieval):
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads, products=None) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             return scorer.work_at(job, reader, files)
+
+    # --- ranking items --------------------------------------------------------------------------------------
+
+    @checked()
+    @collective
+    def fit_and_rank(
+        self,
+        data: Paths,
+        valid: Paths,
+        epochs: int = 1,
+        *,
+        stopping: EarlyStopping | None = None,
+        best: PathTo | None = None,
+        items: Paths | None = None,
+        at: Sequence[int] = (20,),
+        history: str | None = None,
+        target: str | None = None,
+        exclude_seen: bool = False,
+    ) -> list[RankResult]:
+        """Train, and rank after every epoch; return what the rankings have found.
+
+        Parameters
+        ----------
+        data : path, or several
+            Files, folders or globs to train on.
+        valid : path, or several
+            Examples to rank items for, as `rank` reads them.
+        epochs : int
+            How often every example is seen, at most.
+        stopping : EarlyStopping or None
+            What the rankings are for: lower rates, an early end, the best epoch's parameters. Its metric is
+            that of a ranking, ``recall@20``.
+        best : path or None
+            Folder where the best epoch is kept; needed with a stopping that restores it.
+        items : path, or several, or None
+            Whose items are ranked; None: those of ``data``.
+        at, history, target, exclude_seen
+            As for `rank`.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items, epochs are below 1, or stopping lacks something.
+        DataError
+            When a file does not fit.
+        """
+        retrieval = self._retrieval
+        epochs = check_epochs(epochs)
+        check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
+        data, valid, items = lasting(data), lasting(valid), items and lasting(items)
+        train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        retrieval.check_data(valid, items or data, at, history, target, exclude_seen)
+        watched = place_of_metric(stopping.metric) if stopping else None
+        places = list(at) if watched is None or watched in at else [*at, watched]
+
+        def one_epoch(rate: float, to_come: int) -> RankResult:
+            self._fit(train, 1, rate, to_come)
+            return self.rank(
+                valid,
+                items or data,
+                at=places,
+                history=history,
+                target=target,
+                exclude_seen=exclude_seen,
+                name="valid",
+            )
+
+        if stopping is None:
+            return [one_epoch(1.0, epochs - 1 - done) for done in range(epochs)]
+        return followed(stopping, epochs, one_epoch, self.save, self.load, best, self._epochs)
+
+    @checked()
+    @collective
+    def rank(
+        self,
+        data: Paths,
+        items: Paths,
+        *,
+        at: Sequence[int] = (20,),
+        history: str | None = None,
+        target: str | None = None,
+        exclude_seen: bool = False,
+        name: str = "",
+    ) -> RankResult:
+        """Rank all items for each example; creates no rows.
+
+        Parameters
+        ----------
+        data : path, or several
+            Parquet. For a model of sessions: the items so far, a list column ``history``, and the one that
+            came next. For a model of queries and items: the fields of a query, and its item.
+        items : path, or several
+            Whose items are ranked: the training sessions; or rows with the fields of items, each item at
+            least once. A null among them is no item, and a target that is null is a miss.
+        at : sequence of int
+            The k of Recall@k, MRR@k and NDCG@k; see `pslib.metrics.ranking`.
+        history : str or None
+            Column of the items before; None: ``prefix`` for sessions, else none.
+        target : str or None
+            Column of the item that is looked for; None: ``target`` for sessions, else that of the items.
+        exclude_seen : bool
+            Leave out what is in the history; needs one.
+        name : str
+            What lines and records of the run call it, ``"test"`` for example.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items, a k is below 1, or nothing says what was seen.
+        DataError
+            When a file does not fit.
+        """
+        return self._retrieval.rank(data, items, at, history, target, exclude_seen, name)
+
+    @checked()
+    @collective
+    def recommend(
+        self,
+        data: Paths,
+        items: Paths,
+        out: PathTo,
+        *,
+        k: int = 20,
+        history: str | None = None,
+        exclude_seen: bool = False,
+        approximate: bool = False,
+    ) -> None:
+        """Write the best k items of each example, exactly; a chunk of scores is held at once, never all.
+
+        Parameters
+        ----------
+        data, items, history, exclude_seen
+            As for `rank`; no target is read.
+        out : path or URI
+            Folder for ``part-NNNNNN.parquet``, whose rows are those of ``data`` in their order, with lists
+            ``items``, the best first, and ``scores``; shorter than k where fewer items are left.
+        k : int
+        approximate : bool
+            Look for them in a graph of the items' vectors instead, see `pslib.metrics.nearest`; needs faiss.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items, nothing says what was seen, there are no vectors or no faiss
+            for an approximate search, or the folder can't be written, or holds this data or other people's
+            part files.
+        DataError
+            When a file does not fit.
+        """
+        self._retrieval.recommend(data, items, out, k, history, exclude_seen, approximate)
+
+    @checked()
+    @collective
+    def export_vectors(
+        self, data: Paths, out: PathTo, *, side: str = "item", history: str | None = None
+    ) -> None:
+        """Write vectors: the product of a query's and an item's is their score.
+
+        Parameters
+        ----------
+        data : path, or several
+            Rows with the fields of items, or of queries. A model of sessions takes the column ``item``, or
+            ``history``.
+        out : path or URI
+            Folder for ``part-NNNNNN.parquet``, whose rows are those of ``data`` in their order, with
+            ``vector``, a list of fixed size of float32; of items also the column that names them and ``key``
+            (uint64), their row in the table. Where that column is called so, these are ``vector_`` or
+            ``key_``.
+        side : "item" or "query"
+        history : str or None
+            As for `rank`.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model's scores are no products of vectors, or the folder can't be written, or holds this
+            data or other people's part files.
+        DataError
+            When a file does not fit.
+        """
+        self._retrieval.export_vectors(data, out, side, history)
+
+    @property
+    def _retrieval(self) -> Retrieval:
+        """What ranks items; ConfigurationError where the model does not."""
+        return Retrieval(
+            sides_of(self.model),
+            self._client,
+            self._table.name,
+            self._layout,
+            self.settings,
+            self._key_kinds,
+            lambda: (self._position, self._behind),
+            self._look,
+            self._open,
+        )
+
+    # --- saving and loading ---------------------------------------------------------------------------------
+
+    @checked()
+    @collective
+    def save(self, path: PathTo, *, keep_last: int = 0, space_s: float = 0.0) -> str:
+        """Write a checkpoint: every server its files, then the manifest; return its path.
+
+        One trainer does it while the others wait. What was at ``path`` is replaced at the last moment.
+
+        Parameters
+        ----------
+        path : path or URI
+            A folder that all servers reach: local, ``s3://``, ``gs://`` or ``hdfs://``.
+        keep_last : int
+            0: the checkpoint is ``path``. Else it is a new folder ``checkpoint-N`` in ``path``, and when it
+            is complete, all but the newest ``keep_last`` complete ones there are removed.
+        space_s : float
+            How long to try again, and say so, where there is no space for it; 0: not at all.
+
+        Raises
+        ------
+        CheckpointError
+            When the place can't be written by the servers.
+        CheckpointFullError
+            When there is no space for it.
+        """
+        return self._checkpoints.save(path, keep_last, self._position, space_s)
+
+    def save_as_it_is(self) -> None:
+        """After an error in a call, and before this trainer leaves: save what is trained, as for SIGTERM.
+
+        Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step the others can't end
+        alone, or when it can't be done in `pslib.config.Timing.drain_s`.
+        """
+        if self.settings.checkpoint and not self._in_step:
+            self._cuts.save_as_it_is()
+
+    @checked()
+    @collective
+    def load(
+        self,
+        path: PathTo,
+        *,
+        state: bool = True,
+        tables: Sequence[str] | None = None,
+        resume: bool = True,
+        other_model: bool = False,
+    ) -> None:
+        """Replace all rows and dense parameters by those of a checkpoint, made on any number of servers.
+
+        Parameters
+        ----------
+        path : path or URI
+            A checkpoint, or a folder of numbered ones, of which the newest is taken.
+        state : bool
+            False is a warm start: weights come with fresh optimizer state, so that optimizers may be others
+            than the checkpoint's, and the training begins at step 0.
+        tables : sequence of str or None
+            Rows of these tables only: dense parameters, other tables and the position in the training stay as
+            they are. None loads everything.
+        resume : bool
+            Whether a script whose `fit` was saved while it went on goes on exactly: calls that were done are
+            passed over, and of the one that was under way every example counts once. One that begins with
+            `evaluate` or the like, where that one trained, may look at it and nothing more. False: all is
+            new.
+        other_model : bool
+            Whether to go on with what a model of another class, with other columns, or with parameters of
+            other names has learned, where the numbers fit. False: that is refused, as it mostly is a slip;
+            so is data later whose keys are made of numbers where the checkpoint's were made of texts, or the
+            other way round.
+
+        Raises
+        ------
+        CheckpointError
+            When there is none, it is damaged, its rows or dense parameters do not fit this model, or another
+            model has learned them.
+        ConfigurationError
+            When ``tables`` names one that this model does not have; or when another load was left before it
+            was done, as another trainer may be at it: call that again first.
+        """
+        position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
+        if position is not None:
+            self._stand_at(position)
+        if self._checkpoints.replaces_rows(tables):  # in place: a stream that goes on has it, too
+            self._key_kinds.clear()
+            self._key_kinds.update(self._checkpoints.kinds)
+        self._mode.loaded(trained=position is not None and state)
+
+    # --- where it stands ------------------------------------------------------------------------------------
+
+    def _stand_at(self, position: Position) -> None:
+        self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
+        self._files[:], self._by_files = position.files, bool(position.files)
+
+    def _look(self) -> None:
+        """Before a call that only looks: a script that begins with it stands where its checkpoint does."""
+        if self._calls.leave():
+            self._stand_at(self._checkpoints.saved)
+
+    @property
+    def _position(self) -> Position:
+        return Position(self._epochs, self._steps, self._seconds, tuple(self._files))
+
+    @property
+    def _behind(self) -> dict[str, int]:
+        """What the training has behind it, for records."""
+        return {"files": len(self._files)} if self._by_files else {"epoch": self._epochs}
 
     def _open(
         self, what: str, data: ParquetData, order: Order, counts: list[int], details: Any, agreed: Any
