@@ -12,19 +12,13 @@ from typing import Any
 import pytest
 
 from pslib.errors import ConfigurationError
-from pslib.transport import MemoryTransport, ServerLink, Transport, ZmqTransport, router
+from pslib.transport import MemoryTransport, ServerLink, Transport, ZmqTransport
 from tests.links import LOOPBACK, come, poll, poll_all
 from tests.waiting import WAIT_S, wait_until
 
 
-class PyzmqTransport(ZmqTransport):
-    """Where pyzmq's library does not say where its functions are."""
-
-
-@pytest.fixture(params=[MemoryTransport, ZmqTransport, PyzmqTransport])
-def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
-    if request.param is PyzmqTransport:
-        monkeypatch.setattr(router, "ZMQ_FUNCTIONS", None)
+@pytest.fixture(params=[MemoryTransport, ZmqTransport])
+def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
     made = request.param()
     yield made
     made.close()

@@ -1,27 +1,19 @@
-"""A ROUTER socket of ZeroMQ: messages in and out of it, and a way to wait; the links stand in zmq_link.py.
-
-Small frames go by libzmq's own functions (`cython_ext.zmq_frames`), all others by pyzmq.
-"""
+"""A ROUTER socket of ZeroMQ: messages in and out of it, and a way to wait; the links stand in zmq_link.py."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import select
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from math import ceil
-from typing import Any
 
 import zmq
-import zmq.backend
 
-from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.protocol.codec import Buffer
 from pslib.transport.waker import Waker
 
-__all__ = ["NOW", "OPTIONS", "ZMQ_FUNCTIONS", "Router"]
+__all__ = ["NOW", "OPTIONS", "Router"]
 
 BATCH_MAX = 64
 """Messages taken at a time: then what is to be sent gets its turn."""
@@ -56,22 +48,6 @@ OPTIONS: dict[int, tuple[int, str]] = {
 }
 
 
-def _functions() -> list[int] | None:
-    """Where `FUNCTIONS` are in the library that pyzmq has loaded; None: not to be found, it does it all."""
-    home = "zmq.backend.cython._zmq"
-    if zmq.backend.Socket.__module__ != home:
-        return None  # another backend, with a library of its own perhaps
-    try:
-        library = ctypes.CDLL(import_module(home).__file__)
-        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in FUNCTIONS]
-    except (AttributeError, ImportError, OSError):
-        return None
-    return [address for address in found if address is not None]
-
-
-ZMQ_FUNCTIONS = _functions()
-
-
 class Router:
     """A ROUTER and a way to wait for it.
 
@@ -89,25 +65,15 @@ class Router:
         """Nothing has come in the last wait."""
         self.is_empty = False
         """Nothing was here at the last look, since when nobody has waited or sent."""
-        self.frames: ZmqFrames | None = None
-        """Takes and sends small frames; None: pyzmq does."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
         for fd in self.descriptors:
             self._waiting.register(fd, select.POLLIN)
-        if ZMQ_FUNCTIONS is not None:
-            self.frames = ZmqFrames(self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES)
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
         """Queue a message."""
         self.is_empty = False
-        one, direct = frames[0] if len(frames) == 1 else None, self.frames
-        if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
-            number = direct.send(routing_id, one)
-            if number and number not in _NOT_NOW:
-                raise zmq.ZMQError(number)
-            return
         send, last = self._socket.send, len(frames) - 1
         try:
             send(routing_id, _NOW_AND_MORE)
@@ -118,25 +84,6 @@ class Router:
             if error.errno not in _NOT_NOW:
                 raise
 
-    def _send_all(
-        self,
-        messages: Sequence[tuple[Any, Sequence[Buffer]]],
-        send: Callable[[Any, Sequence[Buffer]], None],
-        ids: dict[str, bytes] | None = None,
-        silent: set[str] | None = None,
-    ) -> None:
-        """Send all messages: small ones at once, by the ``ids`` of their peers; others by ``send``."""
-        self.is_empty = False
-        place = 0
-        while True:
-            direct = self.frames  # another thread may take it away as it closes the link
-            if direct is not None:
-                place = direct.send_all(messages, place, ids, silent)
-            if place == len(messages):
-                break
-            send(*messages[place])  # it is large, of a new peer, or will fail
-            place += 1
-
     def _sender(self) -> bytes | None:
         """Take the first frame of a message: who sent it; None: the message is not to be looked at."""
         return self._socket.recv(NOW)
@@ -145,11 +92,6 @@ class Router:
         """Messages that are here, and who sent them."""
         if self.is_empty:
             return []
-        direct = self.frames  # another thread may take it away as it closes the link
-        if direct is not None:
-            taken = direct.receive(BATCH_MAX)
-            self.is_empty = len(taken) < BATCH_MAX
-            return taken
         receive = self._socket.recv
         came: list[tuple[bytes, list[Buffer]]] = []
         while not self.is_empty and len(came) < BATCH_MAX and self.ready():
@@ -165,11 +107,7 @@ class Router:
 
     def ready(self) -> bool:
         """Whether a message is here; a look is a system call."""
-        direct = self.frames
-        if direct is not None:
-            found = direct.ready()
-        else:
-            found = bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
+        found = bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
         self.is_empty = not found
         return found
 
@@ -185,7 +123,3 @@ class Router:
     def wake(self) -> None:
         """End a wait in another thread."""
         self.waker.wake()
-
-    def leave_frames(self) -> None:
-        """The socket is about to be closed: pyzmq says so to whoever uses it all the same."""
-        self.frames = None

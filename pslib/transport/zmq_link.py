@@ -6,7 +6,6 @@ queued messages in silence when a peer dies: resending is the business of `pslib
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -67,7 +66,8 @@ class ZmqClientLink(Router):
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all."""
-        self._send_all(messages, self.send, self._ids, self.silent)
+        for peer, frames in messages:
+            self.send(peer, frames)
 
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
@@ -133,7 +133,6 @@ class ZmqClientLink(Router):
         """Close the socket; queued messages are dropped."""
         if not self._socket.closed:
             self._monitor.close()
-        self.leave_frames()
         self._socket.close(linger=0)
         self.waker.close()
 
@@ -154,7 +153,6 @@ class ZmqServerLink(Router):
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
             encrypt_server(self._socket, keys)
-            self.leave_frames()  # pyzmq tells roles
             self._monitor = Monitor(self._socket)
         try:
             self._socket.bind(address)
@@ -178,7 +176,8 @@ class ZmqServerLink(Router):
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all."""
-        self._send_all(messages, self.send)
+        for peer, frames in messages:
+            self._send(peer, frames)
 
     def _sender(self) -> bytes | None:
         if self._monitor is None:
@@ -205,7 +204,6 @@ class ZmqServerLink(Router):
     def _close(self, linger_ms: int) -> None:
         if self._monitor is not None and not self._socket.closed:
             self._monitor.close()
-        self.leave_frames()
         self._socket.close(linger=linger_ms)
         self.waker.close()
 
@@ -244,13 +242,10 @@ class ZmqTransport:
         self._zap: ZapHandler | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
-        self._links: weakref.WeakSet[Router] = weakref.WeakSet()
 
     def connect(self) -> ZmqClientLink:
         """A link that asks."""
-        link = ZmqClientLink(self._context, self._limits, self._keys, self._same_host)
-        self._links.add(link)
-        return link
+        return ZmqClientLink(self._context, self._limits, self._keys, self._same_host)
 
     def listen(self, address: str) -> ZmqServerLink:
         """A link that answers; ConfigurationError when the address is taken or open to the network."""
@@ -265,14 +260,10 @@ class ZmqTransport:
             )
         if self._keys and self._zap is None:
             self._zap = ZapHandler(self._context, self._keys.allowed)
-        link = ZmqServerLink(self._context, address, self._limits, self._keys, self._same_host)
-        self._links.add(link)
-        return link
+        return ZmqServerLink(self._context, address, self._limits, self._keys, self._same_host)
 
     def close(self) -> None:
         """End the threads of ZeroMQ when all links are closed; answers still queued get their moment."""
         if self._zap is not None:
             self._zap.close()
-        for link in self._links:
-            link.leave_frames()
         self._context.destroy(linger=0)
