@@ -8,7 +8,7 @@ SOURCES := $(foreach kind,pyx pxd h,$(wildcard cython_ext/*.$(kind) cython_ext/*
 CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs Python 3.11 or newer, \
     $(PYTHON) is %d.%d: try make PYTHON=python3.12" % sys.version_info[:2])
 
-# Two workers, one of which has all tests that start processes (tests/queues.py).
+# Two workers, one of which has all tests that start processes (tests/support/queues.py).
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: build test lint demo bench papers soak asan wheel clean
@@ -59,21 +59,17 @@ lint: build
 # is. Python itself is not instrumented: libasan is preloaded, with libstdc++, without which it ends a process in which
 # Arrow throws; leaks (the interpreter's) are not looked for. What it says is written past pytest (capture=sys).
 ASAN := build/asan
-KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
-    $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
-    tests/test_initializers.py tests/test_storage.py tests/test_rounding.py tests/test_products_bfloat16.py tests/test_marks.py tests/test_transport.py \
-    tests/test_zmq_link.py \
-    tests/test_codec.py tests/test_codec_refusals.py tests/test_fuzz_decoder.py tests/test_finite.py tests/test_columns.py tests/test_features.py \
-    tests/test_list_room.py tests/test_packed_weights.py tests/test_products_of_steps.py tests/test_rates.py tests/test_shard_thread.py \
-    tests/test_stepper.py
+KERNEL_TESTS := tests/table tests/wire tests/shard \
+    $(patsubst %,tests/values/test_%.py,hashing levels same_bits cores) \
+    $(patsubst %,tests/data/test_%.py,batch_keys examples shuffle distinct finite columns features list_buffer) \
+    $(patsubst %,tests/rec_models/test_%.py,row_places ragged_pool row_cache fused_layers products products_bfloat16 \
+    packed_weights products_of_steps stepper) \
+    $(patsubst %,tests/transport/test_%.py,transport zmq_link) tests/server/test_shard_thread.py
 
 asan: $(VENV)/.made
-	mkdir -p $(ASAN)/tests $(ASAN)/cython_ext
-	cp -u setup.py pyproject.toml README.md $(ASAN)/
-	cp -ru pslib $(ASAN)/
-	cp -u $(wildcard cython_ext/*.py cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) $(ASAN)/cython_ext/
-	cp -u tests/*.py tests/rounding.c $(ASAN)/tests/
-	cp -ru tests/golden $(ASAN)/tests/
+	mkdir -p $(ASAN)
+	cp -ru setup.py pyproject.toml README.md pslib rec_models tests $(ASAN)/
+	cp -u --parents $(foreach kind,py pyx pxd h,$(wildcard cython_ext/*.$(kind) cython_ext/*/*.$(kind))) $(ASAN)/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	    ASAN_OPTIONS=detect_leaks=0 $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture=sys \

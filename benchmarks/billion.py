@@ -29,13 +29,13 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from launch.local import LocalLauncher
-from launch.run_plan import Plan
-from launch.supervise import run_cluster
+from launch.places.local import LocalLauncher
+from launch.supervisor.run_spec import Plan
+from launch.supervisor.supervisor import run_cluster
 from pslib.cluster import Cluster, connect
 from pslib.config import ClusterConfig
 from pslib.data.columns import keys_of
-from pslib.data.generator import GeneratorConfig, generate, generated_schema
+from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.trainer import Trainer
 from rec_models import DeepFM

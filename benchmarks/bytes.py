@@ -37,17 +37,17 @@ from typing import Any
 
 import numpy as np
 
-from cython_ext.row_cache import RowCache
+from cython_ext.model.row_cache import RowCache
 from pslib.cluster import connect
 from pslib.data.dataset import ParquetData
-from pslib.data.generator import GeneratorConfig, generate, generated_schema
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.protocol.codec import Buffer, Codec, Envelope
-from pslib.protocol.messages import Message, Pull, Pulled
+from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.table.wire_format import WireFormat
 from pslib.trainer import Trainer
 from pslib.trainer.settings import CacheSettings
+from pslib.wire.codec import Buffer, Codec, Envelope
+from pslib.wire.messages import Message, Pull, Pulled
 from rec_models import DeepFM
 
 FIELDS, KEYS, DIM, HIDDEN = 26, 10_000_000, 16, (400, 400, 400)

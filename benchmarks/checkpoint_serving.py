@@ -24,10 +24,10 @@ from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded
 from pslib.config import ClusterConfig
-from pslib.protocol.messages import BeginSave, SaveFiles
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
+from pslib.wire.messages import BeginSave, SaveFiles
 
 TRAIN_ROWS, READ_ROWS, READ_PAUSE_S = 4096, 64, 0.002
 PUSH_ROWS = 250_000

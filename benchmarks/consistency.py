@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import pslib
-from pslib.data.generator import GeneratorConfig, generate, generated_schema
+from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.table.optimizers import Adagrad, Adam
 from rec_models.deepfm import DeepFM
 
@@ -137,7 +137,7 @@ def run(mode: str, trainers: int, rows: int, seed: int, rate: float) -> dict[str
     places = ["launch", "--on", "local", "--servers", "1", "--trainers", str(trainers)]
     script = ["--quiet", __file__, *own, "--figures", str(out)]
     subprocess.run(
-        [sys.executable, "-m", "launch.cli", *places, *script], check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "launch.cli.main", *places, *script], check=True, stdout=subprocess.DEVNULL
     )
     figures = [json.loads(path.read_text()) for path in sorted(out.glob("trainer_*.json"))]
     sent, received = np.sum([one["bytes"] for one in figures], axis=0).tolist()

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
-from launch.demo import demo_job
-from launch.yaml_text import write_yaml
+from launch.job.yaml12 import write_yaml
+from launch.runs.demo import demo_job
 from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
-from pslib.data.generator import GeneratorConfig, generate
+from pslib.data.synthetic.generator import GeneratorConfig, generate
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport, read_keys
@@ -47,7 +47,7 @@ SMALL_CALLS = 20
 def server(keys: Path | None) -> Iterator[tuple[str, str]]:
     """Coordinator and server as processes; gives address and cluster id."""
     cluster_id = f"curve-{os.getpid()}-{'keys' if keys else 'plain'}"
-    worker = [sys.executable, "-m", "launch.worker"]
+    worker = [sys.executable, "-m", "launch.worker.main"]
     common = ["--cluster-id", cluster_id, "--listen", "tcp://127.0.0.1:0"]
     common += ["--keys", str(keys / "server.keys")] if keys else []
     config = json.dumps(ClusterConfig().to_dict())
@@ -141,7 +141,7 @@ def job(kind: str, folder: Path) -> Path:
 def trained(file: Path, keys: Path | None) -> float:
     """Examples/s of one run."""
     more = ["--keys", str(keys)] if keys else []
-    command = [sys.executable, "-m", "launch.cli", "train", str(file), "--overwrite", "--quiet", *more]
+    command = [sys.executable, "-m", "launch.cli.main", "train", str(file), "--overwrite", "--quiet", *more]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return float(json.loads((file.parent / "run" / "summary.json").read_text())["examples_per_s"])
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from pslib.blas import kernels_for
+from pslib.process.blas import kernels_for
 
 os.environ |= kernels_for()  # before NumPy is loaded
 
@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from pslib.protocol.messages import Push, Setup
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import Adagrad
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.update_log import DiskFiles, RollingLog, ShardLog
 from pslib.update_log.shard_log import recover
+from pslib.wire.messages import Push, Setup
 
 MODES = ("memory", "log", "disk")
 DIM, BITS, PUSH_ROWS = 16, 12, 100_000

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 import pslib
-from cython_ext.packing import first_beyond
-from pslib.protocol.client_session import PushName
-from pslib.shard import push_counts
+from cython_ext.wire.packing import first_beyond
+from pslib.client.session import PushName
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 
@@ -63,7 +62,7 @@ def measure(options: argparse.Namespace, **where: Any) -> None:
         end_s, turn = time.perf_counter() + options.seconds, 0
         while time.perf_counter() < end_s:
             for name in sorted(looks, reverse=bool(turn // 2 % 2)):
-                vars(push_counts)["first_beyond"] = looks[name]
+                vars(gradients)["first_beyond"] = looks[name]
                 chosen = turn // 2 % SETS
                 np.negative(gradients[chosen], out=gradients[chosen])  # as a step has just computed them
                 start_s = time.perf_counter()

@@ -109,7 +109,7 @@ class Process:
         self.role = role
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "launch.worker", role, *arguments],
+            [sys.executable, "-P", "-m", "launch.worker.main", role, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -283,8 +283,8 @@ def kernels_us(keys: int, servers: int) -> float:
 
     A quarter of one pull and one push on a server's table, with their sorting by owner on the trainer.
     """
-    from cython_ext.distinct import partitions_touched
-    from cython_ext.selection import group_by_owner
+    from cython_ext.data.distinct import partitions_touched
+    from cython_ext.wire.selection import group_by_owner
     from pslib.shard.stores import make_store
     from pslib.table.optimizers import RowwiseAdagrad
     from pslib.table.tables import PartSpec, TableSpec

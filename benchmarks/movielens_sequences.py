@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pslib.blas import kernels_for
+from pslib.process.blas import kernels_for
 
 os.environ |= kernels_for()  # before NumPy is loaded
 

@@ -143,7 +143,7 @@ def with_two(name: str, seed: int, data: Path, epochs: int | None, keep: Path) -
     keep.mkdir(parents=True, exist_ok=True)
     script: list[object] = [__file__, "--data", data.parent, "--models", name, "--seeds", seed]
     script += ["--epochs", epochs or PAPERS[name].epochs, "--keep", keep, "--json", keep / "found.json"]
-    pslib_command = "import sys; from launch.cli import main; sys.exit(main())"
+    pslib_command = "import sys; from launch.cli.main import main; sys.exit(main())"
     with tempfile.TemporaryDirectory() as out:
         launch = ["launch", "--servers", 2, "--trainers", 2, "--out", Path(out) / "run"]
         command = [str(word) for word in (sys.executable, "-c", pslib_command, *launch, *script)]

@@ -11,7 +11,7 @@ in one run, the medians of ``--turns`` turns; files are in the page cache.
   rows thrown away; the faster of strings as strings, and of strings as dictionaries where the file has them,
   with Arrow's own allocator and with glibc's.
 
-Memory is kept as in a trainer (`launch.worker.keep_memory`): *keyed* reads with glibc's allocator, which
+Memory is kept as in a trainer (`launch.worker.main.keep_memory`): *keyed* reads with glibc's allocator, which
 gives freed memory back to nobody. Both sides have the memory of their last turn: the scan from its allocator,
 the reader, a fresh one each turn, also the window of the one before. With ``--turns 1`` neither has any. The
 bound is keyed / arrow >= 0.5. ``--cpu`` takes the processor time of the process instead of the clock's, for a
@@ -35,9 +35,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launch.worker import keep_memory
+from launch.worker.main import keep_memory
 from pslib.data import LeaseReader, Order, ParquetData, default_lease_rows
-from pslib.data.generator import GeneratorConfig, generate, generated_schema
+from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.schema import Schema
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pslib
-from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.table.optimizers import Adam
 from pslib.table.policies import STORAGES
 from rec_models import DeepFM

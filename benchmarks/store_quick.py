@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.store import Store
+from cython_ext.table.store import Store
 from pslib.table.optimizers import RowwiseAdagrad
 
 DIM = 16

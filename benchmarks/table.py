@@ -48,9 +48,9 @@ from table_peers import (
     torch_peer,
 )
 
-from cython_ext.distinct import distinct
-from cython_ext.ragged_pool import pool_rows, pool_rows_gradient
-from cython_ext.store import Store, vector_levels
+from cython_ext.data.distinct import distinct
+from cython_ext.model.ragged_pool import pool_rows, pool_rows_gradient
+from cython_ext.table.store import Store, vector_levels
 from pslib.shard.stores import make_store
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad

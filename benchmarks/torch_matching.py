@@ -3,7 +3,7 @@
 The twin starts with the first values of pslib's rows and dense parameters, goes through the same leases in
 the same order with the same negatives, and steps by Adagrad (rows) and Adam (dense parameters), whose
 definitions are the same in both. What it has learnt is ranked by the same code. Losses are those of
-``tests/matching_twins.py``, which tests hold against pslib's own.
+``tests/support/matching_twins.py``, which tests hold against pslib's own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.data.catalogue import catalogue_of
 from pslib.data.dataset import ParquetData
+from pslib.data.item_catalog import catalogue_of
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.ranking import RankResult, result_of_ranks
-from pslib.trainer.ranked import sampler_of, sides_of, whole_batches
-from pslib.trainer.ranking import Ranker
-from pslib.trainer.steps import step_seed
+from pslib.trainer.pipeline.pace import step_seed
+from pslib.trainer.retrieval.ranking import Ranker
+from pslib.trainer.retrieval.towers import sampler_of, sides_of, whole_batches
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.matching_twins import TWINS
+from tests.support.matching_twins import TWINS
 
 __all__ = ["TorchTwin"]
 

@@ -17,7 +17,7 @@ import pslib
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.trainer.ranked import sampler_of
+from pslib.trainer.retrieval.towers import sampler_of
 from rec_models import GRU4Rec
 
 __all__ = ["TorchGRU4Rec"]

@@ -35,7 +35,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pslib.blas import blas_threads, cores_given, kernels_for
+from pslib.process.blas import blas_threads, cores_given, kernels_for
 
 os.environ |= kernels_for()  # before NumPy is loaded
 
@@ -55,9 +55,9 @@ from typing import Any
 
 import numpy as np
 
-from launch.yaml_text import write_yaml
-from pslib.data.generator import GeneratorConfig, generate, generated_schema
-from pslib.trainer.threads import ComputeThreads
+from launch.job.yaml12 import write_yaml
+from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
+from pslib.trainer.pipeline.overlap import ComputeThreads
 from rec_models.parts import parts_of
 
 HERE = Path(__file__).parent
@@ -226,7 +226,7 @@ def train(job: dict[str, Any], staleness: int, out: Path) -> dict[str, Any]:
     file = out / "train.yaml"
     file.write_text(write_yaml(job | {"training": training, "out": "train"}), encoding="utf-8")
     run = subprocess.run(
-        [sys.executable, "-m", "launch.cli", "train", str(file), "--overwrite", "--quiet"],
+        [sys.executable, "-m", "launch.cli.main", "train", str(file), "--overwrite", "--quiet"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -56,9 +56,9 @@ def lines(folder: Path, examples: int | None) -> Iterator[str]:
     import pyarrow.compute as pc
 
     from pslib.data.dataset import ParquetData
-    from pslib.data.generator import GeneratorConfig, generated_schema
     from pslib.data.order import Order, default_lease_rows
     from pslib.data.reader import LeaseReader
+    from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
 
     schema = generated_schema(GeneratorConfig(dense_fields=DENSE))
     data = ParquetData([str(folder / "train.parquet")], schema)

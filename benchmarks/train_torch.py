@@ -26,9 +26,9 @@ from torch import nn
 
 from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
-from pslib.data.generator import GeneratorConfig, generated_schema
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
+from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
 from pslib.metrics.metrics import ScoreCounts
 
 KEYS, FIELDS, DENSE, DIM, HIDDEN = 10_000_000, 26, 13, 16, (400, 400, 400)

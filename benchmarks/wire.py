@@ -37,12 +37,12 @@ from typing import Any
 import numpy as np
 from wire_processes import DIM, SCATTER, TABLES, Bare, bare_server, cluster, joined, make_rows, pusher
 
-from cython_ext.selection import group_by_owner
+from cython_ext.wire.selection import group_by_owner
 from pslib.client.client import Client
-from pslib.protocol.client_session import PushName
-from pslib.protocol.messages import Push, Setup
+from pslib.client.session import PushName
 from pslib.shard.shard import Shard
 from pslib.shard.state import SLICE_ROWS
+from pslib.wire.messages import Push, Setup
 
 KEYS = 106_496  # 4,096 examples of 26 fields
 SMALL = (1, 10, 100)

@@ -15,9 +15,9 @@ import numpy as np
 import zmq
 
 from pslib.client.client import Client
+from pslib.client.session import PushName
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
-from pslib.protocol.client_session import PushName
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
@@ -27,7 +27,7 @@ SCATTER = np.uint64(0x9E3779B97F4A7C15)
 """Makes keys of numbers; an odd factor, so no two numbers share a key."""
 TABLES = [TableSpec("rows", (PartSpec("v", DIM, RowwiseAdagrad()),))]
 ANSWER_ROWS_MAX = 1 << 18
-WORKER = [sys.executable, "-m", "launch.worker"]
+WORKER = [sys.executable, "-m", "launch.worker.main"]
 
 
 def started(process: subprocess.Popen[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pslib.cluster import Cluster as Cluster
     from pslib.cluster import connect as connect
-    from pslib.data.arrivals import StreamSettings as StreamSettings
+    from pslib.data.file_watch import StreamSettings as StreamSettings
     from pslib.errors import PslibError as PslibError
     from pslib.schema import DenseField as DenseField
     from pslib.schema import RaggedField as RaggedField
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from pslib.table.wire_format import WireFormat as WireFormat
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
-    from pslib.trainer.checkpointing import CheckpointSettings as CheckpointSettings
+    from pslib.trainer.checkpoints.schedule import CheckpointSettings as CheckpointSettings
+    from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
-    from pslib.trainer.stopping import EarlyStopping as EarlyStopping
 
-from pslib.uncaught import uncaught_in_a_line
+from pslib.process.excepthook import uncaught_in_a_line
 
 __version__ = "0.1.0"
 
@@ -78,7 +78,7 @@ _HOMES = {
     "ByScore": "pslib.table.policies",
     "Compact": "pslib.table.policies",
     "Score": "pslib.table.policies",
-    "StreamSettings": "pslib.data.arrivals",
+    "StreamSettings": "pslib.data.file_watch",
     "Cosine": "pslib.table.schedules",
     "InverseSqrt": "pslib.table.schedules",
     "Linear": "pslib.table.schedules",
@@ -91,9 +91,9 @@ _HOMES = {
     "TableSpec": "pslib.table.tables",
     "EvalResult": "pslib.trainer",
     "Trainer": "pslib.trainer",
-    "CheckpointSettings": "pslib.trainer.checkpointing",
+    "CheckpointSettings": "pslib.trainer.checkpoints.schedule",
     "CacheSettings": "pslib.trainer.settings",
-    "EarlyStopping": "pslib.trainer.stopping",
+    "EarlyStopping": "pslib.trainer.evaluation.early_stopping",
     "WireFormat": "pslib.table.wire_format",
 }
 

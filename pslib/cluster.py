@@ -14,25 +14,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pslib.arguments import came, checked, checked_calls
-from pslib.client.arguments import check_timeout
 from pslib.client.client import Client
 from pslib.client.endpoint import Endpoint
-from pslib.client.member import ANYWHERE, Place
-from pslib.client.open_loads import OpenLoad
+from pslib.client.gradients import check_timeout
+from pslib.client.load import OpenLoad
+from pslib.client.membership import ANYWHERE, Place
 from pslib.client.pending import Pending
 from pslib.clock import SystemClock
-from pslib.config import ClusterConfig, Timing
-from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, KEYS_VARIABLE
+from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, KEYS_VARIABLE, ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PslibError, UnavailableError
-from pslib.places import check_local, unwritable
-from pslib.preemption import preemption
-from pslib.protocol.codec import Codec
-from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
+from pslib.process.excepthook import uncaught_in_a_line
+from pslib.process.shutdown import preemption
 from pslib.server.embedded import Embedded
+from pslib.storage import check_local, unwritable
 from pslib.table.descriptions import models_of
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
-from pslib.uncaught import uncaught_in_a_line
+from pslib.validation import came, checked, checked_calls
+from pslib.wire.codec import Codec
+from pslib.wire.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
 
 __all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
@@ -84,7 +83,7 @@ class Cluster:
         self._embedded = embedded
         self._jobs, self._begun = 1, False
         self.open_load: OpenLoad | None = None
-        """A load that is not over; see `pslib.trainer.calls.Calls`."""
+        """A load that is not over; see `pslib.trainer.call_log.Calls`."""
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._models: dict[str, Mapping[str, Any]] = {}

@@ -11,7 +11,11 @@ from pslib.settings import Setting, Settings
 
 __all__ = [
     "ANY_RANK",
+    "CLUSTER_ID_VARIABLE",
+    "COORDINATOR_VARIABLE",
+    "DEBUG_VARIABLE",
     "DURABILITIES",
+    "KEYS_VARIABLE",
     "RECOVERIES",
     "ClusterConfig",
     "ClusterSettings",
@@ -20,6 +24,16 @@ __all__ = [
     "Restarts",
     "Timing",
 ]
+
+
+COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
+"""The address of the cluster's coordinator."""
+CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
+"""Which cluster it must be."""
+KEYS_VARIABLE = "PSLIB_KEYS"
+"""Names the file of a key, never a key: environments are inherited, listed and logged."""
+DEBUG_VARIABLE = "PSLIB_DEBUG"
+"""With 1 everything has its traceback."""
 
 
 BYTES_MAX = 1 << 40

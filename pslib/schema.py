@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, TypeVar
 
-from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
 from pslib.table.tables import text_hash
+from pslib.validation import came, check_fields
 
 __all__ = ["LOG_BUCKETS", "TAKES", "DenseField", "RaggedField", "Schema", "SparseField"]
 

@@ -17,8 +17,8 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
-from pslib.arguments import came, is_finite, kind_problem, plain_fields
 from pslib.errors import ConfigurationError
+from pslib.validation import came, is_finite, kind_problem, plain_fields
 
 __all__ = ["Setting", "Settings", "SettingsError", "setting_of", "settings_of"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from pslib.arguments import checked
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from pslib.validation import checked
 from rec_models.autoint import AutoInt
 from rec_models.dcn import DCN
 from rec_models.dcnv2 import DCNv2

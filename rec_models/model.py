@@ -11,11 +11,11 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.arguments import check_fields
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.table.tables import PartSpec, TableSpec, text_hash
+from pslib.validation import check_fields
 from rec_models.layers import dot, embedding, log_loss
 from rec_models.layers import first_order as first_order_layer
 from rec_models.options import option_problem, plain_options

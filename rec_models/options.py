@@ -9,11 +9,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from pslib.arguments import came
 from pslib.errors import ConfigurationError
 from pslib.table.initializers import Constant, Initializer, Normal, initializer_from_dict
 from pslib.table.optimizers import Adagrad, Optimizer, optimizer_from_dict
 from pslib.table.tables import DIM_MAX
+from pslib.validation import came
 
 __all__ = [
     "DEFAULT_OPTIMIZER",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cython_ext.row_places import place_of_joined
+from cython_ext.model.row_places import place_of_joined
 from rec_models.places import Places
 from rec_models.tape import Array, Empty, Var
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.row_places import occurrences, sum_occurrences
+from cython_ext.model.row_places import occurrences, sum_occurrences
 from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField

@@ -1,12 +1,12 @@
 """Products with a weight matrix, which is packed once a step for all parts of a batch.
 
-On processors with AVX2 or AVX-512 float32 is multiplied by `cython_ext.products`, all else by NumPy's BLAS;
-so are gradients of weights without AVX-512, where it is as fast. With ``products="bfloat16"`` the factors of
-what is multiplied here are rounded to bfloat16 and their products added in float32 (Micikevicius et al.,
-arXiv:1710.03740; Kalamkar et al., arXiv:1905.12322), where the processor is faster at it; elsewhere nothing
-is. Products that a layer does by itself (h U of a GRU, cross matrices, attention's q k^T) stay float32, but
-gradients of their weights are rounded too. Of a parameter that a step uses several times, the first product
-of its gradient alone is.
+On processors with AVX2 or AVX-512 float32 is multiplied by `cython_ext.model.products`, all else by NumPy's
+BLAS; so are gradients of weights without AVX-512, where it is as fast. With ``products="bfloat16"`` the
+factors of what is multiplied here are rounded to bfloat16 and their products added in float32 (Micikevicius
+et al., arXiv:1710.03740; Kalamkar et al., arXiv:1905.12322), where the processor is faster at it; elsewhere
+nothing is. Products that a layer does by itself (h U of a GRU, cross matrices, attention's q k^T) stay
+float32, but gradients of their weights are rounded too. Of a parameter that a step uses several times, the
+first product of its gradient alone is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.fused_layers import add_bias_relu
-from cython_ext.products import (
+from cython_ext.model.fused_layers import add_bias_relu
+from cython_ext.model.products import (
     has_bfloat16,
     has_outer,
     multiply,

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.arguments import came, kind_problem
 from pslib.batch import Batch
 from pslib.checkpoint import newest, read_manifest
-from pslib.checkpoint.comparison import dense_vector
+from pslib.checkpoint.diff import dense_vector
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec
+from pslib.validation import came, kind_problem
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, option_problem, plain_options
 from rec_models.result import StepResult
 from rec_models.tape import Array

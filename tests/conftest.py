@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.command import Command
-from tests.counting_runs import write_counting_examples
-from tests.kernel_age import older_kernels
-from tests.queues import PROCESSES, starts_processes
-from tests.real_data import real_data
+from tests.support.command import Command
+from tests.support.counting_runs import write_counting_examples
+from tests.support.kernel_age import older_kernels
+from tests.support.queues import PROCESSES, TESTS, starts_processes
+from tests.support.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
@@ -32,7 +32,9 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each file has its queue (``-n 2 --dist loadgroup``); the longest one, of processes, begins first."""
     for item in items:
-        queue = PROCESSES if starts_processes(item.path) else item.path.stem
+        if starts_processes(item.path):
+            item.add_marker(pytest.mark.cluster)
+        queue = PROCESSES if starts_processes(item.path) else str(item.path.relative_to(TESTS))
         item.add_marker(pytest.mark.xdist_group(queue))
     items.sort(key=lambda item: not starts_processes(item.path))
 

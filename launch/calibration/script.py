@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from cython_ext.products import has_bfloat16
+from cython_ext.model.products import has_bfloat16
 from launch.calibration.rows import measure_rows
 from launch.calibration.steps import measure_reading, measure_steps
 from launch.calibration.wire import (

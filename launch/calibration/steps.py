@@ -18,8 +18,8 @@ from pslib.planner.workload import Workload
 from pslib.schema import Schema
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import TableSpec
-from pslib.trainer.compute import ModelThreads
-from pslib.trainer.dense import DenseLayout
+from pslib.trainer.pipeline.compute import ModelThreads
+from pslib.trainer.pipeline.dense import DenseLayout
 from rec_models import DeepFM
 
 __all__ = ["SHAPES", "measure_reading", "measure_steps", "workload_of"]

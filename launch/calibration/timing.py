@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pslib.transport import same_host
+from pslib.transport import addresses
 
 __all__ = ["Spent", "over_tcp", "repeat"]
 
@@ -31,14 +31,14 @@ class Spent:
 @contextmanager
 def over_tcp() -> Iterator[None]:
     """Processes started meanwhile meet as those of several machines do, which are what is planned for."""
-    before = os.environ.get(same_host.VARIABLE)
-    os.environ[same_host.VARIABLE] = "tcp"
+    before = os.environ.get(addresses.VARIABLE)
+    os.environ[addresses.VARIABLE] = "tcp"
     try:
         yield
     finally:
-        del os.environ[same_host.VARIABLE]
+        del os.environ[addresses.VARIABLE]
         if before is not None:
-            os.environ[same_host.VARIABLE] = before
+            os.environ[addresses.VARIABLE] = before
 
 
 def repeat(work: Callable[[], object], seconds: float, other: Callable[[], float] | None = None) -> Spent:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from launch.calibration.timing import over_tcp
-from launch.job import read_job
-from launch.run_plan import Outcome
-from launch.supervise import end_as_asked
-from launch.train import run_job
-from launch.yaml_text import write_yaml
+from launch.job.job import read_job
+from launch.job.yaml12 import write_yaml
+from launch.runs.train import run_job
+from launch.supervisor.run_spec import Outcome
+from launch.supervisor.supervisor import end_as_asked
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader

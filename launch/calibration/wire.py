@@ -48,7 +48,7 @@ def server_cpu() -> tuple[Callable[[], float], Callable[[], int]]:
     """Processor seconds so far, and private bytes, of the server beside this trainer."""
     parent = psutil.Process().parent()
     siblings = parent.children() if parent else []
-    server = next(one for one in siblings if {"launch.worker", "server"} <= set(one.cmdline()))
+    server = next(one for one in siblings if {"launch.worker.main", "server"} <= set(one.cmdline()))
 
     def seconds() -> float:
         times = server.cpu_times()

@@ -1,8 +1,9 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
 from pslib.checkpoint.chains import chain_of
+from pslib.checkpoint.compatibility import LoadOptions, check_fits, check_model
+from pslib.checkpoint.erase import Forgotten, forget_rows, held_rows
 from pslib.checkpoint.files import check_shard, load_shard
-from pslib.checkpoint.fitting import LoadOptions, check_fits, check_model
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -11,7 +12,6 @@ from pslib.checkpoint.folders import (
     next_place,
     prune,
 )
-from pslib.checkpoint.forgetting import Forgotten, forget_rows, held_rows
 from pslib.checkpoint.image_files import ImageWriter
 from pslib.checkpoint.manifest import (
     MANIFEST_NAME,
@@ -20,9 +20,9 @@ from pslib.checkpoint.manifest import (
     commit,
     discard,
     manifest_bytes,
+    other_tables,
     read_manifest,
 )
-from pslib.checkpoint.written_tables import other_tables
 
 __all__ = [
     "MANIFEST_NAME",

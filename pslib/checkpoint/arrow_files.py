@@ -19,7 +19,7 @@ from pyarrow import fs
 from pslib.checkpoint.manifest import ManifestFile, sync
 from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointCorruptError
-from pslib.places import shown
+from pslib.storage import shown
 
 __all__ = ["ArrowFile", "batches_of", "verify", "write_file"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pslib.checkpoint.manifest import Manifest, read_manifest
 from pslib.errors import CheckpointCorruptError
-from pslib.places import below, parent_and_name, place_of, shown
+from pslib.storage import below, parent_and_name, place_of, shown
 
 __all__ = ["Link", "chain_of", "sibling"]
 

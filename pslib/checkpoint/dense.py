@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pslib.checkpoint.manifest import Manifest
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
-from pslib.places import shown
 from pslib.shard.shard import Shard
+from pslib.storage import shown
 from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
 
 __all__ = ["DENSE_SCHEMA", "DenseContent", "check_dense_optimizer", "dense_batch", "put_dense", "read_dense"]

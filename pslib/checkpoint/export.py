@@ -15,12 +15,12 @@ from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import batches_of, verify
 from pslib.checkpoint.chains import chain_of
-from pslib.checkpoint.comparison import PIECE_BYTES, dense_vector
+from pslib.checkpoint.diff import PIECE_BYTES, dense_vector
+from pslib.checkpoint.key_ranges import GROUP_BITS_MAX, TableOfCheckpoint
 from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
-from pslib.checkpoint.partitioned import GROUP_BITS_MAX, TableOfCheckpoint
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.places import below, shown
+from pslib.storage import below, shown
 from pslib.table.row_layout import scale_name
 from pslib.table.tables import TableSpec
 

@@ -26,7 +26,7 @@ from pslib.checkpoint.manifest import (
     read_manifest,
 )
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.places import below, is_uri, parent_and_name, place_of, shown, with_inner
+from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
 
 __all__ = [
     "Base",

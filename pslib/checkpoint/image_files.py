@@ -7,14 +7,14 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from pslib.checkpoint.admission_counts import count_schema, counts_batch, filters_batch, kind_of_counts
 from pslib.checkpoint.arrow_files import ArrowFile
-from pslib.checkpoint.counted import count_schema, counts_batch, filters_batch, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, dense_batch
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place, unwritten
 from pslib.checkpoint.rows import BatchBuilder, table_schema
 from pslib.errors import CheckpointError
-from pslib.places import shown
-from pslib.shard.cut import Piece
+from pslib.shard.snapshot import Piece
+from pslib.storage import shown
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
 

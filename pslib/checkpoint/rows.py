@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cython_ext.hashing import partition_of
+from cython_ext.common.hashing import partition_of
 from pslib.shard.shard import Shard
 from pslib.table.row_layout import RowLayout, counter_names, scale_name
 from pslib.table.tables import PartSpec, TableSpec

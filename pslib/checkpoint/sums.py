@@ -13,7 +13,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from cython_ext.checksums import crc32
+from cython_ext.wire.checksums import crc32
 from pslib.checkpoint.manifest import BLOCK_BYTES
 
 __all__ = ["Sums", "joined_crc", "sums_of"]

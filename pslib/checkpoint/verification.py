@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
+from pslib.checkpoint.admission_counts import count_schema
 from pslib.checkpoint.arrow_files import batches_of
 from pslib.checkpoint.chains import chain_of
-from pslib.checkpoint.counted import count_schema
 from pslib.checkpoint.dense import DENSE_SCHEMA
 from pslib.checkpoint.manifest import BLOCK_BYTES, GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.places import shown
+from pslib.storage import shown
 from pslib.table.tables import TableSpec
-from pslib.words import counted
+from pslib.text import counted
 
 __all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
 

@@ -10,33 +10,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.arguments import checked
-from pslib.client.answers import all_of, files_of, stats_of
-from pslib.client.arguments import by_table, check_push, moment_of
+from pslib.client.calls import PLAINLY, Manner
 from pslib.client.endpoint import Endpoint
-from pslib.client.loading import FILE_PATIENCE_S, load_onto
-from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
-from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
-from pslib.client.successors import Successors
-from pslib.client.tables import set_up, setup_of, tables_there
+from pslib.client.failover import Successors
+from pslib.client.gradients import by_table, check_push, checked_keys, moment_of, prepared
+from pslib.client.load import FILE_PATIENCE_S, load_onto
+from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.client.pending import PendingPull, PendingPush, Pulled
+from pslib.client.session import ClientSession, PushName
+from pslib.client.tables import all_of, files_of, set_up, setup_of, stats_of, tables_there
 from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.errors import ConfigurationError
-from pslib.protocol.calls import PLAINLY, Manner
-from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.codec import Codec
-from pslib.protocol.dense_answer import KnownDense
-from pslib.protocol.leases import CLIENT_STREAMS
-from pslib.protocol.marks import record_salt
-from pslib.protocol.messages import Load, Message, Save, Setup, Stats
-from pslib.protocol.packed import pack_gradients
-from pslib.protocol.pushes_between import NOTHING_SEEN, Seen
-from pslib.shard.push_counts import checked_keys, prepared
 from pslib.table.descriptions import check_tables
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import ROW_TYPES, check_type
 from pslib.transport import Transport
+from pslib.validation import checked
+from pslib.wire.applied_pushes import record_salt
+from pslib.wire.codec import Codec
+from pslib.wire.dense_delta import KnownDense
+from pslib.wire.messages import Load, Message, Save, Setup, Stats
+from pslib.wire.quantization import pack_gradients
+from pslib.wire.staleness import NOTHING_SEEN, Seen
+from pslib.wire.streams import CLIENT_STREAMS
 
 __all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
 
@@ -286,7 +284,8 @@ class Client:
         gradients : mapping of table name to ((n,) uint64, (n, dim) float32)
             Repeated keys are summed first, in order. With a ``name`` keys must be distinct already.
         dense : (length,) float32, uint16 (bfloat16) or float16, or None
-            Gradient of all dense parameters; it travels as it is, see `pslib.trainer.dense.ErrorFeedback`.
+            Gradient of all dense parameters; it travels as it is, see
+            `pslib.trainer.pipeline.dense.ErrorFeedback`.
         name : PushName or None
             The name under which it counts once, as of `new_name`; None: it can't be sent again.
         step, time_s

@@ -12,8 +12,10 @@ import threading
 from collections.abc import Callable, Iterable
 from math import inf
 
-from pslib.client.arguments import check_process
+from pslib.client.gradients import check_process
 from pslib.client.pending import Pending
+from pslib.client.requests import Expired, RequestTable
+from pslib.client.session import ClientSession
 from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
@@ -23,13 +25,10 @@ from pslib.errors import (
     UnavailableError,
     WaitTimeoutError,
 )
-from pslib.protocol.client_session import ClientSession
-from pslib.protocol.codec import Buffer, Codec
-from pslib.protocol.failures import error_of
-from pslib.protocol.messages import Failure, Message
-from pslib.protocol.request_records import Expired
-from pslib.protocol.requests import RequestTable
 from pslib.transport import ClientLink
+from pslib.wire.codec import Buffer, Codec
+from pslib.wire.error_codes import error_of
+from pslib.wire.messages import Failure, Message
 
 __all__ = ["Endpoint"]
 

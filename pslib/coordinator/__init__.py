@@ -1,1 +1,1 @@
-"""The process that knows who is there: it drives the pure sessions of `pslib.protocol`."""
+"""The process that knows who is there: it drives the pure sessions of `pslib.wire`."""

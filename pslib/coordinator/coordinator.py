@@ -8,15 +8,15 @@ from typing import Any
 
 from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig, Timing
+from pslib.coordinator.session import CoordinatorSession
+from pslib.coordinator.status import status_of
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
-from pslib.open_files import allow_peers
-from pslib.protocol.cluster_status import status_of
-from pslib.protocol.codec import Buffer, Codec
-from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.messages import Failure, Message, Status
+from pslib.process.file_limit import allow_peers
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 from pslib.update_log.coordinator_log import has_begun
+from pslib.wire.codec import Buffer, Codec
+from pslib.wire.messages import Failure, Message, Status
 
 __all__ = ["Coordinator", "open_journal", "run_coordinator"]
 
@@ -45,7 +45,7 @@ class Coordinator:
         What a predecessor has written is done again first; what happens from then on is written there before
         anybody hears of it.
     ranks_named : bool
-        Whether the trainers that are awaited name their ranks; see `pslib.protocol.membership.Membership`.
+        Whether the trainers that are awaited name their ranks; see `pslib.coordinator.membership.Membership`.
     """
 
     def __init__(

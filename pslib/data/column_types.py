@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from pslib.data.features import field_problem
-from pslib.places import shown
 from pslib.schema import Schema, SparseField
+from pslib.storage import shown
 
 __all__ = [
     "ColumnKinds",

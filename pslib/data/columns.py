@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from cython_ext.hashing import hash_ints, hash_strings, null_key
+from cython_ext.common.hashing import hash_ints, hash_strings, null_key
 
 __all__ = [
     "KeySource",
@@ -133,7 +133,7 @@ def bitmap_of(array: pa.Array) -> tuple[NDArray[np.uint8] | None, int]:
 
 
 def key_source(array: pa.Array, salt: int) -> KeySource:
-    """A column as `cython_ext.examples.fill_keys` takes it: what `keys_of` gives, where that can wait.
+    """A column as `cython_ext.data.examples.fill_keys` takes it: what `keys_of` gives, where that can wait.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def key_source(array: pa.Array, salt: int) -> KeySource:
 
 
 def given_source(keys: NDArray[np.uint64]) -> KeySource:
-    """Keys that are there already, as `cython_ext.examples.fill_keys` takes them."""
+    """Keys that are there already, as `cython_ext.data.examples.fill_keys` takes them."""
     return keys, None, 0, None, None
 
 

@@ -16,14 +16,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
-from pslib.data.looking import about_each
-from pslib.data.opening import open_file, parquet_from
-from pslib.data.values import one_line, statistics_problems
+from pslib.data.parallel_map import about_each
+from pslib.data.parquet_files import open_file, parquet_from
+from pslib.data.value_checks import one_line, statistics_problems
 from pslib.errors import ConfigurationError, DataError
-from pslib.places import is_uri, open_uri, parent_and_name, real_place, shown, with_inner
 from pslib.schema import Schema
+from pslib.storage import is_uri, open_uri, parent_and_name, real_place, shown, with_inner
 from pslib.table.tables import text_hash
-from pslib.words import counted
+from pslib.text import counted
 
 __all__ = ["ParquetData", "RowGroup", "files_below", "files_of"]
 

@@ -1,7 +1,7 @@
 """Keys of a sparse field from the columns that it is made of: as they stand, bucketed, by the clock, crossed.
 
 With ``k(c)`` the keys of column ``c`` as `pslib.data.columns.keys_of` makes them with the field's salt, and
-``mix`` a bijection of 64-bit numbers (`cython_ext.hashing`)::
+``mix`` a bijection of 64-bit numbers (`cython_ext.common.hashing`)::
 
     take        keys of the integer hour (0..23), weekday (Monday 0), day (since 1970-01-01) or month (1..12)
     buckets     keys of the integer i with b[i-1] <= x < b[i]
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from cython_ext.hashing import hash_ints, mix64
+from cython_ext.common.hashing import hash_ints, mix64
 from pslib.data.columns import KeySource, given_source, key_source, keys_of, numbers_of, validity_of
 from pslib.schema import LOG_BUCKETS, SparseField
 
@@ -83,7 +83,7 @@ def field_keys(batch: pa.RecordBatch, field: SparseField) -> NDArray[np.uint64]:
 
 
 def field_source(batch: pa.RecordBatch, field: SparseField) -> KeySource:
-    """What `field_keys` gives, as `cython_ext.examples.fill_keys` takes it."""
+    """What `field_keys` gives, as `cython_ext.data.examples.fill_keys` takes it."""
     if field.take or field.buckets or len(field.columns) > 1:
         return given_source(field_keys(batch, field))
     return key_source(batch.column(field.columns[0]), field.salt)

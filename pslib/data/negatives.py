@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.data.catalogue import SORT_AT_ONCE, record_batches
 from pslib.data.columns import lists_of
 from pslib.data.dataset import ParquetData
 from pslib.data.features import field_keys
+from pslib.data.item_catalog import SORT_AT_ONCE, record_batches
 from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, SparseField
 from pslib.table.tables import text_hash

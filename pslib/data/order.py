@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.hashing import mix64
-from cython_ext.shuffle import shuffled
+from cython_ext.common.hashing import mix64
+from cython_ext.data.shuffle import shuffled
 from pslib.errors import ConfigurationError
 
 __all__ = ["LEASE_ROWS_MAX", "WINDOW_ROWS", "GroupSlice", "LeasePiece", "Order", "default_lease_rows"]

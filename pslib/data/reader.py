@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.batch_keys import batch_keys, take_rows
+from cython_ext.data.batch_keys import batch_keys, take_rows
 from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
-from cython_ext.examples import fill_keys, fill_numbers
+from cython_ext.data.examples import fill_keys, fill_numbers
 from pslib.data.columns import bitmap_of, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
-from pslib.data.list_room import ListRoom, Lists
-from pslib.data.opening import OpenedAhead, open_file, parquet_from
+from pslib.data.list_buffer import ListRoom, Lists
 from pslib.data.order import GroupSlice
-from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
+from pslib.data.parquet_files import OpenedAhead, open_file, parquet_from
+from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
 from pslib.errors import DataError
-from pslib.places import shown as shown_path
 from pslib.schema import DenseField, Schema
-from pslib.words import counted
+from pslib.storage import shown as shown_path
+from pslib.text import counted
 
 __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder", "unreadable"]
 
@@ -33,7 +33,7 @@ SCAN_ROWS = 65_536
 """Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
 
 SPARE_BYTES_MAX = 256 << 20
-"""Kept for the next reader when one is closed: what `launch.worker` lets a process hold unused."""
+"""Kept for the next reader when one is closed: what `launch.worker.main` lets a process hold unused."""
 
 Floats = NDArray[np.float32]
 _NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float, bool]
@@ -50,7 +50,7 @@ class DecodedWindow:
         Filled and squeezed as the schema says.
     sparse_keys : (n, F) uint64
     lists : one (values, offsets, salt) a ragged field
-        As `cython_ext.batch_keys.batch_keys` takes them.
+        As `cython_ext.data.batch_keys.batch_keys` takes them.
     more_labels : (n, M) float32 or None
     weights : (n,) float32 or None
     """
@@ -255,8 +255,8 @@ class WindowDecoder:
         Raises
         ------
         DataError
-            For the first label, weight or dense value that `pslib.data.values` has a rule against: file, row
-            (0-based, in the file), column and value; or when a file can't be read any more.
+            For the first label, weight or dense value that `pslib.data.value_checks` has a rule against:
+            file, row (0-based, in the file), column and value; or when a file can't be read any more.
         """
         rows, self._writes = sum(piece.rows for piece in pieces), True
         if rows > self._room.labels.size:
@@ -336,7 +336,7 @@ def _held_to(rule: Rule, array: pa.Array, name: str, where: _Where) -> NDArray[n
 
 
 def _number_source(array: pa.Array, field: DenseField) -> _NumberSource:
-    """A dense column as `cython_ext.examples.fill_numbers` takes it."""
+    """A dense column as `cython_ext.data.examples.fill_numbers` takes it."""
     plain = array.cast(array.type.value_type) if types.is_dictionary(array.type) else array
     values = numbers_of(plain)
     if types.is_null(plain.type):

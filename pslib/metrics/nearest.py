@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.blas import cores_given
 from pslib.errors import ConfigurationError
+from pslib.process.blas import cores_given
 
 __all__ = ["NearestIndex"]
 

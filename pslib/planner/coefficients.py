@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pslib.arguments import is_finite
 from pslib.errors import ConfigurationError
+from pslib.validation import is_finite
 
 __all__ = ["FORMAT", "Coefficients", "TableCost", "read_coefficients", "row_cost", "shipped_coefficients"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pslib.config import ClusterConfig
-from pslib.open_files import files_for
 from pslib.planner.demand import US, Demand
 from pslib.planner.workload import MachineSpec
+from pslib.process.file_limit import files_for
 
 __all__ = ["CARD", "Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
 

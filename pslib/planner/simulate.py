@@ -17,7 +17,7 @@ from pslib.planner.events import Cores, Events, Network, Worker
 __all__ = ["BatchCost", "Scene", "Simulated", "simulate"]
 
 READ_AHEAD = 4
-"""As `pslib.trainer.pipeline.READ_AHEAD`."""
+"""As `pslib.trainer.pipeline.pipeline.READ_AHEAD`."""
 SETTLED_SHARE = 0.25
 """Of all batches: before them queues fill, and nothing is counted."""
 

@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 from tqdm import tqdm
 
 from pslib.recorder.status import Status, Window
-from pslib.words import behind_text, counted, epoch_text
+from pslib.text import behind_text, counted, epoch_text
 
 __all__ = ["Display", "display_for", "result_text", "short"]
 

@@ -20,8 +20,8 @@ from typing import IO, Any
 import numpy as np
 
 from pslib.clock import Clock
-from pslib.data.files import atomic_output
-from pslib.protocol.results import fresh_results
+from pslib.coordinator.results import fresh_results
+from pslib.data.atomic_files import atomic_output
 from pslib.recorder.display import Display, display_for, result_text
 from pslib.recorder.event_files import EVENT_FOLDER, EventFile
 from pslib.recorder.picture import picture

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.metrics.metrics import LOGIT_BINS, LogitBins
-from pslib.protocol.counters import TABLE_COUNTERS
+from pslib.wire.counters import TABLE_COUNTERS
 
 __all__ = ["Status", "Window", "auc_of"]
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pslib.client.client import Client
-from pslib.client.member import ANYWHERE, Place
+from pslib.client.membership import ANYWHERE, Place
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.coordinator import Coordinator, open_journal

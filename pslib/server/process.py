@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pslib.client.member import ANYWHERE, Place
+from pslib.client.membership import ANYWHERE, Place
 from pslib.clock import SystemClock
 from pslib.config import ANY_RANK
 from pslib.errors import ConfigurationError

@@ -10,23 +10,24 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from pslib.client.endpoint import Endpoint
-from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
-from pslib.preemption import preemption
-from pslib.protocol.codec import Buffer, Codec
-from pslib.protocol.comeback import Comeback
-from pslib.protocol.credit import CreditPool
-from pslib.protocol.gate import Gate
-from pslib.protocol.messages import Keep, Message, Release
-from pslib.protocol.server_session import ServerSession, merge_results
-from pslib.protocol.shard_requests import ShardRequest
-from pslib.server.hand_over import HandOver
+from pslib.process.shutdown import preemption
+from pslib.server.durable_ack import Gate
+from pslib.server.migration_thread import HandOver
+from pslib.server.rejoin import Comeback
+from pslib.server.requests import ShardRequest
+from pslib.server.session import ServerSession
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_again
 from pslib.shard.shard import Shard
 from pslib.transport import Transport
 from pslib.update_log import ServerLog, ShardLog, SyncThread
+from pslib.wire.codec import Buffer, Codec
+from pslib.wire.counters import merge_results
+from pslib.wire.flow_control import CreditPool
+from pslib.wire.messages import Keep, Message, Release
 
 __all__ = ["Server"]
 

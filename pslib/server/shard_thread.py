@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from cython_ext.cores import CoreTurns
+from cython_ext.common.cores import CoreTurns
 from pslib.errors import (
     CheckpointError,
     LogError,
@@ -17,9 +17,7 @@ from pslib.errors import (
     PslibError,
     UnknownTableError,
 )
-from pslib.protocol.journal import Note
-from pslib.protocol.messages import CheckLoad, DescribeTables, Load
-from pslib.protocol.shard_requests import (
+from pslib.server.requests import (
     ShardRequest,
     ShardTurns,
     Work,
@@ -27,9 +25,11 @@ from pslib.protocol.shard_requests import (
     saves_over,
     shard_stats,
 )
-from pslib.server.image_turns import ImageThread, ImageTurns
+from pslib.server.snapshot_thread import ImageThread, ImageTurns
 from pslib.shard.shard import Shard
 from pslib.update_log.shard_log import ShardLog
+from pslib.wire.journal import Note
+from pslib.wire.messages import CheckLoad, DescribeTables, Load
 
 __all__ = ["SHORT_ROWS", "ShardThread", "load_again", "load_into"]
 

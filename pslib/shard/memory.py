@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.store import Store
+from cython_ext.table.store import Store
 from pslib.errors import MemoryLimitError
-from pslib.protocol.journal import Note
 from pslib.table.policies import WEIGHT_BYTES, WHEN_FULL, ByBloom
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
+from pslib.wire.journal import Note
 
 __all__ = ["MemoryRoom"]
 

@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 
 from pslib.errors import ConfigurationError
-from pslib.protocol.fields import Plain
-from pslib.protocol.journal import Entry, Note
-from pslib.protocol.messages import Adopt, Erase, Image, Load, Maintain, Message, Push, Release, Setup
-from pslib.shard.images import adopt_block, adopt_rows, image_of
-from pslib.shard.recording import units_in
+from pslib.shard.log_records import units_in
+from pslib.shard.partition_image import adopt_block, adopt_rows, image_of
 from pslib.shard.serving import apply_steps, finish, replay_push
 from pslib.shard.shard import Shard
 from pslib.shard.state import ShardCounters
@@ -26,6 +23,9 @@ from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import DenseSpec, TableSpec
+from pslib.wire.fields import Plain
+from pslib.wire.journal import Entry, Note
+from pslib.wire.messages import Adopt, Erase, Image, Load, Maintain, Message, Push, Release, Setup
 
 __all__ = ["Replay", "images_of", "state_of", "units_of_images"]
 

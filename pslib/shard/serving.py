@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.hashing import partition_of
-from cython_ext.selection import first_of_others, group_by_owner, partition_set
+from cython_ext.common.hashing import partition_of
+from cython_ext.wire.selection import first_of_others, group_by_owner, partition_set
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.protocol.dense_answer import DenseAnswer
-from pslib.protocol.journal import Entry
-from pslib.protocol.marks import record_salt
-from pslib.protocol.messages import Arrays, Erase, Pull, Push
-from pslib.protocol.packed import PackedRows, floats_of, gradients_of
-from pslib.shard.key_shares import KeyShare, Shares, cuts, joined, placed, whole
-from pslib.shard.recording import applied_erase, applied_push, seen
+from pslib.shard.key_slices import KeyShare, Shares, cuts, joined, placed, whole
+from pslib.shard.log_records import applied_erase, applied_push, seen
 from pslib.shard.state import MINE, ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
+from pslib.wire.applied_pushes import record_salt
+from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.journal import Entry
+from pslib.wire.messages import Arrays, Erase, Pull, Push
+from pslib.wire.quantization import PackedRows, floats_of, gradients_of
 
 __all__ = [
     "PullPart",

@@ -14,14 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.protocol.dense_answer import DenseAnswer
-from pslib.protocol.marks import Marks
-from pslib.protocol.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
-from pslib.protocol.packed import PackedRows
-from pslib.shard.cut import Cuts
-from pslib.shard.key_shares import Shares
-from pslib.shard.moves import Moves
-from pslib.shard.recording import note_of_own
+from pslib.shard.key_slices import Shares
+from pslib.shard.log_records import note_of_own
+from pslib.shard.migration import Moves
 from pslib.shard.serving import (
     PullPart,
     PushPart,
@@ -32,11 +27,16 @@ from pslib.shard.serving import (
     pull_steps,
     push_steps,
 )
+from pslib.shard.snapshot import Cuts
 from pslib.shard.state import MINE, SLICE_ROWS, ShardState
 from pslib.shard.stores import dense_of, specs_of
 from pslib.shard.sync_steps import SyncSteps
 from pslib.table.descriptions import check_tables, models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
+from pslib.wire.applied_pushes import Marks
+from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
+from pslib.wire.quantization import PackedRows
 
 __all__ = ["PullPart", "PushPart", "Shard"]
 
@@ -90,15 +90,15 @@ class Shard(ShardState):
         self.cuts.unit_came()
 
     def release(self, message: Release) -> Image:
-        """Stop owning a unit and give its image; see `pslib.shard.moves.Moves.release`."""
+        """Stop owning a unit and give its image; see `pslib.shard.migration.Moves.release`."""
         return self.moves.release(message)
 
     def adopt(self, message: Adopt) -> None:
-        """Own a unit with the content of another server's image; see `pslib.shard.moves.Moves.adopt`."""
+        """Own a unit with the content of another server's image; see `pslib.shard.migration.Moves.adopt`."""
         self.moves.adopt(message)
 
     def keep(self, message: Keep) -> None:
-        """Own a unit again that was released and refused; see `pslib.shard.moves.Moves.keep`."""
+        """Own a unit again that was released and refused; see `pslib.shard.migration.Moves.keep`."""
         self.moves.keep(message)
 
     def finish_streams(self, below: int) -> None:

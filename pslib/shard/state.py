@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.selection import group_by_owner
-from cython_ext.store import Store
-from pslib.protocol.journal import Entry, Journal
-from pslib.protocol.marks import Marks
-from pslib.protocol.messages import NOBODY
+from cython_ext.table.store import Store
+from cython_ext.wire.selection import group_by_owner
 from pslib.shard.memory import MemoryRoom
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import TableSpec
+from pslib.wire.applied_pushes import Marks
+from pslib.wire.journal import Entry, Journal
+from pslib.wire.messages import NOBODY
 
 __all__ = ["MINE", "NOT_OWNED", "SIBLING", "SLICE_ROWS", "ShardCounters", "ShardState"]
 
@@ -93,7 +93,7 @@ class ShardState:
         partitions = len(range(index, self.partitions, shards))
         self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}", partitions)
         self.bare = False
-        """Whether it has still to begin with what a checkpoint has; see `pslib.protocol.comeback`."""
+        """Whether it has still to begin with what a checkpoint has; see `pslib.server.rejoin`."""
         self.began_with = ""
         """The moment of the checkpoint that it has begun with, where it has lost what came after it."""
         self.owned = 0

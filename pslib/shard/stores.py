@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.steps import apply_dense_blocks
-from cython_ext.store import Store
+from cython_ext.table.steps import apply_dense_blocks
+from cython_ext.table.store import Store
 from pslib.errors import ConfigurationError
-from pslib.protocol.messages import Setup
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.descriptions import dense_differences, table_differences
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
+from pslib.wire.messages import Setup
 
 __all__ = ["DenseBlocks", "dense_of", "make_store", "specs_of", "store_parts"]
 
@@ -25,7 +25,7 @@ PartNumbers = tuple[int, int, FloatRows, FloatRows, FloatRows, int, FloatRows, i
 
 
 def store_parts(spec: TableSpec) -> list[PartNumbers]:
-    """The parts of a table as `cython_ext.store.Store` takes them."""
+    """The parts of a table as `cython_ext.table.store.Store` takes them."""
     return [
         (
             part.dim,

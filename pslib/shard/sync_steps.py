@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.distinct import distinct, partitions_touched
-from cython_ext.hashing import partition_of
-from cython_ext.ragged_pool import scatter_add_rows
+from cython_ext.common.hashing import partition_of
+from cython_ext.data.distinct import distinct, partitions_touched
+from cython_ext.model.ragged_pool import scatter_add_rows
 from pslib.errors import ConfigurationError, LogError, PslibError
-from pslib.protocol.messages import NOBODY, Push
-from pslib.protocol.packed import floats_of, gradients_of
-from pslib.shard.recording import note_of_step, seen
+from pslib.shard.log_records import note_of_step, seen
 from pslib.shard.serving import Steps, apply_steps, fresh_units
 from pslib.shard.state import ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
+from pslib.wire.messages import NOBODY, Push
+from pslib.wire.quantization import floats_of, gradients_of
 
 __all__ = ["SyncSteps", "refused_in_step", "sum_in_order"]
 

@@ -1,7 +1,8 @@
 """First values of rows: pure functions of (seed, table, part, key, column in the part).
 
 The same key has the same first value on any server, in any order, whether or not it has a row yet.
-The bits come from ``cython_ext/initializers.h``; the definition stands in ``tests/definitions.py``.
+The bits come from ``cython_ext/table/initializers.h``; the definition stands in
+``tests/support/definitions.py``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
-from pslib.table.by_name import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import is_number
+from pslib.validation import check_fields, kind_and_fields, numbers_of
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
+from pslib.validation import check_fields
 
 __all__ = ["HYPERPARAMETERS_MAX", "MODIFIERS", "Optimizer", "is_number", "not_numbers"]
 
@@ -28,7 +28,7 @@ class Optimizer:
     Attributes
     ----------
     kind : int
-        The number by which ``cython_ext/optimizer_steps.h`` knows the step.
+        The number by which ``cython_ext/table/optimizer_steps.h`` knows the step.
     learning_rate : float
     weight_decay : float
         Decoupled from the gradient: before a row takes a step, its weights are multiplied by

@@ -1,21 +1,22 @@
 """Optimizers: what a server does to a row when a gradient arrives.
 
 A new optimizer touches three places: its dataclass here (and its place in `OPTIMIZERS`), its step in
-``cython_ext/optimizer_steps.h``, and its five-line NumPy definition in ``tests/definitions_optimizers.py``.
-All arithmetic is float32, one rounding an operation, so that kernel and definition give the same bits.
+``cython_ext/table/optimizer_steps.h``, and its five-line NumPy definition in
+``tests/support/definitions_optimizers.py``. All arithmetic is float32, one rounding an operation, so that
+kernel and definition give the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.table.by_name import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import MODIFIERS, Optimizer, is_number, not_numbers
+from pslib.validation import kind_and_fields, numbers_of
 
 __all__ = [
     "FTRL",
@@ -30,6 +31,7 @@ __all__ = [
     "RowwiseAdagrad",
     "dense_problem",
     "optimizer_from_dict",
+    "rate_problem",
 ]
 
 
@@ -284,3 +286,10 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
     switches = {one.name for one in fields(kind) if isinstance(one.default, bool)} & given.keys()
     amounts = {key: value for key, value in given.items() if key not in switches}
     return kind(**numbers_of(kind.__name__, amounts), **{key: given[key] for key in switches})
+
+
+def rate_problem(optimizers: Iterable[Optimizer]) -> str | None:
+    """Why learning rates can't change with the step, one line; None where they can."""
+    if any(isinstance(optimizer, FTRL) for optimizer in optimizers):
+        return "FTRL makes weights anew from sums of all steps, so its learning rate must stay the same"
+    return None

@@ -2,8 +2,8 @@
 
 The rules are those of PaddlePaddle's accessor (``paddle/fluid/distributed/ps/table/ctr_accessor.cc``,
 CtrCommonAccessor) and of DeepRec's embedding variables, as values. They act through records (push, maintain)
-alone, so the same records give the same rows on any number of servers. Kernels: ``cython_ext/admission.h``,
-``promotion.h`` and ``eviction.h``.
+alone, so the same records give the same rows on any number of servers. Kernels:
+``cython_ext/table/admission.h``, ``promotion.h`` and ``eviction.h``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
-from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
+from pslib.validation import came, check_fields
 
 __all__ = [
     "ADMISSIONS",

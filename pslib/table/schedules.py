@@ -12,9 +12,8 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from numbers import Integral
 from typing import Any
 
-from pslib.arguments import came, check_fields, is_finite
 from pslib.errors import ConfigurationError
-from pslib.table.by_name import kind_and_fields
+from pslib.validation import came, check_fields, is_finite, kind_and_fields
 
 __all__ = [
     "SCHEDULES",

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
 from pslib.table.initializers import Initializer, Uniform, initializer_from_dict
 from pslib.table.optimizers import Adagrad, Optimizer, dense_problem, optimizer_from_dict
@@ -27,6 +26,7 @@ from pslib.table.policies import (
     Score,
     policy_from_dict,
 )
+from pslib.validation import came, check_fields
 
 __all__ = [
     "DIM_MAX",
@@ -66,7 +66,7 @@ _MASK = (1 << 64) - 1
 def text_hash(*texts: str) -> int:
     """64-bit hash of names (FNV-1a over UTF-8, a zero byte after each), the same for ever: it seeds rows.
 
-    Meant for a handful of names; values of a column are hashed in ``cython_ext.hashing``.
+    Meant for a handful of names; values of a column are hashed in ``cython_ext.common.hashing``.
     """
     state = _FNV_OFFSET
     for text in texts:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.client.client import Client
 from pslib.metrics.metrics import LogitBins
-from pslib.protocol.pushes_between import PushesBetween
+from pslib.wire.staleness import PushesBetween
 
 __all__ = ["STALENESS_BINS", "Progress"]
 

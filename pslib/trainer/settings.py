@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated
 
 from pslib.errors import ConfigurationError
-from pslib.protocol.manner_checks import rate_problem
 from pslib.settings import Setting, Settings
-from pslib.table.optimizers import Adam, Optimizer
+from pslib.table.optimizers import Adam, Optimizer, rate_problem
 from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
-from pslib.trainer.checkpointing import CheckpointSettings
-from pslib.trainer.model import ModelInParts, TrainableModel, takes_products
-from pslib.trainer.own_models import own_table_of
+from pslib.trainer.checkpoints.schedule import CheckpointSettings
+from pslib.trainer.model import ModelInParts, TrainableModel, own_table_of, takes_products
 
 __all__ = [
     "CONSISTENCIES",
@@ -31,7 +29,7 @@ __all__ = [
 ]
 
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
-"""How trainers keep together; see `pslib.trainer.modes`."""
+"""How trainers keep together; see `pslib.trainer.consistency.modes`."""
 OF_CONSISTENCY = {"ssp_bound": "ssp", "geo_every_batches": "geo", "geo_rows": "geo"}
 """Settings that mean something with one of them only."""
 PRODUCTS = ("float32", "bfloat16")

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from pslib.client.client import Client
-from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData, RowGroup
+from pslib.data.file_watch import Arrivals, StreamSettings
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
-from pslib.protocol.json_arrays import json_array
 from pslib.schema import Schema
 from pslib.table.tables import text_hash
-from pslib.trainer.calls import Calls
-from pslib.trainer.jobs import Job, JobSpec
+from pslib.trainer.call_log import Calls
+from pslib.trainer.collective import Job, JobSpec
 from pslib.trainer.progress import Progress
+from pslib.wire.fields import json_array
 
 __all__ = ["StreamWindow", "WindowJobs", "windows"]
 

@@ -7,42 +7,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from pslib.arguments import checked, checked_calls
 from pslib.client.client import PendingPush
+from pslib.client.session import PushName
 from pslib.cluster import Cluster
-from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
+from pslib.data.file_watch import Arrivals, StreamSettings
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
-from pslib.protocol.client_session import PushName
 from pslib.table.optimizers import Adam, Optimizer
 from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
-from pslib.trainer.calls import Calls, collective
-from pslib.trainer.checkpointing import CheckpointSettings
-from pslib.trainer.compute import ModelThreads
-from pslib.trainer.cut_gate import CutGate
-from pslib.trainer.dense import DenseLayout
-from pslib.trainer.fitting import Fit, FitTools
-from pslib.trainer.jobs import HeldLease, Job, spec_of
-from pslib.trainer.model import TrainableModel
-from pslib.trainer.modes import TrainingMode, plan_of
-from pslib.trainer.own_models import dense_shapes_of
-from pslib.trainer.predictions import PredictionFiles
-from pslib.trainer.progress import Progress
-from pslib.trainer.ranked import sides_of
-from pslib.trainer.recording import check_out, record
-from pslib.trainer.retrieval import Paths, PathTo, Retrieval, lasting, strings
-from pslib.trainer.saving import CheckpointJobs, Position, set_up
-from pslib.trainer.scoring import Scorer, check_label, data_of, said_of, task_of
-from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, check_fits, table_of
-from pslib.trainer.statistics import StatisticsJobs
-from pslib.trainer.steps import LeasePlan
-from pslib.trainer.stopping import (
+from pslib.trainer.call_log import Calls, collective
+from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
+from pslib.trainer.checkpoints.schedule import CheckpointSettings
+from pslib.trainer.collective import HeldLease, Job, spec_of
+from pslib.trainer.consistency.modes import TrainingMode, plan_of
+from pslib.trainer.evaluation.batch_norm_stats import StatisticsJobs
+from pslib.trainer.evaluation.early_stopping import (
     WATCH,
     EarlyStopping,
     check_epochs,
@@ -50,7 +36,20 @@ from pslib.trainer.stopping import (
     followed,
     place_of_metric,
 )
+from pslib.trainer.evaluation.predictions import PredictionFiles
+from pslib.trainer.evaluation.scoring import Scorer, check_label, data_of, said_of, task_of
+from pslib.trainer.fit import Fit, FitTools
+from pslib.trainer.model import TrainableModel, dense_shapes_of
+from pslib.trainer.pipeline.compute import ModelThreads
+from pslib.trainer.pipeline.dense import DenseLayout
+from pslib.trainer.pipeline.pace import LeasePlan
+from pslib.trainer.progress import Progress
+from pslib.trainer.retrieval.retrieval import Paths, PathTo, Retrieval, lasting, strings
+from pslib.trainer.retrieval.towers import sides_of
+from pslib.trainer.run_records import check_out, record
+from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
+from pslib.validation import checked, checked_calls
 
 __all__ = ["Trainer"]
 
@@ -77,7 +76,7 @@ class Trainer:
         geo: how many of them it had not sent). What other trainers pushed meanwhile does not count here; how
         many pushes of all of them came between a pull and its push is measured too (`PushesBetween`).
     warmup_batches : int
-        Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.staleness`.
+        Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.pipeline.pace`.
     dense_optimizer : Optimizer
         For the dense parameters: any but RowwiseAdagrad, without clipping.
     seed : int
@@ -99,7 +98,7 @@ class Trainer:
         What the factors of a step's matrix products may be rounded to: they are where the processor is faster
         at it (AMD from Zen 4 on), and their products are added in float32. All else stays float32.
     consistency : "async", "sync", "ssp" or "geo"
-        How trainers keep together; see `pslib.trainer.modes`.
+        How trainers keep together; see `pslib.trainer.consistency.modes`.
     ssp_bound : int
         With ssp: how many batches a trainer may be ahead of the slowest.
     geo_every_batches, geo_rows : int
@@ -274,7 +273,7 @@ class Trainer:
         ----------
         folder : path or URI
         settings : StreamSettings
-            When files count, how many make a window, and when the stream ends; see `pslib.data.arrivals`.
+            When files count, how many make a window, and when the stream ends; see `pslib.data.file_watch`.
 
         Raises
         ------
@@ -350,8 +349,9 @@ class Trainer:
         label : str or None
             Whose task, where the schema has several labels; None: the first.
         predictions : path, URI or None
-            Folder for the prediction of each example (`pslib.trainer.predictions.PredictionFiles`), other
-            than that of the data, which needs no label then: without one the figures are nan.
+            Folder for the prediction of each example
+            (`pslib.trainer.evaluation.predictions.PredictionFiles`), other than that of the data, which
+            needs no label then: without one the figures are nan.
         name : str
             What lines and records of the run call it, ``"test"`` for example.
 

@@ -26,7 +26,7 @@ from typing import Any
 import zmq
 
 from pslib.errors import ConfigurationError
-from pslib.protocol.roles import ROLES
+from pslib.wire.permissions import ROLES
 
 __all__ = ["Keys", "add_key", "make_keys", "read_folder", "read_keys", "remove_key", "write_keys"]
 
@@ -47,7 +47,7 @@ class Keys:
     Attributes
     ----------
     role : str
-        What the own key stands for: one of `pslib.protocol.roles.ROLES`.
+        What the own key stands for: one of `pslib.wire.permissions.ROLES`.
     server_public : str
         Key of coordinator and servers, so that nobody else can play one.
     public, secret : str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pslib.protocol.codec import Buffer
+from pslib.wire.codec import Buffer
 
 __all__ = ["ClientLink", "Peer", "ServerLink", "Transport"]
 

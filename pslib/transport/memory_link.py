@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from pslib.errors import AddressInUseError
-from pslib.protocol.codec import Buffer
+from pslib.wire.codec import Buffer
 
 __all__ = ["MemoryTransport"]
 

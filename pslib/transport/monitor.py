@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from pslib.transport.same_host import tcp_address
+from pslib.transport.addresses import tcp_address
 
 __all__ = ["REFUSED_KEY", "Monitor", "mechanism_at", "mismatch", "troubles"]
 

@@ -10,8 +10,8 @@ from math import ceil
 import zmq
 
 from pslib.config import Limits
-from pslib.protocol.codec import Buffer
 from pslib.transport.waker import Waker
+from pslib.wire.codec import Buffer
 
 __all__ = ["NOW", "OPTIONS", "Router"]
 

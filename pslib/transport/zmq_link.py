@@ -1,7 +1,7 @@
 """ZeroMQ links; their socket stands in router.py, its encryption in curve.py, its warnings in monitor.py.
 
 ROUTER at both ends (draft sockets abort the process). ZeroMQ reconnects and finds dead links, but loses
-queued messages in silence when a peer dies: resending is the business of `pslib.protocol.requests`.
+queued messages in silence when a peer dies: resending is the business of `pslib.client.requests`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import zmq
 
 from pslib.config import Limits
 from pslib.errors import AddressInUseError, ConfigurationError
-from pslib.protocol.codec import Buffer
+from pslib.transport.addresses import is_loopback, is_ours, unix_address, wanted
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
 from pslib.transport.monitor import Monitor, troubles
 from pslib.transport.router import NOW, OPTIONS, Router
-from pslib.transport.same_host import is_loopback, is_ours, unix_address, wanted
+from pslib.wire.codec import Buffer
 
 __all__ = ["ZmqTransport"]
 
@@ -225,7 +225,7 @@ class ZmqTransport:
     keys : Keys or None
         Encrypt all links, and let only known keys connect; None encrypts nothing.
     same_host : bool or None
-        Whether to meet processes of this machine at Unix sockets (`pslib.transport.same_host`); None: unless
+        Whether to meet processes of this machine at Unix sockets (`pslib.transport.addresses`); None: unless
         PSLIB_SAME_HOST is tcp.
     """
 

@@ -1,11 +1,11 @@
 """Logs that survive the end of their process: what has changed a shard, or the coordinator, in order."""
 
-from pslib.update_log.claim import claim
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.coordinator_log import CoordinatorLog
 from pslib.update_log.files import DiskFiles, LogFiles, in_words
+from pslib.update_log.lock import claim
 from pslib.update_log.records import FORMAT_VERSION, Record
-from pslib.update_log.rolling import RollingLog
+from pslib.update_log.segments import RollingLog
 from pslib.update_log.server_log import ServerLog, SyncThread
 from pslib.update_log.shard_log import ShardLog
 

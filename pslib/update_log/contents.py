@@ -16,10 +16,10 @@ import msgpack
 import numpy as np
 
 from pslib.errors import LogForeignError
-from pslib.protocol.fields import Message
-from pslib.protocol.journal import Entry, Note
-from pslib.protocol.messages import ALL_MESSAGES
 from pslib.update_log.records import Buffer, padding
+from pslib.wire.fields import Message
+from pslib.wire.journal import Entry, Note
+from pslib.wire.messages import ALL_MESSAGES
 
 __all__ = ["entries_of", "first_note", "pieces_of"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cython_ext.checksums import crc32
+from cython_ext.wire.checksums import crc32
 from pslib.errors import LogCorruptError, LogForeignError
 
 __all__ = [

@@ -10,16 +10,16 @@ from typing import Any
 
 import msgpack
 
-from cython_ext.checksums import crc32
+from cython_ext.wire.checksums import crc32
 from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogCorruptError, LogForeignError
-from pslib.protocol.messages import Load
 from pslib.shard.shard import Shard
-from pslib.update_log.claim import claim
 from pslib.update_log.files import DiskFiles, LogFiles, in_words
-from pslib.update_log.rolling import RollingLog
+from pslib.update_log.lock import claim
+from pslib.update_log.segments import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
+from pslib.wire.messages import Load
 
 __all__ = ["ServerLog", "SyncThread"]
 

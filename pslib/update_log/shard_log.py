@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.hashing import partition_of
+from cython_ext.common.hashing import partition_of
 from pslib.errors import LogFullError
-from pslib.protocol.journal import Entry, Note
-from pslib.protocol.messages import Load, Message, Release
 from pslib.shard.replay import Replay, images_of, state_of, units_of_images
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
@@ -21,7 +19,9 @@ from pslib.table.policies import ByCount
 from pslib.table.row_layout import RowLayout
 from pslib.update_log.contents import entries_of, first_note, pieces_of
 from pslib.update_log.records import Buffer
-from pslib.update_log.rolling import RollingLog
+from pslib.update_log.segments import RollingLog
+from pslib.wire.journal import Entry, Note
+from pslib.wire.messages import Load, Message, Release
 
 __all__ = ["ShardLog", "recover"]
 
@@ -70,7 +70,7 @@ class ShardLog:
     # --- changes ------------------------------------------------------------------------------------------
 
     def append(self, *entries: Entry) -> None:
-        """Write a record, before anything that it says is done; see `pslib.protocol.journal.Journal`."""
+        """Write a record, before anything that it says is done; see `pslib.wire.journal.Journal`."""
         for entry in entries:
             if isinstance(entry, Release) and self._round is not None and entry.unit in self._round:
                 self._write(IMAGES, images_of(self._shard, [entry.unit]))  # no other record says what it held

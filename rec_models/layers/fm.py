@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cython_ext.fused_layers import fm_gradient, fm_pairs
+from cython_ext.model.fused_layers import fm_gradient, fm_pairs
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["fm"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cython_ext.row_places import gather_fields
+from cython_ext.model.row_places import gather_fields
 from pslib.batch import Batch
 from rec_models.places import Places
 from rec_models.tape import Array, Tape, Var

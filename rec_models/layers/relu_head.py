@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cython_ext.fused_layers import head_gradient
+from cython_ext.model.fused_layers import head_gradient
 from rec_models.products import times, times_transposed
 from rec_models.tape import Array, Tape, Var
 

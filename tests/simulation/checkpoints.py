@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pslib.protocol.cut_session import moment_of_cut
-from pslib.protocol.messages import Adopt, CheckLoad, Image, Load
-from pslib.shard.images import adopt_block, adopt_rows, image_of
+from pslib.coordinator.checkpoint_barrier import moment_of_cut
+from pslib.shard.partition_image import adopt_block, adopt_rows, image_of
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
+from pslib.wire.messages import Adopt, CheckLoad, Image, Load
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cython_ext.hashing import partition_of
-from pslib.protocol.json_arrays import plain_of
-from pslib.protocol.messages import (
+from cython_ext.common.hashing import partition_of
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import units_of_mask
+from pslib.wire.fields import plain_of
+from pslib.wire.messages import (
     Adopt,
     Beat,
     CutStep,
@@ -28,10 +30,8 @@ from pslib.protocol.messages import (
     Registered,
     Release,
 )
-from pslib.shard.shard import Shard
-from pslib.table.partition_map import units_of_mask
-from tests.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
-from tests.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
+from tests.support.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
+from tests.support.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
 
 if TYPE_CHECKING:
     from tests.simulation.members import Member

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pslib.config import ClusterConfig
 from pslib.coordinator.coordinator import Coordinator
-from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.messages import Heartbeat, Message
+from pslib.coordinator.session import CoordinatorSession
 from pslib.update_log import CoordinatorLog
-from tests.simulated_processes import CODEC
+from pslib.wire.messages import Heartbeat, Message
 from tests.simulation.members import COORDINATOR
 from tests.simulation.moves import with_restless_moves
 from tests.simulation.network import Process
+from tests.support.simulated_processes import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

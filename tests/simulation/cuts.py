@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pslib.coordinator.checkpoint_barrier import moment_of_cut
 from pslib.errors import PslibError
-from pslib.protocol.cut_session import moment_of_cut
-from pslib.protocol.messages import NOWHERE, CutReady, CutStep, Message, Stats
+from pslib.wire.messages import NOWHERE, CutReady, CutStep, Message, Stats
 from tests.simulation.members import COORDINATOR
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ __all__ = ["Cuts"]
 
 
 class Cuts:
-    """What `pslib.trainer.cuts` and `CutGate` do in threads, in events; servers write no files here."""
+    """What `pslib.trainer.checkpoints.online` and `CutGate` do in threads, in events; servers write no files
+    here."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

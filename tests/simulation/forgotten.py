@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.invariants import SimulationError
+from tests.support.invariants import SimulationError
 
 if TYPE_CHECKING:
     from tests.simulation.server import Server

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from pslib.protocol.calls import Manner, Moment
-from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.leases import stream_of
-from pslib.protocol.messages import Erase, Lease, OpenJob, Push
+from pslib.client.calls import Manner, Moment
+from pslib.client.session import ClientSession, PushName
+from pslib.coordinator.leases import stream_of
 from pslib.shard.shard import Shard
-from tests.invariants import History, SimulationError
-from tests.scripts import Script
+from pslib.wire.messages import Erase, Lease, OpenJob, Push
 from tests.simulation.checks import Checks
 from tests.simulation.members import COORDINATOR
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.server import Server
+from tests.simulation.test_simulator_sync import KEYS, PushPlan, Reference, check_bits, rate_of
 from tests.simulation.trainer import Held, Trainer
 from tests.simulation.world import PARTITION_BITS, Planted, World
-from tests.test_simulator_sync import KEYS, PushPlan, Reference, check_bits, rate_of
+from tests.support.invariants import History, SimulationError
+from tests.support.scripts import Script
 
 __all__ = ["InStep", "RankedTrainer", "RankedWorld"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launch.draining import Draining
-from launch.process import Task
-from launch.verdict import Verdict
+from launch.supervisor.graceful_stop import Draining
+from launch.supervisor.outcome import Verdict
+from launch.supervisor.process import Task
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from tests.simulation.network import Process
 from tests.simulation.server import Server
@@ -39,7 +39,7 @@ def exit_code_of(process: Process) -> int | None:
 
 @dataclass(frozen=True)
 class _Running:
-    """What `Draining` asks of a `launch.process.Running`."""
+    """What `Draining` asks of a `launch.supervisor.process.Running`."""
 
     process: Process
 

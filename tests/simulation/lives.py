@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pslib.protocol.messages import Load
-from tests.invariants import History
+from pslib.wire.messages import Load
 from tests.simulation.coordinator import CoordinatorProcess
 from tests.simulation.launcher import Leaving
 from tests.simulation.server import Server
+from tests.support.invariants import History
 
 if TYPE_CHECKING:
     from pslib.shard.shard import Shard

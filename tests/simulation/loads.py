@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from pslib.protocol.messages import CheckLoad, Load
 from pslib.server import shard_thread
 from pslib.server.shard_thread import _Loads
 from pslib.shard.shard import Shard
 from pslib.update_log.shard_log import ShardLog
+from pslib.wire.messages import CheckLoad, Load
 
 if TYPE_CHECKING:
     from tests.simulation.checkpoints import Checkpoints

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from pslib.config import ClusterConfig
-from pslib.protocol.gate import Gate
+from pslib.server.durable_ack import Gate
 from pslib.shard.shard import Shard
 from pslib.update_log import server_log
 from pslib.update_log.server_log import ServerLog
 from pslib.update_log.shard_log import ShardLog
-from tests.simulated_files import SimulatedFiles
-from tests.simulated_processes import CODEC
+from tests.support.simulated_files import SimulatedFiles
+from tests.support.simulated_processes import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.server import Server

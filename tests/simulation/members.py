@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pslib.client.endpoint import Endpoint
-from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place
+from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place
 from pslib.client.pending import Pending
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
-from pslib.protocol.messages import Leave, Message, Register, Registered
 from pslib.table.partition_map import PartitionMap
-from tests.invariants import SimulationError
-from tests.simulated_files import KilledError
-from tests.simulated_processes import CODEC
+from pslib.wire.messages import Leave, Message, Register, Registered
 from tests.simulation.network import Process
+from tests.support.invariants import SimulationError
+from tests.support.simulated_files import KilledError
+from tests.support.simulated_processes import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

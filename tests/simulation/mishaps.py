@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pslib.errors import PslibError
-from pslib.protocol.messages import Message, TrimLog
-from tests.simulated_processes import CODEC
+from pslib.wire.messages import Message, TrimLog
 from tests.simulation.members import COORDINATOR, TIMING
 from tests.simulation.network import HEALS_S, Process
+from tests.support.simulated_processes import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

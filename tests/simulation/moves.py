@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import PslibError
-from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.hand_session import Action, HandSession
-from pslib.protocol.messages import Failure, Hand, Message, Result, Scale
-from pslib.protocol.move_session import MoveSession
-from tests.simulated_processes import CODEC
+from pslib.server.migration import Action, HandSession
+from pslib.wire.messages import Failure, Hand, Message, Result, Scale
 from tests.simulation.members import COORDINATOR, Asker
+from tests.support.simulated_processes import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.server import Server
@@ -131,7 +131,7 @@ class Admin(Asker):
 
 
 class Hands:
-    """What `pslib.server.hand_over.HandOver` does in a thread, in events."""
+    """What `pslib.server.migration_thread.HandOver` does in a thread, in events."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

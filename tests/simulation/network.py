@@ -9,8 +9,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from tests.simulated_files import KilledError
-from tests.simulated_processes import CODEC
+from tests.support.simulated_files import KilledError
+from tests.support.simulated_processes import CODEC
 
 __all__ = ["HEALS_S", "Network", "Process", "host_of"]
 

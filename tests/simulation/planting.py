@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.invariants import SimulationError
 from tests.simulation.world import Planted, World
+from tests.support.invariants import SimulationError
 
 __all__ = ["caught", "error_of"]
 

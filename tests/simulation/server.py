@@ -6,22 +6,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pslib.client.member import ANYWHERE, Joined, Place
+from pslib.client.membership import ANYWHERE, Joined, Place
 from pslib.config import ClusterConfig
-from pslib.protocol.comeback import Comeback
-from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Failure, Keep, Load, Message, Release, TrimLog
-from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_requests import ShardRequest, ShardTurns, Work
+from pslib.server.rejoin import Comeback
+from pslib.server.requests import ShardRequest, ShardTurns, Work
+from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap
-from tests.invariants import SimulationError
-from tests.simulated_processes import CODEC, HOLD_S, SETUP
+from pslib.wire.flow_control import CreditPool
+from pslib.wire.messages import Failure, Keep, Load, Message, Release, TrimLog
 from tests.simulation.forgotten import Forgotten
 from tests.simulation.loads import Loads
 from tests.simulation.logs import ServerLogs
 from tests.simulation.members import Member
 from tests.simulation.moves import Hands
+from tests.support.invariants import SimulationError
+from tests.support.simulated_processes import CODEC, HOLD_S, SETUP
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.client.member import Joined, Place
-from pslib.client.successors import meet_successors
+from pslib.client.failover import meet_successors
+from pslib.client.membership import Joined, Place
+from pslib.client.session import ClientSession, PushName
 from pslib.config import ANY_RANK
 from pslib.errors import PslibError
-from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.dense_answer import KnownDense
-from pslib.protocol.json_arrays import json_array
-from pslib.protocol.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
 from pslib.table.partition_map import PartitionMap
-from tests.scripts import DENSE_LENGTH, Op, Script
-from tests.simulated_processes import DENSE_BLOCKS, DIMS, SETUP, packed
+from pslib.wire.dense_delta import KnownDense
+from pslib.wire.fields import json_array
+from pslib.wire.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
 from tests.simulation.cuts import Cuts
 from tests.simulation.members import COORDINATOR, Member
+from tests.support.scripts import DENSE_LENGTH, Op, Script
+from tests.support.simulated_processes import DENSE_BLOCKS, DIMS, SETUP, packed
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

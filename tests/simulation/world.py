@@ -10,16 +10,12 @@ from functools import partial
 import numpy as np
 
 from pslib.config import ClusterConfig
-from pslib.protocol.comeback import Comeback
-from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.marks import Marks
+from pslib.coordinator.session import CoordinatorSession
+from pslib.server.rejoin import Comeback
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap, mask_of_units
 from pslib.update_log.shard_log import ShardLog
-from tests.invariants import History, SimulationError
-from tests.scripts import Script, lease_scripts, own_script
-from tests.simulated_files import SimulatedDisk
-from tests.simulated_processes import DENSE_BLOCKS
+from pslib.wire.applied_pushes import Marks
 from tests.simulation.checkpoints import Checkpoints
 from tests.simulation.checks import Checks
 from tests.simulation.coordinator import CoordinatorProcess
@@ -30,6 +26,10 @@ from tests.simulation.moves import Admin, RestlessMoves
 from tests.simulation.network import Network, Process
 from tests.simulation.server import Server
 from tests.simulation.trainer import Trainer
+from tests.support.invariants import History, SimulationError
+from tests.support.scripts import Script, lease_scripts, own_script
+from tests.support.simulated_files import SimulatedDisk
+from tests.support.simulated_processes import DENSE_BLOCKS
 
 __all__ = ["Planted", "World"]
 

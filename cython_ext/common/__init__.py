@@ -1,0 +1,1 @@
+"""Hashing, argument checks, vector instructions and cores, shared by all kernels."""

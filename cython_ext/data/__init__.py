@@ -1,0 +1,1 @@
+"""Kernels of the reader: hashing of Arrow columns, batches, shuffling."""

@@ -1,0 +1,59 @@
+/* finite.h: the first number that is not finite, or that a narrower type could not hold.
+ *
+ * A number without its sign, taken for a whole number, is larger the larger its size is; infinity and NaN are
+ * the largest. So one that reaches a limit carries into the highest bit when the rest up to it is added: three
+ * instructions of any vector unit, and memory is the slower.
+ */
+#ifndef PSLIB_FINITE_H
+#define PSLIB_FINITE_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "common/vectors.h"
+
+enum { PSLIB_FINITE_RUN = 4096 /* numbers between two looks: they stay in the first cache */ };
+
+typedef struct {
+    const void *values;
+    int bytes;      /* of a number: 4, or 2 */
+    uint32_t limit; /* bits of the least number that must not be there */
+    int level;
+} PslibLook;
+
+/* Whether one of n numbers from the place `start` on reaches the limit. */
+static inline __attribute__((always_inline)) int pslib_reaches_at(
+    const PslibLook *look, int64_t start, int64_t n, int level)
+{
+    uint32_t found = 0, rest = 0x80000000u - look->limit;
+    uint16_t found16 = 0, rest16 = (uint16_t)(0x8000u - look->limit);
+    const float *wide = (const float *)look->values + start;
+    const uint16_t *narrow = (const uint16_t *)look->values + start;
+    (void)level;
+    if (look->bytes == 2) {
+        for (int64_t i = 0; i < n; i++) found16 |= (uint16_t)((narrow[i] & 0x7FFFu) + rest16);
+        return found16 >> 15;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, wide + i, sizeof bits);
+        found |= (bits & 0x7FFFFFFFu) + rest;
+    }
+    return (int)(found >> 31);
+}
+
+PSLIB_COPIES(int, pslib_reaches, look->level, (const PslibLook *look, int64_t start, int64_t n), look, start, n)
+
+/* Place of the first of n numbers that reaches the limit; n where none does. */
+static inline int64_t pslib_first_reaching(const PslibLook *look, int64_t n)
+{
+    for (int64_t start = 0; start < n; start += PSLIB_FINITE_RUN) {
+        int64_t many = n - start < PSLIB_FINITE_RUN ? n - start : PSLIB_FINITE_RUN;
+        if (!pslib_reaches(look, start, many)) continue;
+        while (!pslib_reaches(look, start, 1)) start++;
+        return start;
+    }
+    return n;
+}
+
+#endif

@@ -1,0 +1,1 @@
+"""Kernels of models: matrix products, pooling, fused layers, the row cache."""

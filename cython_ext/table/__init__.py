@@ -1,0 +1,1 @@
+"""Kernels of tables: index, arena, optimizers, policies."""

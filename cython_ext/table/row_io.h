@@ -1,0 +1,272 @@
+/* row_io.h: what becomes of one row: read, stepped, begun, copied in and out.
+ *
+ *     weights  of part 0, of part 1, ... in the storage type of the table (storage.h)
+ *     state    [last_seen][shows, clicks][scale of each part][state of part 0][state of part 1] ...
+ *
+ * all float32. Counters are there when the table's policies need them, scales when weights are int8. A narrow row
+ * has the same, for its own parts.
+ *
+ *     last_seen   the largest `now` of all pushes that touched the row; a row has missed the time from it to `now`
+ *     shows       sum of the shows of these pushes; clicks likewise
+ *
+ * A push reads weights to float32, steps them, and stores them rounded stochastically; the first step of a new row
+ * starts from its first values as they are, so that each push rounds once. What comes from outside (assign, import)
+ * and parts that begin without a step (promotion) are rounded to the nearest value. First values that are in no row
+ * yet are pulled unrounded.
+ */
+#ifndef PSLIB_ROW_IO_H
+#define PSLIB_ROW_IO_H
+
+#include "table/rounding.h"
+#include "table/table.h"
+
+/* --- counters */
+
+enum { PSLIB_COUNTER_FLOATS_MAX = 3 };
+
+PSLIB_INLINE int pslib_shows_at(const PslibTable *table)
+{
+    return table->counters & PSLIB_COUNT_LAST_SEEN ? 1 : 0;
+}
+
+PSLIB_INLINE int64_t pslib_counter_floats(const PslibTable *table)
+{
+    return (table->counters & PSLIB_COUNT_LAST_SEEN) + (table->counters & PSLIB_COUNT_SHOWS);
+}
+
+/* The time since a row was pushed last; 0 where it isn't known. */
+PSLIB_INLINE float pslib_missed(const PslibTable *table, const float *state, float now)
+{
+    return table->counters & PSLIB_COUNT_LAST_SEEN && now > state[0] ? now - state[0] : 0.0f;
+}
+
+/* last_seen = max(last_seen, now);  shows += shows;  clicks += clicks */
+PSLIB_INLINE void pslib_count(const PslibTable *table, float *state, int made, const PslibRecord *record, int64_t i)
+{
+    if (made)
+        for (int64_t j = 0; j < pslib_counter_floats(table); j++) state[j] = 0;
+    if (table->counters & PSLIB_COUNT_LAST_SEEN && (made || !(state[0] >= record->now))) state[0] = record->now;
+    if ((table->counters & PSLIB_COUNT_SHOWS) == 0) return;
+    float *counts = state + pslib_shows_at(table);
+    counts[0] += record->shows == NULL ? 1.0f : record->shows[i];
+    counts[1] += record->clicks == NULL ? 0.0f : record->clicks[i];
+}
+
+/* --- rows */
+
+/* Floats of one row; common lengths are known to the compiler. */
+PSLIB_INLINE void pslib_copy_floats(float *restrict to, const float *restrict from, int64_t count)
+{
+    switch (count) {
+    case 8: memcpy(to, from, 8 * sizeof(float)); break;
+    case 16: memcpy(to, from, 16 * sizeof(float)); break;
+    case 32: memcpy(to, from, 32 * sizeof(float)); break;
+    default:
+        for (int64_t j = 0; j < count; j++) to[j] = from[j];
+    }
+}
+
+/* The weights that a row holds, as float32. out: OUT, (weight_floats of the class,). */
+PSLIB_INLINE void pslib_row_load(const PslibTable *table, const PslibRowClass *shape, int level, const void *weights,
+                                 const float *state, float *out)
+{
+    if (table->storage == PSLIB_FLOAT32) {
+        pslib_copy_floats(out, weights, shape->weight_floats);
+        return;
+    }
+    if (table->storage != PSLIB_INT8) { /* parts lie side by side and have no scales */
+        pslib_load_at(level, table->storage, shape->weight_floats, weights, 0, out);
+        return;
+    }
+    const float *scales = state + pslib_counter_floats(table);
+    const int8_t *from = weights;
+    for (int p = 0; p < shape->part_count; p++) {
+        pslib_load_at(level, PSLIB_INT8, table->parts[p].dim, from, scales[p], out);
+        from += table->parts[p].dim;
+        out += table->parts[p].dim;
+    }
+}
+
+/* The same, as it is at the time `now`: with the decay of weights that the row has missed. */
+PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *shape, int level, const void *weights,
+                                 const float *state, float now, float *out)
+{
+    pslib_row_load(table, shape, level, weights, state, out);
+    if (!table->decays) return;
+    const float missed = pslib_missed(table, state, now);
+    for (int p = 0; p < shape->part_count; p++) {
+        const PslibPart *part = &table->parts[p];
+        const float factor = pslib_decay_factor(&part->optimizer, missed);
+        if (factor != 1.0f)
+            for (int64_t j = 0; j < part->dim; j++) out[j] *= factor;
+        out += part->dim;
+    }
+}
+
+/* Overwrite a row with weights and state from outside. from_state: (state_floats of the class,), or NULL: the row
+ * keeps its own. */
+static inline void pslib_row_put(const PslibTable *table, const PslibRowClass *shape, const float *from,
+                                 const float *from_state, void *weights, float *state)
+{
+    uint8_t *to = weights;
+    if (shape->state_floats > 0 && from_state != NULL) memcpy(state, from_state, sizeof(float) * (size_t)shape->state_floats);
+    float *scales = state + pslib_counter_floats(table);
+    for (int p = 0; p < shape->part_count; p++) {
+        const int64_t dim = table->parts[p].dim;
+        pslib_store_nearest(table->storage, dim, from, to, scales + p);
+        to += (size_t)dim * pslib_storage_bytes(table->storage);
+        from += dim;
+    }
+}
+
+/* Begin the parts of a row from first_part on, without a step: first values rounded to the nearest, first state. */
+static inline void pslib_row_begin(const PslibTable *table, const PslibRowClass *shape, int first_part, uint64_t key,
+                                   void *weights, float *state)
+{
+    float first[PSLIB_DIM_MAX];
+    uint8_t *to = weights;
+    float *scales = state + pslib_counter_floats(table), *own = state + shape->head_floats;
+    for (int p = 0; p < shape->part_count; p++) {
+        const PslibPart *part = &table->parts[p];
+        if (p >= first_part) {
+            if (table->storage == PSLIB_INT8) scales[p] = 0;
+            pslib_first_values(&part->initializer, key, part->dim, first);
+            pslib_store_nearest(table->storage, part->dim, first, to, scales + p);
+            if (part->state_floats > 0) memcpy(own, part->initial_state, sizeof(float) * (size_t)part->state_floats);
+        }
+        to += (size_t)part->dim * pslib_storage_bytes(table->storage);
+        own += part->state_floats;
+    }
+}
+
+/* Copy what two rows of different classes have in common: counters, and the parts of the one with fewer. */
+static inline void pslib_row_copy_common(const PslibTable *table, const PslibRowClass *from_shape, uint32_t from_row,
+                                         const PslibRowClass *to_shape, uint32_t to_row)
+{
+    const PslibRowClass *less = from_shape->part_count < to_shape->part_count ? from_shape : to_shape;
+    const float *from = pslib_row_state(from_shape, from_row);
+    float *to = pslib_row_state(to_shape, to_row);
+    memcpy(pslib_row_weights(to_shape, to_row), pslib_row_weights(from_shape, from_row),
+           (size_t)less->weight_floats * pslib_storage_bytes(table->storage));
+    memcpy(to, from, sizeof(float) * (size_t)less->head_floats);
+    memcpy(to + to_shape->head_floats, from + from_shape->head_floats,
+           sizeof(float) * (size_t)(less->state_floats - less->head_floats));
+}
+
+/* --- what a push does to one part */
+
+/* w, float32: what the part holds, or its first values when the row was made now. */
+PSLIB_INLINE void pslib_part_begin(const PslibPart *part, int level, uint64_t key, float *w, float *state)
+{
+    pslib_first_values_at(level, &part->initializer, key, part->dim, w);
+    if (part->state_floats == 1) state[0] = part->initial_state[0]; /* memcpy of a length that varies is a call */
+    else if (part->state_floats > 0) memcpy(state, part->initial_state, sizeof(float) * (size_t)part->state_floats);
+}
+
+PSLIB_INLINE uint64_t pslib_rounding_base(const PslibPart *part, uint64_t key, const PslibRecord *record)
+{
+    return pslib_mix64(key ^ part->initializer.seed ^ record->rounding);
+}
+
+/* One step of all parts of a row of any shape and storage type. made: the row is new and its bytes are whatever was
+ * there. i: place of the key in the record. */
+PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *shape, int level, uint64_t key, int made,
+                                 void *weights, float *state, const float *gradient, const PslibRecord *record,
+                                 int64_t i)
+{
+    float buffer[PSLIB_DIM_MAX];
+    const int storage = table->storage;
+    uint8_t *at = weights;
+    float *scales = state + pslib_counter_floats(table), *own = state + shape->head_floats;
+    const float shows = record->shows == NULL ? 1.0f : record->shows[i];
+    const float missed = made ? 0.0f : pslib_missed(table, state, record->now);
+    if (table->counters != 0) pslib_count(table, state, made, record, i);
+    for (int p = 0; p < shape->part_count; p++) {
+        const PslibPart *part = &table->parts[p];
+        float *w = storage == PSLIB_FLOAT32 ? (float *)(void *)at : buffer;
+        if (made) pslib_part_begin(part, level, key, w, own);
+        else if (storage != PSLIB_FLOAT32)
+            pslib_load_at(level, storage, part->dim, at, storage == PSLIB_INT8 ? scales[p] : 0, w);
+        if (pslib_optimizer_is_plain(&part->optimizer)) pslib_known_step(&part->optimizer, part->dim, w, own, gradient);
+        else pslib_full_step(&part->optimizer, part->dim, w, own, gradient, shows, missed);
+        if (storage != PSLIB_FLOAT32)
+            pslib_store_at(level, storage, part->dim, w, pslib_rounding_base(part, key, record), at, scales + p);
+        at += (size_t)part->dim * pslib_storage_bytes(storage);
+        own += part->state_floats;
+        gradient += part->dim;
+    }
+}
+
+/* Whether a push has nothing to do but steps: float32, no counters, no clipping, no decay. */
+static inline int pslib_rows_are_plain(const PslibTable *table)
+{
+    int plain = table->storage == PSLIB_FLOAT32 && table->counters == 0;
+    for (int p = 0; p < table->part_count; p++) plain &= pslib_optimizer_is_plain(&table->parts[p].optimizer);
+    return plain;
+}
+
+/* pslib_row_push for these, whose state begins with that of part 0. */
+PSLIB_INLINE void pslib_row_push_plain(const PslibTable *table, int level, uint64_t key, int made, float *w, float *state,
+                                       const float *gradient)
+{
+    for (int p = 0; p < table->part_count; p++) {
+        const PslibPart *part = &table->parts[p];
+        if (made) pslib_part_begin(part, level, key, w, state);
+        pslib_known_step(&part->optimizer, part->dim, w, state, gradient);
+        w += part->dim;
+        state += part->state_floats;
+        gradient += part->dim;
+    }
+}
+
+#if PSLIB_HAS_LEVELS
+/* first - (lr g) / divisor, 16 columns. */
+PSLIB_FOR_AVX2 static inline void pslib_uniform_step_avx2(const PslibPart *part, uint64_t key, float divisor,
+                                                          const float *gradient, float *w)
+{
+    const uint64_t base = pslib_mix64(key ^ part->initializer.seed);
+    const __m256 rate = _mm256_set1_ps(part->optimizer.numbers[0]);
+    for (int j = 0; j < 16; j += 8) {
+        const __m256 first = pslib_uniform_eight_avx2(base, part->initializer.numbers[0], j);
+        const __m256 step = _mm256_mul_ps(rate, _mm256_loadu_ps(gradient + j));
+        _mm256_storeu_ps(w + j, _mm256_sub_ps(first, _mm256_div_ps(step, _mm256_set1_ps(divisor))));
+    }
+}
+#endif
+
+/* The first values and the first step of a new row, for the most common part, with each float stored once. Stores
+ * leave the processor in order, and those to the line of a new row wait for it: so first values that only the step
+ * reads do not go there. Returns 0, and has done nothing, for other parts. */
+PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, uint64_t key, const float *gradient,
+                                            float *w, float *state)
+{
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX2 && part->initializer.kind == PSLIB_UNIFORM &&
+        part->optimizer.kind == PSLIB_ROWWISE_ADAGRAD) {
+        float a = part->initial_state[0];
+        const float divisor = pslib_rowwise_divisor(part->optimizer.numbers, 16, &a, gradient);
+        pslib_uniform_step_avx2(part, key, divisor, gradient, w);
+        state[0] = a;
+        return 1;
+    }
+#endif
+    (void)part, (void)level, (void)key, (void)gradient, (void)w, (void)state;
+    return 0;
+}
+
+/* The same for a row of one part of 16 without counters, whose storage type the compiler knows: no int8. */
+PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int level, uint64_t key, int made,
+                                       void *weights, float *state, const float *gradient, const PslibRecord *record)
+{
+    float buffer[16];
+    const PslibPart *part = &table->parts[0];
+    float *w = storage == PSLIB_FLOAT32 ? weights : buffer;
+    if (made && storage == PSLIB_FLOAT32 && pslib_row_begin_and_step16(part, level, key, gradient, w, state)) return;
+    if (made) pslib_part_begin(part, level, key, w, state);
+    else if (storage != PSLIB_FLOAT32) pslib_load_at(level, storage, 16, weights, 0, w);
+    pslib_step(&part->optimizer, 16, w, state, gradient);
+    if (storage != PSLIB_FLOAT32)
+        pslib_store_at(level, storage, 16, w, pslib_rounding_base(part, key, record), weights, NULL);
+}
+
+#endif

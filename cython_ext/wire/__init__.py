@@ -1,0 +1,1 @@
+"""Kernels of messages: encoding, quantization, splitting by owner, checksums."""

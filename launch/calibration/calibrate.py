@@ -1,0 +1,232 @@
+"""``pslib bench calibrate``: what things cost on this machine, for ``pslib plan --coefficients``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launch.calibration.steps import workload_of
+from launch.calibration.timing import over_tcp
+from launch.calibration.whole import Run, distinct_of, run_rate
+from launch.job.preflight import hold_port
+from launch.places.local import LocalLauncher
+from launch.supervisor.run_spec import Plan
+from launch.supervisor.supervisor import end_as_asked, run_cluster
+from pslib.clock import utc_now_text
+from pslib.config import ClusterConfig
+from pslib.data.atomic_files import atomic_output
+from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
+from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
+from pslib.planner.coefficients import FORMAT, Coefficients
+from pslib.planner.scenes import one_machine_rate
+from pslib.planner.workload import Workload
+from pslib.process.machine import cores, quota_words
+from pslib.schema import Schema
+from pslib.storage import unwritable
+
+__all__ = ["calibrate", "run_calibrate", "run_workload"]
+
+SCRIPT = Path(__file__).parent / "calibration" / "script.py"
+FIELDS, KEYS = 26, 1_000_000
+BATCH_ROWS = 2048
+MORE_THREADS = 4
+WHOLE = (Run(batch_rows=2048, hidden=(256, 256), epochs=3), Run(batch_rows=512, hidden=(64,), epochs=3))
+"""Runs that a calibration sees: large batches first."""
+TOGETHER = (0.25, 8.0)
+"""Bounds of what stages may cost each other; below 1 where they were measured slower than they are."""
+BATCH_US = (0.0, 20_000.0)
+HALVINGS = 12
+
+
+def run_calibrate(options: argparse.Namespace) -> int:
+    """Measure, write the file that was asked for, print what came out."""
+    if options.json:
+        _check_place(Path(options.json))
+    costs = calibrate(quick=options.quick, say=print, products=options.products)
+    if options.json:
+        with atomic_output(Path(options.json)) as file:
+            file.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
+    for line in _lines(costs):
+        print(line)
+    return EXIT_DONE
+
+
+def _check_place(file: Path) -> None:
+    """Who can't keep what comes out hears so before it is measured, for minutes."""
+    if why := "it is a folder" if file.is_dir() else unwritable(file.parent):
+        raise ConfigurationError(f"--json: {file} can't be written: {why}; give another")
+
+
+def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "float32") -> Coefficients:
+    """Measure this machine.
+
+    Parameters
+    ----------
+    quick : bool
+        In seconds, and less exactly.
+    say : callable
+        Gets a line before each part.
+    products : "float32" or "bfloat16"
+        Of the steps and trainings that are measured; see `pslib.trainer.Trainer`.
+
+    Raises
+    ------
+    UnavailableError
+        When a process of the measurement fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="pslib-calibrate-") as name:
+        folder = Path(name)
+        config = GeneratorConfig(
+            train_rows=16_000 if quick else 300_000,
+            test_rows=1,
+            vocabularies=(KEYS // FIELDS,) * FIELDS,
+            seed=11,
+        )
+        say("making examples")
+        generate(folder / "data", config)
+        schema = generated_schema(config)
+        settings: dict[str, Any] = {
+            "folder": str(folder / "data"),
+            "schema": schema.to_dict(),
+            "seconds": 0.02 if quick else 0.5,
+            "table_rows": 140_000 if quick else 2_000_000,
+            "wire_rows": 12_000 if quick else 1_000_000,
+            "batch_rows": BATCH_ROWS,
+            "products": products,
+        }
+        say("rows, messages, reading, steps")
+        found = _in_trainer(folder, settings | {"part": "all"}, 1)
+        more = _in_trainer(folder, settings | {"part": "threads"}, MORE_THREADS)
+        if found["products"] != products:
+            say(f"this machine has no fast {products}: it multiplies in {found['products']}")
+        costs = _coefficients(found, more, quick)
+        say("two whole runs")
+        seen = []
+        for whole in WHOLE:
+            run = replace(whole, epochs=1 if quick else whole.epochs, products=products)
+            work = run_workload(run, folder / "data", schema)
+            seen.append(_Seen(work, run_rate(run, folder / "data", schema)))
+        return _whole(costs, seen)
+
+
+def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
+    """A run in the planner's words; the distinct keys of its batches are counted."""
+    distinct = distinct_of(data, schema, run.batch_rows)
+    return workload_of(
+        schema, run.batch_rows, run.dim, run.hidden, staleness=run.staleness, distinct=distinct
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was trained, by one server and one trainer, and how fast."""
+
+    work: Workload
+    examples_per_s: float
+
+    def too_slow(self, costs: Coefficients) -> bool:
+        """Whether the simulation with these costs is slower than what was seen."""
+        result = one_machine_rate(self.work, costs, servers=1, trainers=1)
+        return result.examples_per_s < self.examples_per_s
+
+
+def _whole(costs: Coefficients, seen: list[_Seen]) -> Coefficients:
+    """The two coefficients with which the simulation gives the rates of both runs, by halving intervals.
+
+    Small batches tell what a batch costs, large ones what its stages cost each other.
+    """
+    large, small = seen
+
+    def with_both(batch_us: float) -> Coefficients:
+        given = replace(costs, batch_us=batch_us)
+        together = _halved(TOGETHER, lambda value: large.too_slow(replace(given, together=value)))
+        return replace(given, together=together)
+
+    found = with_both(_halved(BATCH_US, lambda value: small.too_slow(with_both(value))))
+    return replace(found, batch_us=_rounded(found.batch_us), together=_rounded(found.together))
+
+
+def _halved(bounds: tuple[float, float], too_large: Callable[[float], bool]) -> float:
+    low, high = bounds
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if too_large(middle) else (middle, high)
+    return (low + high) / 2
+
+
+def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> dict[str, Any]:
+    """Run the script in the trainer of a cluster of its own."""
+    out, given = folder / "found.json", folder / "settings.json"
+    given.write_text(json.dumps(settings | {"out": str(out)}), encoding="utf-8")
+    plan = Plan(
+        config=ClusterConfig(shard_threads=shard_threads),
+        cluster_id=secrets.token_hex(8),
+        trainer_arguments=(str(SCRIPT), str(given)),
+        logs=folder,
+    )
+    with over_tcp():
+        outcome = run_cluster(LocalLauncher(1, hold_port()), plan)
+    end_as_asked(outcome)
+    if outcome.exit_code != EXIT_DONE:
+        raise UnavailableError(f"calibrate: a process failed: {outcome.reason}")
+    return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
+    """Put them together; a further thread's share of a message comes from a server with more of them."""
+    one, products = found.pop("few_keys_server_us"), found.pop("products")
+    thread = max(0.0, (more["few_keys_server_us"] - one) / (MORE_THREADS - 1))
+    plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
+    tables = [{name: _rounded(value) for name, value in one.items()} for one in found["tables"]]
+    about = f"Python {platform.python_version()}" + (", quick: a rough guess" if quick else "")
+    about += "" if products == "float32" else f", matrix products in {products}"
+    return Coefficients.from_dict(
+        plain
+        | {
+            "format": FORMAT,
+            "machine": _machine(),
+            "date": utc_now_text()[:10],
+            "about": about,
+            "cores": cores(),
+            "tables": tables,
+            "thread_job_us": _rounded(thread),
+            "batch_us": 0.0,
+            "together": 1.0,
+        },
+        "calibrate",
+    )
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _machine() -> str:
+    """The processor's name, the number of cores that this process may use, and why if a quota is why."""
+    name = platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name}, {cores()} cores{quota_words()}"
+
+
+def _lines(costs: Coefficients) -> list[str]:
+    plain = asdict(costs)
+    lines = [f"{costs.machine}, {costs.date}, {costs.about}"]
+    lines += [f"{name:24}{plain[name]:>18,.4g}" for name in plain if isinstance(plain[name], float)]
+    lines += [
+        f"{cost.storage:9} {cost.floats:3} floats: pull {cost.pull_us:.4f}, push {cost.push_us:.4f}, "
+        f"insert {cost.insert_us:.4f} us a row"
+        for cost in costs.tables
+    ]
+    return lines

@@ -1,0 +1,269 @@
+"""``pslib forget``: rows of some keys leave a running cluster and the checkpoints that are kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.job.errors import unknown_value
+from launch.supervisor.discovery import find_cluster
+from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
+from pslib.text import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pslib.checkpoint import CheckpointInfo
+    from pslib.schema import Schema
+
+__all__ = ["add_forget", "keys_of_texts", "run_forget"]
+
+
+def add_forget(parser: argparse.ArgumentParser) -> None:
+    """Keys, the table, and where to forget them."""
+    parser.add_argument(
+        "keys", nargs="*", metavar="KEY", help="FIELD=VALUE of the data, or a key itself (123 or 0x7b)"
+    )
+    parser.add_argument("--from", dest="file", metavar="FILE", help="more of them, one a line")
+    parser.add_argument("--table", required=True, metavar="T", help="the table; a model has one, embedding")
+    parser.add_argument(
+        "--cluster", metavar="WHERE", help="a running cluster: its run's folder, or tcp://host:port"
+    )
+    parser.add_argument("--cluster-id", metavar="ID", help="of the cluster at an address")
+    parser.add_argument("--keys", dest="key_file", metavar="FILE", help="an admin's or a trainer's key of it")
+    parser.add_argument(
+        "--checkpoints", action="append", default=[], metavar="DIR", help="a checkpoint, or a folder of some"
+    )
+    parser.add_argument("--config", metavar="CONFIG", help="a job file, for its schema (FIELD=VALUE)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
+
+
+EXIT_LEFT = 1
+ROUNDS = 3
+"""A save that was under way may have put a checkpoint with the old rows there meanwhile."""
+
+
+def run_forget(options: argparse.Namespace) -> int:
+    """Erase, rewrite, look again; 0 when nothing has the keys any more, 1 when a place still may.
+
+    Raises
+    ------
+    ConfigurationError
+        When a key or a place is not clear, or nobody has such a table.
+    """
+    if not (options.cluster or options.checkpoints):
+        raise ConfigurationError("forget where? give --cluster WHERE, --checkpoints DIR, or both")
+    texts = [*options.keys, *_lines_of(options.file)]
+    keys = keys_of_texts(texts, _schema(options) if any("=" in text for text in texts) else None)
+    report: dict[str, Any] = {
+        "keys": int(keys.size),
+        "servers": 0,
+        "logs": 0,
+        "checkpoints": [],
+        "problems": [],
+    }
+    _check_table(options)
+    if options.cluster:
+        _erase_live(options, keys, report)
+    for folder in options.checkpoints:
+        _forget_below(folder, options.table, keys, report)
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join(_lines(report, options)))
+    return EXIT_LEFT if report["problems"] else EXIT_DONE
+
+
+def _lines_of(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: expected a text file with a key a line: {error}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _schema(options: argparse.Namespace) -> Schema:
+    """Schema of the job file, else of the first checkpoint that says one, else of the run that is meant."""
+    from launch.job.job import read_job
+    from pslib.checkpoint import list_checkpoints
+    from pslib.schema import Schema
+
+    if options.config:
+        return read_job(options.config).schema_of_data
+    for folder in options.checkpoints:
+        for one in list_checkpoints(folder):
+            if one.manifest is not None and "schema" in one.manifest.about:
+                return Schema.from_dict(one.manifest.about["schema"])
+    if options.cluster and (job := Path(options.cluster) / "job.yaml").is_file():
+        return read_job(job).schema_of_data
+    raise ConfigurationError(
+        "FIELD=VALUE needs a schema: give --config CONFIG, the folder of a run of a job file as --cluster, "
+        "or --checkpoints with a schema"
+    )
+
+
+def keys_of_texts(texts: Iterable[str], schema: Schema | None) -> NDArray[np.uint64]:
+    """Keys, ascending, of ``FIELD=VALUE`` (of a number also as text: data may hold either) and of numbers.
+
+    Raises
+    ------
+    ConfigurationError
+        With all texts that are neither, one line each.
+    """
+    import numpy as np
+
+    problems: list[str] = []
+    found: set[int] = set()
+    for text in texts:
+        field, equals, value = text.partition("=")
+        made = _keys_of_value(field, value, schema) if equals else _key_itself(text)
+        if isinstance(made, str):
+            problems.append(made)
+        else:
+            found |= made
+    if problems or not found:
+        raise ConfigurationError(*(problems or ["forget what? give FIELD=VALUE, keys, or --from FILE"]))
+    return np.array(sorted(found), np.uint64)
+
+
+def _key_itself(text: str) -> set[int] | str:
+    try:
+        key = int(text, 0)
+    except ValueError:
+        key = -1
+    return {key} if 0 <= key < 1 << 64 else f"{text}: expected FIELD=VALUE, or a key in 0..2^64-1"
+
+
+def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | str:
+    import pyarrow as pa
+
+    from pslib.data.columns import keys_of
+    from pslib.schema import RaggedField, SparseField
+
+    known: list[SparseField | RaggedField] = [] if schema is None else [*schema.sparse, *schema.ragged]
+    fields = {one.name: one for one in known}
+    field = fields.get(name)
+    if field is None:
+        return f"{name}={value}: no such key column; there are {', '.join(fields) or 'none'}"
+    if isinstance(field, SparseField) and (field.take or field.buckets or len(field.columns) > 1):
+        return f"{name}={value}: {name} is made of other values, a row of it is no one's own; give keys"
+    values = [pa.array([value])]
+    if value.removeprefix("-").isdecimal() and -(1 << 63) <= int(value) < 1 << 64:
+        values.append(pa.array([int(value)], pa.uint64() if int(value) >= 1 << 63 else pa.int64()))
+    return {int(keys_of(one, field.salt)[0]) for one in values}
+
+
+def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
+    """Erase rows of a running cluster, and let its logs forget that they were."""
+    from pslib.client.erase_all import erase_everywhere, trim_logs
+    from pslib.clock import SystemClock
+    from pslib.cluster import watch
+
+    watcher, clock = (
+        watch(*find_cluster(options.cluster, options.cluster_id), options.key_file),
+        SystemClock(),
+    )
+    try:
+        about = watcher.status(details=True)
+
+        def servers() -> list[dict[str, Any]]:
+            members = watcher.status(details=True)["members"]
+            return [one for one in members if one["role"] == "server" and one["state"] == "live"]
+
+        def addresses() -> list[str]:
+            return [one["address"] for one in servers()]
+
+        bits = int(about["partition_bits"])
+        report["servers"] = erase_everywhere(watcher.ask, addresses, options.table, keys, bits, clock)
+        if about["durability"] != "memory":
+            left = trim_logs(watcher.ask, servers, clock)
+            report["logs"] = len(servers()) - len(left)
+            report["problems"] += [f"the log of the server at {one} may still hold them" for one in left]
+    finally:
+        watcher.close()
+
+
+def _check_table(options: argparse.Namespace) -> None:
+    """Refuse places where nothing can be found before anything is erased: nobody shall believe that it is."""
+    from pslib.checkpoint import list_checkpoints
+
+    tables: set[str] = set()
+    for folder in options.checkpoints:
+        found = list_checkpoints(folder)
+        if not found:
+            raise ConfigurationError(f"--checkpoints: expected checkpoints in {folder} or below it, got none")
+        tables.update(str(table["name"]) for one in found if one.manifest for table in one.manifest.tables)
+    if tables and options.table not in tables:
+        raise ConfigurationError(unknown_value("--table", options.table, sorted(tables)))
+
+
+def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
+    """Rewrite all checkpoints in a folder and below it, until a look finds none that holds the keys."""
+    from pslib.checkpoint import forget_rows
+    from pslib.storage import shown
+
+    for _round in range(ROUNDS):
+        holding = [one for one in _read_with(folder) if _may_hold(one.path, table, keys, report)]
+        complete = [one for one in holding if one.state == "complete"]
+        for one in complete:
+            gone = forget_rows(one.path, table, keys)
+            report["checkpoints"].append({"path": shown(gone.path), "rows": gone.rows, "files": gone.files})
+        if not complete:
+            break
+    for one in holding:
+        state = "was written meanwhile" if one.state == "complete" else f"is {one.state}"
+        report["problems"].append(
+            f"{shown(one.path)} {state} and holds them: remove it, or forget again when it is complete"
+        )
+
+
+def _read_with(folder: str) -> list[CheckpointInfo]:
+    """Checkpoints in a folder and below it, and what increments among them follow: loads read that, too.
+
+    What is followed comes first: keys that it held are gone before an increment says no more that they left.
+    """
+    from pslib.checkpoint import chain_of, list_checkpoints
+
+    found = {one.path: one for one in list_checkpoints(folder)}
+    for one in list(found.values()):
+        for link in chain_of(one.path) if one.state == "complete" else ():
+            if link.path not in found:
+                found |= {before.path: before for before in list_checkpoints(link.path)}
+    return [found[path] for path in sorted(found)]
+
+
+def _may_hold(path: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> bool:
+    from pslib.checkpoint import held_rows
+
+    try:
+        return held_rows(path, table, keys) > 0
+    except CheckpointError as error:
+        if str(error) not in report["problems"]:
+            report["problems"].append(str(error))
+        return False
+
+
+def _lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    lines = []
+    if options.cluster:
+        logs = (
+            f"; {counted(report['logs'], 'log holds', 'logs hold')} nothing from before"
+            if report["logs"]
+            else ""
+        )
+        erased = counted(report["keys"], "key is erased", "keys are erased")
+        lines.append(f"{erased} on {counted(report['servers'], 'server')}{logs}")
+    lines += [
+        f"{one['path']}: {counted(one['rows'], 'row')} taken out, "
+        f"{counted(one['files'], 'file')} written anew"
+        for one in report["checkpoints"]
+    ]
+    if options.checkpoints and not report["problems"]:
+        lines.append("no file of these checkpoints holds them any more")
+    return lines + [f"problem: {one}" for one in report["problems"]]

@@ -1,0 +1,1 @@
+"""The job file: sections, validation, and what is built from it."""

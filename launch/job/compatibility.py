@@ -1,0 +1,149 @@
+"""Whether a job may go on with a run: what both must say alike, told before the run's folder is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from launch.job.job import Job, read_job
+from launch.job.paths import from_here
+from launch.job.sections import RankingSection
+from launch.job.yaml12 import flow_text, read_yaml
+from pslib.errors import ConfigurationError, DataError
+
+__all__ = ["check_same_training"]
+
+CALLS = (
+    *("epochs", "batch_rows", "seed", "lease_rows", "maintain_every_batches", "stopping"),
+    *("consistency", "ssp_bound", "geo_every_batches", "damping", "schedule"),
+)
+"""Of ``training``: by these a checkpoint, or a journal, knows the calls of a training that are done."""
+
+WORDS_MAX = 60
+"""A value that takes more room is not shown; a schema may have hundreds of columns."""
+
+
+def check_same_training(job: Job, from_logs: bool) -> None:
+    """Hold a job against the effective job file of the run that it is to go on with.
+
+    What may differ is not looked at: how many servers, what travels in which type, and without logs learning
+    rates. Nor is anything where there is no such file, or one of another version: the cluster then says what
+    does not fit.
+
+    Parameters
+    ----------
+    job : Job
+    from_logs : bool
+        Whether it goes on with the run's logs, which know more of it than a checkpoint.
+
+    Raises
+    ------
+    ConfigurationError
+        With what differs, a line each, and how to go on.
+    """
+    effective = Path(job.out) / "job.yaml"
+    try:
+        began = read_job(effective)
+    except ConfigurationError:
+        return
+    found = dict.fromkeys(_differences(began, job, from_logs))
+    if found:
+        *lines, last = found
+        recipe = f"pslib train {quote(from_here(effective))} --resume"
+        raise ConfigurationError(*lines, f"{last}, or {recipe}")
+
+
+def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
+    """What differs, in the order of the job file."""
+    plain, other = (read_yaml(one.to_yaml(), "job.yaml") for one in (began, job))
+    yield from _of_data(began, job)
+    if _shape(began) != _shape(job):
+        columns = ("dense", "sparse", "ragged", "more_labels")
+        schemas = ({name: one["data"]["schema"].get(name) for name in columns} for one in (plain, other))
+        yield from _of_values("data.schema", *schemas)
+        yield from _of_values("model", plain["model"], other["model"])
+    yield from _of_optimizers(plain["optimizers"], other["optimizers"], from_logs)
+    each_epoch = began.data.valid and job.data.valid  # is a call of its own, and others may follow
+    calls = [name for name in CALLS if not (each_epoch and name == "epochs")]
+    training = ({name: one["training"].get(name) for name in calls} for one in (plain, other))
+    yield from _of_values("training", *training)
+    if job.data.valid:
+        rankings = ((one.ranking or RankingSection()).model_dump() for one in (began, job))
+        yield from _of_values("ranking", *rankings)
+    if from_logs and began.cluster.durability != "memory":
+        yield from _of_values("table", plain["table"], other["table"])
+        yield from _of_values("load", plain.get("load"), other.get("load"))
+    if job.training.consistency == "sync":
+        yield from _of_values("cluster.trainers", began.cluster.trainers, job.cluster.trainers)
+
+
+def _of_data(began: Job, job: Job) -> Iterator[str]:
+    """Data may have moved: it is the same by names, sizes and rows, as far as the earlier one is there."""
+    yield from _of_values("data.stream", *(_plain_stream(one) for one in (began, job)))
+    for name in ("valid",) if job.data.stream or began.data.stream else ("train", "valid"):
+        mine, other = getattr(began.data, name), getattr(job.data, name)
+        if mine == other:
+            continue
+        if mine is None or other is None or not _are_same(began, mine, other):
+            yield _line(f"data.{name}", mine, other)
+
+
+def _plain_stream(job: Job) -> dict[str, Any] | None:
+    return None if job.data.stream is None else asdict(job.data.stream)
+
+
+def _are_same(job: Job, mine: list[str], other: list[str]) -> bool:
+    """Whether two lists of paths are the same data; where one can't be opened any more nobody knows."""
+    from pslib.data.dataset import ParquetData
+
+    try:
+        first, second = (ParquetData(paths, job.schema_of_data) for paths in (mine, other))
+    except DataError:
+        return True
+    return first.fingerprint == second.fingerprint
+
+
+def _shape(job: Job) -> Any:
+    """What a checkpoint and a cluster know of a model, but its optimizers."""
+    from pslib.trainer.checkpoints.save_load import description_of
+    from pslib.trainer.pipeline.dense import DenseLayout
+
+    model = job.build_model()
+    table = job.table_of(model)
+    parts = [(part.name, part.dim) for part in table.parts]
+    return description_of(model, table, DenseLayout(model.dense_shapes())), parts
+
+
+def _of_optimizers(began: Mapping[str, Any], came: Mapping[str, Any], from_logs: bool) -> Iterator[str]:
+    """Their kinds; their numbers, too, where servers have them in their logs."""
+    parts = [name for name in began["rows"] if name in came["rows"]]
+    pairs = [(f"rows.{name}", began["rows"][name], came["rows"][name]) for name in parts]
+    for name, mine, other in [*pairs, ("dense", began["dense"], came["dense"])]:
+        if from_logs:
+            yield from _of_values(f"optimizers.{name}", mine, other)
+        else:
+            yield from _of_values(f"optimizers.{name}.name", mine["name"], other["name"])
+
+
+def _of_values(key: str, began: Any, came: Any) -> Iterator[str]:
+    """A line for each setting below ``key`` that differs."""
+    if isinstance(began, Mapping) and isinstance(came, Mapping):
+        for name in dict.fromkeys((*began, *came)):
+            yield from _of_values(f"{key}.{name}", began.get(name), came.get(name))
+    elif began != came:
+        yield _line(key, began, came)
+
+
+def _line(key: str, began: Any, came: Any) -> str:
+    mine, other = _text(began), _text(came)
+    if len(mine) > WORDS_MAX:
+        return f"{key}: the run began with another one than this job's; say that of its job.yaml"
+    said = other if len(other) <= WORDS_MAX else "something else"
+    return f"{key}: the run began with {mine}, this job says {said}; say {mine}"
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else flow_text(value)

@@ -1,0 +1,395 @@
+"""The job file: everything that one run needs, in one YAML file, checked before anything starts.
+
+::
+
+    data:
+      train: data/train.parquet          # a file, a folder, a pattern or a list; relative to this file
+      valid: data/valid.parquet          # optional
+      test: data/test.parquet            # optional
+      schema:
+        label: click
+        dense: [price, {name: shows, log1p: true, fill: 0}]
+        sparse: [user, item]
+        ragged: [{name: history, pooling: mean, vocabulary: item}]
+    model: {name: deepfm, dim: 16, hidden: [400, 400]}
+    optimizers:                          # optional; defaults: the model's own for rows, Adam for dense
+      rows: {name: Adagrad, learning_rate: 0.05}     # or one for each part: rows: {w: {...}, v: {...}}
+      dense: {name: Adam, learning_rate: 0.001}
+    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0, maintain_every_batches: 10000,
+               consistency: async, schedule: {name: Cosine, warmup: 500, batches: 20000}}
+    ranking: {at: [10, 20]}              # optional, for models that rank items: see `launch.job.sections`
+    table:                               # optional: when it does not fit memory
+      storage: bfloat16
+      admission: {name: ByCount, count: 3}
+      eviction: [{name: ByAge, age: 1000000}]
+    cluster: {servers: 2, trainers: 2, shard_threads: 1, server_memory_bytes: 16GB}
+    out: runs/first
+
+Paths may hold ``~`` and ``${VARIABLE}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from launch.job.errors import problem_lines, unknown_value
+from launch.job.model import (
+    build_model,
+    fit_problems,
+    maintenance_problems,
+    model_problems,
+    optimizer_problems,
+    parts_of,
+    policies_of,
+    ranks_items,
+    row_optimizers,
+    table_problems,
+)
+from launch.job.paths import expand, path_problems
+from launch.job.sections import (
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    LoadSection,
+    ModelSection,
+    Name,
+    OptimizersSection,
+    RankingSection,
+    SchemaSection,
+    Section,
+    TableSection,
+    TrainingSection,
+)
+from launch.job.yaml12 import read_yaml, write_yaml
+from pslib.config import ClusterConfig, ClusterSettings, Timing
+from pslib.errors import ConfigurationError
+from pslib.schema import Schema
+from pslib.settings import settings_of
+from pslib.storage import below, parent_and_name
+from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict, rate_problem
+from pslib.table.tables import TableSpec
+from pslib.trainer.evaluation.early_stopping import metric_problem
+from pslib.trainer.settings import TrainerSettings, TrainingSettings, row_rate_problems
+from rec_models import SESSION_MODELS, Model
+
+if TYPE_CHECKING:
+    from pslib.table.optimizers import Optimizer
+    from rec_models import Model
+if TYPE_CHECKING:
+    from launch.job.sections import TrainingSection
+
+__all__ = [
+    "CHECKPOINT",
+    "PREEMPTED",
+    "Job",
+    "LoadSection",
+    "dense_problems",
+    "of_trainer",
+    "preempted_place",
+    "ranking_problems",
+    "read_job",
+    "saved_place",
+    "stopping_problems",
+    "stream_problems",
+    "training_problems",
+]
+
+
+def of_trainer(training: TrainingSection) -> dict[str, Any]:
+    """What of the section `pslib.Trainer` takes, under the same names."""
+    return {name: getattr(training, name) for name in settings_of(TrainingSettings)}
+
+
+def training_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
+    """What the optimizers of dense parameters, and of each part of ``rows``, do not take."""
+    try:
+        settings = TrainerSettings(dense_optimizer=job.dense_optimizer, **of_trainer(job.training))
+    except ConfigurationError as error:
+        return [_with_path(line) for line in error.problems]
+    return [_with_path(line) for line in row_rate_problems(settings, rows)]
+
+
+def _with_path(line: str) -> str:
+    """A trainer's line under the name that the job file has for the setting."""
+    of_dense = line.removeprefix("dense_optimizer")
+    return f"training.{line}" if of_dense == line else f"optimizers.dense{of_dense}"
+
+
+def stopping_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
+    """What is missing for ``stopping``, or does not fit the model and its optimizers."""
+    stopping = job.training.stopping
+    if stopping is None:
+        return []
+    problem = metric_problem(stopping.metric, ranks_items(job.model.name))
+    problems = [f"training.stopping.{problem}"] if problem else []
+    if not job.data.valid:
+        problems.append("training.stopping: expected data to evaluate on after each epoch; give data.valid")
+    if stopping.factor < 1:
+        optimizers = {"dense": job.dense_optimizer, **{f"rows.{part}": one for part, one in rows.items()}}
+        problems += [
+            f"training.stopping.factor: optimizers.{name}: {problem}; set factor to 1"
+            for name, optimizer in optimizers.items()
+            if (problem := rate_problem([optimizer]))
+        ]
+    return problems
+
+
+def stream_problems(job: Job) -> list[str]:
+    """What does not go together with a stream."""
+    data, training = job.data, job.training
+    if data.stream is None:
+        return []
+    problems = []
+    if data.columns.label is None:
+        problems.append(
+            "data.stream: expected a label in data.schema: each window is predicted before it is learnt"
+        )
+    if data.valid:
+        problems.append(
+            "data.valid: expected none with data.stream, each of whose windows is predicted first"
+        )
+    if len(data.train) != 1:
+        problems.append(f"data.stream: expected one folder in data.train, got {len(data.train)} paths")
+    if training.epochs != 1:
+        problems.append(f"training.epochs: expected 1 with data.stream, got {training.epochs}")
+    if training.stopping is not None:
+        problems.append("training.stopping: expected none with data.stream, which has no epochs")
+    return problems
+
+
+def ranking_problems(job: Job) -> list[str]:
+    """What does not fit the kind of model: one that ranks items, or predicts clicks."""
+    name, ranking = job.model.name, job.ranking
+    if not ranks_items(name):
+        found = {
+            "ranking: {} predicts clicks and ranks no items; remove it": ranking is not None,
+            "data.items: {} predicts clicks and ranks no items; remove it": job.data.items is not None,
+        }
+    else:
+        session = name in SESSION_MODELS
+        labelled = session and job.data.columns.label is not None
+        unknown = ranking is not None and ranking.exclude_seen and not (session or ranking.history)
+        found = {
+            "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,
+            "ranking.exclude_seen: expected the column of items before; give ranking.history": unknown,
+        }
+    return [problem.format(name) for problem, is_so in found.items() if is_so]
+
+
+CHECKPOINT = "checkpoint"
+"""Folder of a run's checkpoint below its ``out``."""
+PREEMPTED = "preempted"
+"""The end of the name of the folder for checkpoints that are made when the run is asked to leave."""
+
+
+class Job(Section):
+    """A job file that has been checked; paths are absolute."""
+
+    data: DataSection
+    model: ModelSection
+    optimizers: OptimizersSection = OptimizersSection()
+    training: TrainingSection = TrainingSection()
+    ranking: RankingSection | None = None
+    table: TableSection = TableSection()
+    cluster: ClusterSection = ClusterSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    load: LoadSection | None = None
+    out: Name = "run"
+
+    @property
+    def schema_of_data(self) -> Schema:
+        """The schema as readers and models want it."""
+        return Schema.from_dict(self.data.columns.model_dump())
+
+    def build_model(self) -> Model:
+        """The model that this file asks for."""
+        return build_model(
+            self.model.name,
+            self.schema_of_data,
+            self.model.model_extra or {},
+            self.row_optimizers,
+            self.training.seed,
+        )
+
+    def table_of(self, model: Model) -> TableSpec:
+        """The model's table with this file's policies."""
+        return replace(model.table(), **policies_of(self.table.model_dump()))
+
+    @property
+    def cluster_config(self) -> ClusterConfig:
+        """The cluster as the coordinator wants it."""
+        settings = {name: getattr(self.cluster, name) for name in settings_of(ClusterSettings)}
+        return ClusterConfig(timing=Timing(drain_s=self.cluster.drain_s), **settings)
+
+    @property
+    def dense_optimizer(self) -> Optimizer:
+        """Optimizer of the dense parameters."""
+        return Adam() if self.optimizers.dense is None else optimizer_from_dict(self.optimizers.dense)
+
+    @property
+    def row_optimizers(self) -> dict[str, Optimizer]:
+        """Optimizer of each part that was named; ``"*"`` stands for all parts; empty: the model's own."""
+        return row_optimizers(self.optimizers.rows)
+
+    def to_yaml(self) -> str:
+        """The effective settings, defaults and overrides included; `read_job` reads them back."""
+        plain = self.model_dump(by_alias=True)
+        parts = self.build_model().table().parts
+        own = parts_of(self.model.name)
+        plain["optimizers"] = {
+            "rows": {part.name: part.optimizer.to_dict() for part in parts if part.name in own},
+            "dense": self.dense_optimizer.to_dict(),
+        }
+        for part in parts:
+            plain["model"].pop(f"{part.name}_optimizer", None)
+        return write_yaml(plain)
+
+
+def saved_place(job: Job) -> str:
+    """Where the training is saved."""
+    return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
+
+
+def preempted_place(job: Job) -> str:
+    """Folder of the numbered checkpoints that are made when the run is asked to leave."""
+    place = saved_place(job)
+    if job.checkpoint.keep_last:
+        return place
+    folder, name = parent_and_name(place)
+    return below(folder, f"{name}-{PREEMPTED}")
+
+
+def read_job(
+    path: str | Path, overrides: Sequence[str] = (), changes: Mapping[str, object] | None = None
+) -> Job:
+    """Read and check a job file.
+
+    Parameters
+    ----------
+    path : path
+        The YAML file; relative paths in it are relative to its folder.
+    overrides : sequence of str
+        ``section.key=value`` texts, the value in YAML, as if it stood in the file.
+    changes : mapping of dotted path to value, optional
+        The same for values that are at hand already.
+
+    Raises
+    ------
+    ConfigurationError
+        All that is wrong, one line each.
+    """
+    file = Path(path)
+    raw = read_yaml(_text_of(file), str(file))
+    if not isinstance(raw, dict):
+        came = "nothing" if raw is None else type(raw).__name__
+        raise ConfigurationError(f"{file}: expected a mapping with data, model and out, got {came}")
+    settings = _parsed(overrides) | dict(changes or {})
+    for key, value in settings.items():
+        _put(raw, key, value)
+    return _checked(raw, file.resolve().parent)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{file}: no such file; expected a job file (YAML)") from None
+    except (OSError, UnicodeDecodeError) as error:
+        no_text = "it is not UTF-8 text; of data pslib describe makes a job file"
+        reason = error.strerror if isinstance(error, OSError) else no_text
+        raise ConfigurationError(f"{file}: the job file can't be read: {reason}") from error
+
+
+def _parsed(overrides: Sequence[str]) -> dict[str, object]:
+    problems, settings = [], {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not (equals and all(key.split("."))):
+            problems.append(f"--set {text}: expected section.key=value, for example training.epochs=2")
+            continue
+        try:
+            settings[key] = read_yaml(value, f"--set {key}")
+        except ConfigurationError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigurationError(*problems)
+    return settings
+
+
+def _put(raw: dict[str, Any], key: str, value: object) -> None:
+    *sections, last = key.split(".")
+    place: Any = raw
+    for step in sections:
+        inner = place.get(step)
+        if inner is None:
+            inner = place[step] = {}
+        if not isinstance(inner, dict):
+            raise ConfigurationError(f"--set {key}: {step!r} holds {inner!r}, which has no keys of its own")
+        place = inner
+    place[last] = value
+
+
+def _checked(raw: dict[str, Any], folder: Path) -> Job:
+    raw = {key: value for key, value in raw.items() if value is not None}
+    problems: list[str] = []
+    job = None
+    try:
+        job = Job.model_validate(expand(raw, folder))
+    except ValidationError as error:
+        problems = problem_lines(Job, error)
+    problems += path_problems(raw)
+    bad_optimizers = optimizer_problems(raw.get("optimizers"))
+    problems += bad_optimizers
+    problems += table_problems(raw.get("table"))
+    if job is not None:
+        problems += ranking_problems(job)
+    schema, bad_schema = _schema_of(raw)
+    problems += bad_schema
+    if isinstance(raw.get("model"), dict):
+        rows = {} if bad_optimizers or job is None else job.row_optimizers
+        problems += model_problems(raw["model"], schema, rows)
+    if not problems and job is not None:
+        model = job.build_model()
+        section, table = job.table.model_dump(), model.table()
+        problems += dense_problems(model)
+        optimizers = {part.name: part.optimizer for part in table.parts}
+        problems += training_problems(job, optimizers)
+        problems += fit_problems(table, section)
+        problems += stopping_problems(job, optimizers) + stream_problems(job)
+        problems += _load_problems(job, table)
+        problems += maintenance_problems(section, job.training.maintain_every_batches)
+    if problems or job is None:
+        raise ConfigurationError(*problems)
+    return job
+
+
+def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
+    """The schema, checked even where other sections are wrong; what pydantic says is told elsewhere."""
+    try:
+        columns = SchemaSection.model_validate(raw["data"]["schema"])
+        return Schema.from_dict(columns.model_dump()), []
+    except (ValidationError, KeyError, TypeError):
+        return None, []
+    except ConfigurationError as error:
+        return None, [f"data.schema: {line}" for line in error.problems]
+
+
+def _load_problems(job: Job, table: TableSpec) -> list[str]:
+    """Tables to load that the model does not have."""
+    named = (job.load.tables if job.load else None) or []
+    return [unknown_value("load.tables", name, [table.name]) for name in named if name != table.name]
+
+
+def dense_problems(model: Model) -> list[str]:
+    """What is wrong with the number of dense parameters, wherever they are trained."""
+    from pslib.trainer.pipeline.dense import (
+        DenseLayout,  # needs the client, which checks of other sections do without
+    )
+
+    problem = DenseLayout(model.dense_shapes()).size_problem()
+    return [f"model: {problem}"] if problem else []

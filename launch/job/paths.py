@@ -1,0 +1,114 @@
+"""Paths of a job file: relative to the file, with ``~`` and ``${VARIABLE}``; other file systems by URI."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pslib.storage import is_uri, local_problem
+
+__all__ = ["expand", "from_here", "near", "path_problems"]
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_DATA_KEYS = ("train", "valid", "test", "items")
+_PATH_SECTIONS = ("checkpoint", "load")
+_LOCAL = ("out", "cluster.log")
+NAME_BYTES = 255
+"""Of a file or folder: what Linux and its file systems take."""
+
+
+def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy of the settings with absolute paths; what is no text stays as it is."""
+    expanded = dict(raw)
+    if isinstance(raw.get("data"), dict):
+        data = dict(raw["data"])
+        for key in _DATA_KEYS:
+            if isinstance(data.get(key), list):
+                data[key] = [_absolute(path, folder) for path in data[key]]
+            elif key in data:
+                data[key] = _absolute(data[key], folder)
+        expanded["data"] = data
+    for section in _PATH_SECTIONS:
+        values = raw.get(section)
+        if isinstance(values, dict) and "path" in values:
+            expanded[section] = {**values, "path": _absolute(values["path"], folder)}
+    if isinstance(raw.get("cluster"), dict) and "log" in raw["cluster"]:
+        expanded["cluster"] = {**raw["cluster"], "log": _absolute(raw["cluster"]["log"], folder)}
+    expanded["out"] = _absolute(raw.get("out", "run"), folder)
+    return expanded
+
+
+def _absolute(path: Any, folder: Path) -> Any:
+    if not isinstance(path, str) or not path or is_uri(path):
+        return path
+    text = os.path.expanduser(os.path.expandvars(path))
+    return text if is_uri(text) else os.path.normpath(folder / text)
+
+
+def near(path: str, folder: Path) -> str:
+    """A path as a job file in ``folder`` should name it: relative where both lie below one folder."""
+    if is_uri(path):
+        return path
+    whole, home = Path(path).resolve(), folder.resolve()
+    apart = os.path.commonpath([whole, home]) == whole.anchor
+    return str(whole) if apart else os.path.relpath(whole, home)
+
+
+def from_here(path: Path) -> str:
+    """A path as people may type it where they are: relative where it lies below."""
+    whole, home = path.resolve(), Path.cwd()
+    return str(whole.relative_to(home) if whole.is_relative_to(home) else path)
+
+
+def path_problems(raw: dict[str, Any]) -> list[str]:
+    """What is wrong with paths, one line each.
+
+    Variables that are not set, names that no file system takes, and URIs where folders must be local.
+    """
+    unset = [
+        f"{where}: the environment variable {name} is not set"
+        for where, path in _texts(raw)
+        for name in (match[1] or match[2] for match in _VARIABLE.finditer(path))
+        if name not in os.environ
+    ]
+    local = [(where, path) for where, path in _texts(raw) if where in _LOCAL]
+    far = [local_problem(where, os.path.expandvars(path)) for where, path in local]
+    names = [_name_problem(where, os.path.expandvars(path)) for where, path in _texts(raw)]
+    return unset + [problem for problem in (*names, *far) if problem]
+
+
+def _name_problem(where: str, path: str) -> str | None:
+    if "\0" in path:
+        return f"{where}: expected a path, got one with a zero byte: {path!r}"
+    if is_uri(path) or where.startswith("data."):  # a pattern may be longer than what matches it
+        return None
+    longest = max(path.split("/"), key=_size)
+    size = _size(longest)
+    if size <= NAME_BYTES:
+        return None
+    got = f"one of {size}: {longest[:20]}..."
+    return f"{where}: expected names of up to {NAME_BYTES} bytes, got {got}; shorten it"
+
+
+def _size(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
+
+
+def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    data = raw["data"] if isinstance(raw.get("data"), dict) else {}
+    for key in _DATA_KEYS:
+        paths = data.get(key)
+        for path in paths if isinstance(paths, list) else [paths]:
+            if isinstance(path, str):
+                yield f"data.{key}", path
+    for section in _PATH_SECTIONS:
+        values = raw.get(section)
+        if isinstance(values, dict) and isinstance(values.get("path"), str):
+            yield f"{section}.path", values["path"]
+    if isinstance(raw.get("cluster"), dict) and isinstance(raw["cluster"].get("log"), str):
+        yield "cluster.log", raw["cluster"]["log"]
+    if isinstance(raw.get("out"), str):
+        yield "out", raw["out"]

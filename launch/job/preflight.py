@@ -1,0 +1,396 @@
+"""What is checked before any process starts, so that bad input costs nothing and changes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from launch.job.id_types import kinds_of_load
+from launch.job.job import Job
+from launch.job.model import ranks_items
+from launch.job.sections import RankingSection
+from pslib.errors import CheckpointError, ConfigurationError, DataError
+from pslib.storage import check_local, unwritable
+from rec_models import SESSION_MODELS
+
+if TYPE_CHECKING:
+    from pslib.data.column_types import KeyKinds
+    from pslib.data.dataset import ParquetData
+    from pslib.data.file_watch import StreamSettings
+    from pslib.schema import Schema
+
+__all__ = [
+    "RUN_FILES",
+    "check_content",
+    "check_data",
+    "check_load",
+    "check_log",
+    "check_save",
+    "check_seen",
+    "hold_out",
+    "hold_port",
+    "prepare_out",
+    "schema_asked",
+]
+
+RUN_FILES = (
+    *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
+    *("tensorboard", "checkpoint", "checkpoint-preempted", "best"),
+)
+"""What a run leaves in its folder (patterns), and what ``--overwrite`` removes; anything else is the user's.
+
+All of it goes: ``--resume`` of the new run would begin at a checkpoint that stayed behind.
+"""
+
+
+def check_data(job: Job) -> None:
+    """Open all data of a job: files, columns, types, and the labels of the first rows of each file.
+
+    Raises
+    ------
+    DataError
+        With all problems, one line each.
+    """
+    problems: list[str] = []
+    seen: set[str] = set()
+    key_kinds = kinds_of_load(job)
+    schema = job.schema_of_data
+    asked = schema_asked(job) if job.data.valid or job.data.test else schema
+    if job.data.stream:
+        _check_stream(job.data.train[0], job.data.stream)
+    train = None if job.data.stream else job.data.train  # its files are looked into as they come
+    found = (
+        (train, schema),
+        (job.data.valid, asked),
+        (job.data.test, asked),
+        (job.data.items, _schema_of_items(job)),
+    )
+    for paths, columns in found:
+        for line in _problems_of(columns, paths, key_kinds) if paths else []:
+            if line not in seen:
+                seen.add(line)
+                problems.append(line)
+    if problems:
+        raise DataError(*problems)
+
+
+def _check_stream(folder: str, stream: StreamSettings) -> None:
+    """See whether there is a folder to watch."""
+    from pslib.data.file_watch import Arrivals
+
+    Arrivals(folder, stream)
+
+
+def schema_asked(job: Job) -> Schema:
+    """Of data that is evaluated.
+
+    Raises
+    ------
+    ConfigurationError
+        When nothing says in which of its columns the item stands that is looked for.
+    """
+    if not ranks_items(job.model.name):
+        return job.schema_of_data
+    from pslib.trainer.retrieval.towers import sides_of
+
+    sides, how = sides_of(job.build_model()), job.ranking or RankingSection()
+    return sides.example_schema(how.history, [sides.goal(how.target)])
+
+
+def _schema_of_items(job: Job) -> Schema:
+    """Of items that are ranked; those of sessions stand in sessions."""
+    if not ranks_items(job.model.name) or job.model.name in SESSION_MODELS:
+        return job.schema_of_data
+    from pslib.trainer.retrieval.towers import sides_of
+
+    return sides_of(job.build_model()).item_schema
+
+
+def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[str]:
+    from pslib.data.dataset import ParquetData
+
+    try:
+        data = ParquetData(paths, schema, key_kinds=key_kinds)
+    except DataError as error:
+        return list(error.problems)
+    return _label_problems(data)
+
+
+def _label_problems(data: ParquetData) -> list[str]:
+    """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
+    import pyarrow as pa
+
+    from pslib.data.dataset import open_parquet
+    from pslib.data.parallel_map import about_each
+    from pslib.data.value_checks import LABEL, first_problem
+    from pslib.data.window import unreadable
+
+    names = list(data.schema.labels)
+
+    def first(file: str) -> list[str | None]:
+        try:
+            with open_parquet(file) as opened:
+                table = opened.read_row_group(0, columns=names)
+        except (OSError, pa.ArrowException) as error:
+            return [unreadable(groups[file], names, error)]
+        return [first_problem(table[name].combine_chunks(), LABEL, file, 0, 0, name) for name in names]
+
+    found = data.row_groups if names else ()
+    groups = {group.file: group for group in found if group.rows and not group.row_group}
+    return [problem for some in about_each(list(groups), first) for problem in some if problem]
+
+
+def check_load(job: Job) -> None:
+    """See whether the checkpoint that the training begins with is there, stays there, and is of this model.
+
+    Raises
+    ------
+    CheckpointError
+        When there is none, or `check_content` refuses it.
+    ConfigurationError
+        When it lies in the run's own folder.
+    """
+    from pslib.storage import is_uri
+
+    if job.load is None:
+        return
+    path = job.load.path
+    if not is_uri(path) and Path(path).resolve().is_relative_to(Path(job.out).resolve()):
+        raise ConfigurationError(
+            f"load.path: {path} lies in {job.out}, where this run puts its own files: give another out"
+        )
+    if not is_uri(path) and not Path(path).is_dir():
+        raise CheckpointError(
+            f"load.path: no such folder: {path}; expected a checkpoint, or a folder of them"
+        )
+    check_content(job)
+
+
+def check_content(job: Job) -> None:
+    """See whether the checkpoint that the training begins with is of this model.
+
+    Raises
+    ------
+    CheckpointError
+        When its manifest can't be read, it holds other tables or parameters, or another model has learned
+        them.
+    """
+    from pslib.checkpoint import LoadOptions, check_fits, check_model, newest, read_manifest
+    from pslib.table.tables import DenseSpec
+    from pslib.trainer.checkpoints.save_load import description_of
+    from pslib.trainer.pipeline.dense import DenseLayout
+
+    if job.load is None:
+        return
+    path, tables = job.load.path, job.load.tables
+    place, model = newest(path), job.build_model()
+    table = job.table_of(model)
+    layout, manifest = DenseLayout(model.dense_shapes()), read_manifest(place)
+    dense = DenseSpec(layout.length, job.dense_optimizer)
+    options = LoadOptions(job.load.state, None if tables is None else tuple(tables))
+    check_fits(manifest, place, {table.name: table}, dense, options)
+    if options.all and not job.load.other_model:
+        check_model(manifest, place, description_of(model, table, layout))
+
+
+def check_save(job: Job) -> None:
+    """See whether a checkpoint could be written where the file says: at the end it is too late to hear of it.
+
+    Folders that are made for the trial are gone afterwards.
+
+    Raises
+    ------
+    ConfigurationError
+        When the place can't be made, or no file in it.
+    """
+    from pslib.storage import is_uri
+
+    if not job.checkpoint.path or is_uri(job.checkpoint.path):
+        return
+    _check_folder("checkpoint.path", job.checkpoint.path)
+
+
+def check_log(name: str, folder: str | None, resume: bool) -> None:
+    """See whether logs could be written to a folder of this machine, as `check_save` does.
+
+    Parameters
+    ----------
+    name : str
+        Of the setting, for the message.
+    folder : str or None
+        None: that of the run, which `prepare_out` sees to.
+    resume : bool
+        Whether an earlier run goes on with the logs that it has there.
+
+    Raises
+    ------
+    ConfigurationError
+        When the place can't be made, or no file in it, or another run has left logs there: they are its own.
+    """
+    if not folder:
+        return
+    _check_folder(name, folder)
+    if not resume and (left := _logs_in(Path(folder))):
+        raise ConfigurationError(
+            f"{name}: {folder} holds the logs of an earlier run ({left}): give another folder, remove "
+            "them, or go on with that run by --resume"
+        )
+
+
+def _logs_in(folder: Path) -> str | None:
+    """Of which process there are logs in a folder; one that has only begun has left none."""
+    from pslib.update_log.lock import LOCK, NUMBER
+
+    for one in (folder / "coordinator", *sorted(folder.glob("server-*"))):
+        if one.is_dir() and {file.name for file in one.iterdir()} - {LOCK, NUMBER}:
+            return one.name
+    return None
+
+
+def _check_folder(name: str, folder: str) -> None:
+    if why := unwritable(Path(folder)):
+        raise ConfigurationError(
+            f"{name}: {folder} can't be written to: {why}; give another, or leave it out"
+        )
+
+
+def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
+    """See whether all hosts of a run see the folders into which its processes write.
+
+    Servers write their parts of a checkpoint where they run, and what is not in one folder is none.
+
+    Parameters
+    ----------
+    job : Job
+    not_seeing : callable
+        Names of the hosts on which there is nothing at a path.
+
+    Raises
+    ------
+    ConfigurationError
+        When a host does not see what this machine has put there.
+    """
+    from pslib.storage import is_uri
+
+    for name, folder in (("out", job.out), ("checkpoint.path", job.checkpoint.path)):
+        if not folder or is_uri(folder):
+            continue
+        there = next(one for one in (Path(folder), *Path(folder).parents) if one.is_dir())
+        try:
+            with tempfile.NamedTemporaryFile(dir=there, prefix=".pslib-seen-") as seen:
+                blind = not_seeing(seen.name)
+        except OSError as error:
+            raise ConfigurationError(f"{name}: {there} can't be written to: {error.strerror}") from error
+        if blind:
+            raise ConfigurationError(
+                f"{name}: {folder} is not the same folder on {', '.join(blind)}: all hosts must share it "
+                "(NFS or the like)"
+            )
+
+
+def hold_port(port: int = 0) -> int:
+    """Keep a port of the loopback address for this process's cluster while the process lives; 0 is any.
+
+    A coordinator that was killed comes back where all look for it. In the meantime the kernel would give the
+    port to whoever asks for any free one. It does not while a socket is bound to it; as that one does not
+    listen, and has SO_REUSEADDR, the coordinator still can.
+
+    Raises
+    ------
+    ConfigurationError
+        When somebody listens there.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"--port: can't listen at 127.0.0.1:{port}: {error.strerror}; choose another, or none"
+            ) from error
+        port = held.getsockname()[1]
+        held.detach()  # open until this process ends
+    return port
+
+
+_held: dict[str, int] = {}
+"""Folders of this process's runs, open and locked until it ends, however it ends."""
+
+
+def hold_out(folder: Path, resume: bool) -> None:
+    """Keep others out of a run's folder while this process lives; some file systems have no such locks.
+
+    Raises
+    ------
+    ConfigurationError
+        When a run goes on there.
+    """
+    name = str(folder.resolve())
+    if name in _held:
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        raise ConfigurationError(
+            f"--resume: the run in {folder} goes on: wait for it, or end it first; pslib doctor "
+            f"{quote(str(folder))} tells how it goes"
+            if resume
+            else f"out: a run goes on in {folder}: end it, or give another --out"
+        ) from None
+    except OSError:
+        os.close(opened)
+    else:
+        _held[name] = opened
+
+
+def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
+    """Make the folder of a run.
+
+    Parameters
+    ----------
+    out : path
+    overwrite : bool
+        Whether the files of an earlier run (`RUN_FILES`) may go; other files stay in any case.
+    resume : bool
+        Whether the earlier run goes on: all of it stays.
+
+    Raises
+    ------
+    ConfigurationError
+        When the folder can't be made or written to, or holds an earlier run or one that goes on.
+    """
+    check_local("out", out)
+    folder = Path(out)
+    if resume and not folder.exists():  # which is not made for a slip of the pen
+        raise ConfigurationError(f"--resume: {folder}: no such folder; give --out with that of the run")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # the latter of a zero byte
+        why = "it is a file" if os.path.isfile(folder) else getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
+    if why := unwritable(folder):
+        raise ConfigurationError(f"out: {folder} can't be written to: {why}; give another --out")
+    hold_out(folder, resume)
+    if resume:
+        return folder
+    earlier = [path for name in RUN_FILES for path in sorted(folder.glob(name))]
+    if earlier and not overwrite:
+        raise ConfigurationError(
+            f"out: {folder} holds an earlier run ({earlier[0].name}): give another --out, or --overwrite"
+        )
+    try:
+        for path in earlier:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (folder / "logs").mkdir()
+    except OSError as error:
+        raise ConfigurationError(f"out: {error.filename} can't be replaced: {error.strerror}") from error
+    return folder

@@ -1,0 +1,1 @@
+"""Where processes of a run are started: this machine, hosts over ssh, Slurm nodes."""

@@ -1,0 +1,268 @@
+"""Hosts as places to run: what a hosts file says of them, and a command here for each process there.
+
+A line a host::
+
+    # host            what runs there          how
+    node-a            servers=1 trainers=2     python=/opt/pslib/bin/python
+    me@node-b         trainers=4               dir=/data/job  address=10.0.0.2
+
+``servers`` and ``trainers``: how many; a host with neither gets one of each. ``python``: the interpreter that
+has pslib (default ``python3``); ``dir``: the folder to run in (default: the same as here); ``address``: where
+the other hosts reach it (default: its name). ``~/`` at the beginning of the first two is the home there. The
+coordinator runs on the first host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import socket
+import subprocess
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from launch.job.errors import unknown_key
+from launch.places.local import checkout_path
+from launch.supervisor.process import Command, Task
+from pslib.errors import ConfigurationError, UnavailableError
+from pslib.process.blas import TRAINERS_HERE
+
+__all__ = ["Host", "HostsLauncher", "read_hosts"]
+
+LOOK_S = 30.0
+"""For one look at one host: three times what ssh may take to connect."""
+ASKED_AT_ONCE = 32
+UNSEEN = 3
+"""Exit code of a look that finds nothing: 1 is also what ends srun where it can't run anything."""
+
+PROCESSES_MAX = 4096
+"""Of one kind on one host: more is a typing error."""
+
+_COUNTS = ("servers", "trainers")
+_TEXTS = ("python", "dir", "address")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One line of a hosts file.
+
+    Attributes
+    ----------
+    name : str
+        What the host is called by, ``user@`` included.
+    servers, trainers : int
+        How many processes run there.
+    python, dir : str
+        Interpreter and folder there.
+    address : str
+        Numeric IPv4 address at which the other hosts reach it.
+    """
+
+    name: str
+    servers: int
+    trainers: int
+    python: str
+    dir: str
+    address: str
+
+
+def read_hosts(text: str, source: str, folder: str) -> list[Host]:
+    """Read a hosts file.
+
+    Parameters
+    ----------
+    text : str
+        Its contents.
+    source : str
+        Its name, for messages.
+    folder : str
+        Default of ``dir``.
+
+    Raises
+    ------
+    ConfigurationError
+        With all that is wrong, one line each.
+    """
+    hosts, problems = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        given = dict(word.partition("=")[::2] for word in words[1:])
+        wrong = _problems(given, words[1:])
+        if not wrong:
+            try:
+                hosts.append(_host(words[0], given, folder))
+            except (OSError, UnicodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "no host can be named so"
+                wrong.append(f"{words[0]}: its address is not known here ({why}); add address=IP")
+        problems += [f"{source}:{number}: {problem}" for problem in wrong]
+    if not hosts and not problems:
+        problems.append(f"{source}: expected at least one host, got none")
+    problems = problems or [f"{source}: {problem}" for problem in _together(hosts)]
+    if problems:
+        raise ConfigurationError(*problems)
+    return hosts
+
+
+def _there(path: str) -> str:
+    """A path as a shell of that host reads it: ``~/`` is the home of whoever runs there."""
+    return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
+
+
+def _problems(given: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    problems = [f"{word}: expected key=value" for word in words if "=" not in word]
+    counts = Counter(word.partition("=")[0] for word in words if "=" in word)
+    problems += [f"{key}: expected once, got it {count} times" for key, count in counts.items() if count > 1]
+    problems += [
+        unknown_key(key, (*_COUNTS, *_TEXTS))
+        for key in given
+        if f"{key}={given[key]}" in words and key not in (*_COUNTS, *_TEXTS)
+    ]
+    problems += [
+        f"{key}: expected a whole number from 0 to {PROCESSES_MAX}, got {given[key]!r}"
+        for key in _COUNTS
+        if key in given
+        and not (given[key].isascii() and given[key].isdigit() and int(given[key]) <= PROCESSES_MAX)
+    ]
+    return problems + [f"{key}: expected a text, got none" for key in _TEXTS if given.get(key) == ""]
+
+
+def _host(name: str, given: Mapping[str, str], folder: str) -> Host:
+    default = 0 if any(key in given for key in _COUNTS) else 1
+    return Host(
+        name=name,
+        servers=int(given.get("servers", default)),
+        trainers=int(given.get("trainers", default)),
+        python=given.get("python", "python3"),
+        dir=given.get("dir", folder),
+        address=socket.gethostbyname(given.get("address", name.rpartition("@")[2])),
+    )
+
+
+def _together(hosts: Sequence[Host]) -> list[str]:
+    """What is wrong with the hosts as a whole."""
+    problems = [
+        f"expected at least one of {what}, got none; give a host {what}=1"
+        for what in _COUNTS
+        if not sum(getattr(host, what) for host in hosts)
+    ]
+    if len({host.address for host in hosts}) > 1:
+        problems += [
+            f"{host.name}: the other hosts can't reach its address {host.address}; add address=IP"
+            for host in hosts
+            if ipaddress.ip_address(host.address).is_loopback
+        ]
+    return problems
+
+
+@dataclass(frozen=True)
+class HostsLauncher(ABC):
+    """Runs processes on hosts, each by a command on this machine that stands for it.
+
+    Attributes
+    ----------
+    hosts : sequence of Host
+        Servers and trainers are numbered in this order; the coordinator runs on the first.
+    insecure_network : bool
+        Whether they may listen on addresses that other machines reach without having keys.
+    port : int
+        Port of the coordinator; 0 is any free one.
+    options : str
+        Those of the command line that ask for it.
+    """
+
+    hosts: Sequence[Host]
+    insecure_network: bool = False
+    port: int = 0
+    options: str = ""
+
+    @abstractmethod
+    def over(self, host: Host, script: str) -> Command:
+        """What runs a script of /bin/sh on a host."""
+
+    @abstractmethod
+    def try_it(self, name: str) -> str:
+        """A command by which a person sees what is in the way of running anything on a host."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a worker finds in its environment there."""
+        return {}
+
+    @property
+    def open_addresses(self) -> list[str]:
+        """Those of the hosts that other machines reach."""
+        return sorted(
+            {one.address for one in self.hosts if not ipaddress.ip_address(one.address).is_loopback}
+        )
+
+    def count(self, role: str) -> int:
+        """How many servers or trainers there are."""
+        return sum(getattr(host, f"{role}s") for host in self.hosts)
+
+    def host_of(self, task: Task) -> Host:
+        """Where a task runs."""
+        if task.role == "coordinator":
+            return self.hosts[0]
+        places = [host for host in self.hosts for _ in range(getattr(host, f"{task.role}s"))]
+        return places[task.number]
+
+    def listen(self, task: Task) -> str:
+        """The host's address."""
+        return f"tcp://{self.host_of(task).address}:{self.port if task.role == 'coordinator' else 0}"
+
+    def command(self, task: Task) -> Command:
+        """What stands here for the worker."""
+        host = self.host_of(task)
+        flags = ("--insecure-network",) if self.insecure_network and task.role != "trainer" else ()
+        worker = ("-P", "-m", "launch.worker.main", "--guarded", task.role, *flags, *task.arguments)
+        variables = {TRAINERS_HERE: str(host.trainers), **self.variables, **checkout_path({})}
+        env = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())])
+        words = f"{env} {_there(host.python)} {shlex.join(worker)}"
+        # A shell that stays turns a signal into 128 + n; without it ssh says 255 for every signal.
+        return self.over(host, f"cd {_there(host.dir)} && {words}; exit $?")
+
+    def not_seeing(self, path: str) -> list[str]:
+        """Names of the hosts on which there is nothing at a path.
+
+        Raises
+        ------
+        UnavailableError
+            With their own words, when hosts can't be asked; a line for each.
+        """
+        hosts = {host.name: host for host in self.hosts}
+        look = f"test -e {shlex.quote(path)} || exit {UNSEEN}"
+        with ThreadPoolExecutor(min(len(hosts), ASKED_AT_ONCE)) as pool:
+            looks = [self.over(host, look) for host in hosts.values()]
+            asked = dict(zip(hosts, pool.map(_ask, looks), strict=True))
+        if failed := {name: said for name, (_, said) in asked.items() if said}:
+            lines = (f"{name}: {said}; try {self.try_it(name)}" for name, said in failed.items())
+            raise UnavailableError("\n".join(lines))
+        return [name for name, (sees, _) in asked.items() if not sees]
+
+
+def _ask(command: Command) -> tuple[bool, str]:
+    """Whether a test on a host says yes, and what is in the way of asking."""
+    what = command.arguments[0]
+    try:
+        done = subprocess.run(
+            command.arguments,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LOOK_S,
+            check=False,
+            env=dict(command.environment),
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer over {what} in {LOOK_S:.0f} s"
+    except OSError as error:
+        return False, f"{what} can't be called: {error.strerror}"
+    if done.returncode in (0, UNSEEN):
+        return done.returncode == 0, ""
+    said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return False, f"{what} ended with exit code {done.returncode}: {said}"

@@ -1,0 +1,104 @@
+"""``pslib demo``: data whose best possible AUC is known, and DeepFM on 2 servers and 2 trainers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launch.job.job import read_job
+from launch.job.preflight import RUN_FILES
+from launch.runs.train import run_job
+from launch.job.yaml12 import write_yaml
+from pslib.errors import ConfigurationError
+
+__all__ = ["JOB_FILE", "demo_job", "run_demo"]
+
+JOB_FILE = "demo.yaml"
+
+TRAIN_ROWS = 1_500_000
+"""About half a minute of training on two cores."""
+
+
+def demo_job(data: str, out: str) -> dict[str, Any]:
+    """The job that ``examples/demo.yaml`` holds, for data and output elsewhere."""
+    from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
+
+    schema = generated_schema(GeneratorConfig())
+    return {
+        "data": {
+            "train": f"{data}/train.parquet",
+            "test": f"{data}/test.parquet",
+            "schema": {
+                "label": schema.label,
+                "dense": [{"name": field.name, "log1p": field.log1p} for field in schema.dense],
+                "sparse": [field.name for field in schema.sparse],
+            },
+        },
+        "model": {"name": "deepfm", "dim": 8, "hidden": [128, 64]},
+        "optimizers": {
+            "rows": {"name": "Adagrad", "learning_rate": 0.05, "initial_accumulator": 1e-6},
+            "dense": {"name": "Adam", "learning_rate": 0.001},
+        },
+        "training": {"batch_rows": 1024, "staleness": 2, "epochs": 1, "seed": 1},
+        "cluster": {"servers": 2, "trainers": 2},
+        "out": out,
+    }
+
+
+def run_demo(out: Path, *, progress: bool) -> int:
+    """Generate data below ``out`` where it is absent, write the job file there, and train it.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of the run; an earlier demonstration in it is replaced, its data is kept.
+    progress : bool
+        Whether to show a bar.
+
+    Returns
+    -------
+    int
+        The run's exit code.
+
+    Raises
+    ------
+    ConfigurationError
+        When ``out`` holds a run that is no demonstration, or can't be written to.
+    """
+    from pslib.data.synthetic.generator import FILES, GeneratorConfig, generate
+
+    earlier = [path for name in RUN_FILES for path in sorted(out.glob(name))]
+    if earlier and not (out / JOB_FILE).exists():
+        raise ConfigurationError(
+            f"--out: {out} holds {earlier[0].name}, which no demonstration has made: give another --out"
+        )
+    data = out / "data"
+    if not all((data / name).exists() for name in FILES):
+        print(f"generating data in {data}", file=sys.stderr)
+        config = GeneratorConfig(train_rows=TRAIN_ROWS)
+        for line in generate(data, config, overwrite=True, progress=_bar() if progress else None).lines():
+            print(line, file=sys.stderr)
+    file = out / JOB_FILE
+    try:
+        file.write_text(write_yaml(demo_job("data", ".")), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be written: {error.strerror}") from error
+    print(f"training {file}", file=sys.stderr)
+    return run_job(read_job(file), overwrite=True, progress=progress)
+
+
+def _bar() -> Callable[[int, int], None]:
+    """Show how far the generator is, where somebody watches."""
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(
+                f"\r{done:,} of {total:,} rows",
+                end="\n" if done == total else "",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return show

@@ -1,0 +1,235 @@
+"""``pslib train``: check everything, run the cluster, keep the records, print the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from launch.job.memory_check import check_memory
+from launch.runs.log_options import log_folder
+from launch.places.hosts import HostsLauncher
+from launch.job.job import Job
+from launch.places.keys import keys_of_run
+from launch.places.local import LocalLauncher
+from launch.job.paths import from_here
+from launch.job.preflight import (
+    check_content,
+    check_data,
+    check_load,
+    check_log,
+    check_save,
+    check_seen,
+    hold_out,
+    hold_port,
+    prepare_out,
+)
+from launch.supervisor.run_records import run_recorded, say
+from launch.supervisor.resume import (
+    Identity,
+    check_no_logs,
+    completed,
+    had_logs,
+    identity_of,
+    keep_records,
+    way_on,
+    way_on_when_mended,
+)
+from launch.supervisor.rollback import goes_back, step_back
+from launch.supervisor.run_spec import Launcher, Outcome, Plan
+from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
+from launch.job.compatibility import check_same_training
+from launch.supervisor.summary import best_possible, records_line, summary_lines
+from pslib.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    CheckpointError,
+    ConfigurationError,
+    PreemptedError,
+    UnavailableError,
+)
+from pslib.storage import shown
+from pslib.recorder.event_files import check_event_files
+
+if TYPE_CHECKING:
+    from pslib.transport import Keys
+
+__all__ = ["ENDED_EARLY", "run_job"]
+
+ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
+"""Ends of a run with which nothing is wrong but that it has not come to its own."""
+
+
+def run_job(
+    job: Job,
+    *,
+    overwrite: bool,
+    progress: bool,
+    port: int = 0,
+    keys: str | None = None,
+    resume: bool = False,
+    hosts: HostsLauncher | None = None,
+    tensorboard: bool = False,
+) -> int:
+    """Train, test and save what a job file describes.
+
+    Parameters
+    ----------
+    job : Job
+    overwrite : bool
+        Whether an earlier run in ``job.out`` may be replaced.
+    progress : bool
+        Whether to show a bar.
+    port : int
+        Port of the coordinator; 0 is any free one.
+    keys : str or None
+        Folder of keys to encrypt with; None does not.
+    resume : bool
+        Whether to go on with the run in ``job.out``, from its logs, or without them from its checkpoint.
+    hosts : HostsLauncher or None
+        Where its processes run; None: on this machine.
+    tensorboard : bool
+        Whether to write event files for TensorBoard into ``job.out``.
+
+    Returns
+    -------
+    int
+        The run's exit code.
+
+    Raises
+    ------
+    ConfigurationError
+        When data or the output folder do not allow the run; nothing has been changed then.
+    UnavailableError
+        When a host can't be asked whether it sees the run's folder; nothing has been changed then.
+    """
+    if resume and (line := completed(job)):
+        print(f"pslib: {line}")
+        return EXIT_DONE
+    if tensorboard:
+        check_event_files()
+    launcher, own_keys = _place(job, port, keys, hosts)
+    _check(job, hosts, resume)
+    job, launch = _begun(job, overwrite, resume)
+    out = Path(job.out)
+    effective = out / "job.yaml"
+    effective.write_text(job.to_yaml(), encoding="utf-8")
+    log = launch.log or log_folder(job.cluster_config, job.cluster.log, out)
+    plan = Plan(
+        config=job.cluster_config,
+        cluster_id=launch.cluster_id,
+        launch=launch,
+        trainer_arguments=("--job", str(effective)),
+        logs=out / "logs",
+        keys=own_keys,
+        saves=log is None,
+        log=log,
+    )
+    best = best_possible(job)
+    facts = {
+        "job": job.model.name,
+        "model": job.model.name,
+        "seed": job.training.seed,
+        "best_possible_auc": best["auc"] if best else None,
+    }
+    tried = 0
+    while True:
+        outcome, summary = run_recorded(
+            launcher, plan, out, progress=progress, facts=facts, tensorboard=tensorboard
+        )
+        if not goes_back(outcome, job, tried):
+            break
+        where = shown(outcome.status.get("saved") or "") or "the beginning: there is no checkpoint"
+        say(f"all processes begin again at {where} ({tried + 1} of {job.cluster.restarts})")
+        job, plan = step_back(outcome, job, plan, out, tried)
+        tried += 1
+    if outcome.exit_code == EXIT_DONE:
+        for line in summary_lines(summary, out, best):
+            print(line)
+        if job.checkpoint.path:
+            print(f"checkpoint    {shown(job.checkpoint.path)}")
+    else:
+        _tell_end(job, plan, effective, outcome, _again(keys, hosts, tensorboard))
+    return outcome.exit_code
+
+
+def _place(
+    job: Job, port: int, keys: str | None, hosts: HostsLauncher | None
+) -> tuple[Launcher, Mapping[str, Keys] | None]:
+    """Where the processes run, and the keys that they need there."""
+    if hosts:
+        return hosts, keys_of_run(keys, hosts.open_addresses, hosts.insecure_network)
+    return LocalLauncher(job.cluster.trainers, hold_port(port)), keys_of_run(keys, (), insecure=False)
+
+
+def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
+    """All that is looked at before anything is changed; a run that goes on begins where it was."""
+    check_data(job)
+    if not resume:
+        check_load(job)
+    check_save(job)
+    if hosts:
+        check_seen(job, hosts.not_seeing)
+    else:  # on other hosts it is theirs
+        cluster = job.cluster
+        check_memory(job.build_model(), job.dense_optimizer, cluster.trainers, cluster.servers)
+        check_log("cluster.log", job.cluster.log, resume)
+
+
+def _again(keys: str | None, hosts: HostsLauncher | None, tensorboard: bool) -> str:
+    """The options that a run needs again when it goes on."""
+    again = (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
+    return again + (" --tensorboard" if tensorboard else "")
+
+
+def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: str) -> None:
+    """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
+    if records := records_line(effective.parent):
+        say(f"its records: {records}")
+    code, begun = outcome.exit_code, int(outcome.status.get("job", 0)) > 0
+    by_data = code == ConfigurationError.exit_code and (begun or _has_saved(job))
+    if code not in ENDED_EARLY and not by_data:
+        return
+    file = quote(from_here(effective))
+    if by_data:
+        line = way_on_when_mended(job, plan.log, file, again)
+    else:
+        line = way_on(job, plan.log, f"pslib train {file} --resume{again}", no_room=outcome.final)
+    if line or code == PreemptedError.exit_code:
+        say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
+    elif by_data:
+        say(f"nothing was saved of what was trained: begin anew with --overwrite; {what_saves(job)}")
+
+
+def _has_saved(job: Job) -> bool:
+    """Whether this run has left a checkpoint: its last status may be a second old, and of before all work."""
+    with suppress(CheckpointError):
+        return from_checkpoint(job).load is not None
+    return False
+
+
+def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
+    """The job and who runs it, with its folder made: both are of the run that goes on, where it has logs.
+
+    Without logs the job begins at the run's checkpoint, as another run beside the records of that one, which
+    may have logs from then on.
+    """
+    from_logs = resume and job.cluster_config.durability != "memory" and had_logs(Path(job.out))
+    from_saved = resume and not from_logs
+    if resume and Path(job.out).is_dir():
+        hold_out(Path(job.out), resume)
+    if from_saved:
+        check_no_logs(Path(job.out))
+    if resume:
+        check_same_training(job, from_logs)
+    if from_saved:
+        job = from_checkpoint(job)
+        check_content(job)
+    out = prepare_out(job.out, overwrite, resume)
+    if from_saved:
+        keep_records(out)
+    elif not resume:
+        note_earlier(job, out)
+    return job, identity_of(out, job.cluster_config, from_logs)

@@ -1,0 +1,323 @@
+"""``pslib verify``: whether the cluster trains what one batch after the other trains.
+
+The same data is trained by the sequential reference (one server, one trainer, staleness 0: every batch sees
+all before it) and by the cluster of the job file, async and sync. Compared are the models, on the test
+examples one by one, and the books: pushes that servers have applied against those that had to be.
+"""
+
+from __future__ import annotations
+import argparse
+import json
+import math
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from launch.runs.log_options import log_folder
+from launch.job.job import Job, read_job, saved_place
+from launch.places.local import LocalLauncher
+from launch.job.model import ranks_items
+from launch.job.preflight import check_data, hold_port, prepare_out
+from launch.supervisor.run_spec import Outcome, Plan
+from launch.supervisor.supervisor import end_as_asked, run_cluster
+from launch.worker.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster
+from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.storage import check_local
+from pslib.text import counted
+if TYPE_CHECKING:
+    from pslib.metrics.paired import Difference
+
+__all__ = ["Verified", "add_verify", "kill_problem", "plain_modes", "run_verify", "sync_survives", "verdict_of"]
+
+
+TOLERANCE = 0.002
+"""Of AUC and of log loss: what two seeds of one training differ by is of that size."""
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``pslib verify`` beside those of every job."""
+    parser.add_argument("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
+    parser.add_argument("--kill", choices=("server", "trainer", "coordinator"), help="kill -9 one on the way")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="train N times (default 1)")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        metavar="X",
+        help=f"default {TOLERANCE}; see docs/guide/train.md",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder of all runs (default: the file's, and -verify)")
+    parser.add_argument("--overwrite", action="store_true", help="replace earlier runs in that folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
+
+
+EXIT_DIFFERS = 1
+KILL_AT = 0.3
+"""Of the examples: late enough that there is something to lose."""
+SEQUENTIAL: dict[str, object] = {
+    "training.consistency": "async",
+    "training.staleness": 0,
+    "training.warmup_batches": 0,
+    "training.cache": {"age_batches": 0},
+    "training.wire": {},
+    "training.products": "float32",
+    "cluster.servers": 1,
+    "cluster.trainers": 1,
+}
+APART: dict[str, object] = {"checkpoint.path": None, "cluster.log": None, "training.stopping": None}
+"""What the job saves and logs elsewhere is not touched, and all ways train the same epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One way of training against the reference, over all seeds.
+
+    Attributes
+    ----------
+    mode : str
+        "async", "sync", "ssp" or "geo".
+    auc, logloss : Difference
+        The cluster's less the reference's.
+    pushes_due, pushes_sent, pushes_applied : int
+        Batches of the training; what trainers report; what servers report.
+    killed : int
+        Processes that were killed on the way.
+    step_batches : int
+        Batches of one step of the parameters: with sync one of each trainer.
+    """
+
+    mode: str
+    auc: Difference
+    logloss: Difference
+    pushes_due: int
+    pushes_sent: int
+    pushes_applied: int
+    killed: int = 0
+    step_batches: int = 1
+
+    @property
+    def balances(self) -> bool:
+        """Whether each push counts once.
+
+        Of a trainer that was killed nobody knows how much it had sent, and its heir sends some again.
+        """
+        exact = self.pushes_applied == self.pushes_due
+        return exact and (self.killed > 0 or self.pushes_sent == self.pushes_due)
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Train all ways, compare, tell; 0 when nothing differs by more than the tolerance, else 1.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is nothing to test on, or the process to kill would end the run.
+    """
+    changes = {f"cluster.{n}": getattr(options, n) for n in ("servers", "trainers") if getattr(options, n)}
+
+    check_local("out", options.out)
+    job = read_job(options.config, options.overrides, changes)
+    anew: dict[str, object] = {"load.resume": False} if job.load else {}
+
+    def job_of(**more: object) -> Job:
+        return read_job(options.config, options.overrides, changes | APART | anew | more)
+
+    if not job.data.test:
+        raise ConfigurationError("nothing to compare on: the job file needs data.test")
+    if job.data.stream:
+        raise ConfigurationError(
+            "data.stream: verify trains the same files several times, a stream takes each once: add "
+            "--set data.stream=null"
+        )
+    if ranks_items(job.model.name):
+        raise ConfigurationError(f"verify compares predictions of clicks, and {job.model.name} ranks items")
+    if problem := kill_problem(options.kill, job):
+        raise ConfigurationError(problem)
+    _check_numbers(options)
+    check_data(job)
+    out = Path(options.out or f"{job.out}-verify").resolve()
+    verified = list(_verify(job, job_of, out, options))
+    words, code = verdict_of(verified, options.tolerance)
+    if options.json:
+        plain = [asdict(one) | {"balances": one.balances} for one in verified]
+        print(json.dumps({"ok": code == EXIT_DONE, "verdict": words, "runs": plain}, indent=2))
+    else:
+        print("\n".join([*map(_line_of, verified), words]))
+    return code
+
+
+def kill_problem(kill: str | None, job: Job) -> str | None:
+    """Why this process can't be killed in a run of this job without ending it; None: it can."""
+    if kill in ("server", "coordinator") and job.cluster_config.durability == "memory":
+        return f"--kill {kill}: the run would end with it; set cluster.durability to log or disk"
+    if kill == "trainer" and job.cluster.trainers < 2 and not job.cluster.restarts:
+        more = "set cluster.restarts to 1 or more, or cluster.trainers to 2 or more"
+        return f"--kill trainer: the run would end with it; {more}"
+    return None
+
+
+def _modes(job: Job, kill: str | None) -> list[str]:
+    """Ways of training to compare: async and sync, and the job's own."""
+    modes = dict.fromkeys(("async", "sync", job.training.consistency))
+    return [mode for mode in modes if mode != "sync" or sync_survives(job, kill)]
+
+
+def sync_survives(job: Job, kill: str | None) -> bool:
+    """Whether a run with sync goes on: each of its steps needs every trainer, or its successor."""
+    return kill != "trainer" or job.cluster.restarts > 0
+
+
+def plain_modes() -> dict[str, object]:
+    """What a job has that says nothing of how its trainers keep together."""
+    from pslib.trainer.settings import OF_CONSISTENCY, TrainingSettings
+
+    return {f"training.{name}": getattr(TrainingSettings, name) for name in OF_CONSISTENCY}
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    if not 0 <= options.tolerance < math.inf:
+        raise ConfigurationError(f"--tolerance: expected 0 or more, got {options.tolerance:g}")
+    if options.seeds < 1:
+        raise ConfigurationError(f"--seeds: expected at least 1, got {options.seeds}")
+
+
+def _verify(
+    job: Job, job_of: Callable[..., Job], out: Path, options: argparse.Namespace
+) -> Iterator[Verified]:
+    from pslib.metrics.paired import paired_difference
+
+    seeds = range(job.training.seed, job.training.seed + options.seeds)
+    references, due, labels = [], 0, None
+    for seed in seeds:
+        place = prepare_out(out / f"seed-{seed}" / "reference", options.overwrite)
+        _told(options, f"seed {seed}: reference")
+        sequential = job_of(**SEQUENTIAL, **plain_modes(), **{"training.seed": seed, "out": str(place)})
+        due += _train_reference(sequential, place / "predictions")
+        labels, scores = _scores(place / "predictions")
+        references.append(scores)
+    assert labels is not None
+    if not sync_survives(job, options.kill):
+        _told(options, "sync is left out: without cluster.restarts it ends with the trainer that is killed")
+    for mode in _modes(job, options.kill):
+        pairs, ledger = [], []
+        for seed, reference in zip(seeds, references, strict=True):
+            place = prepare_out(out / f"seed-{seed}" / mode, options.overwrite)
+            _told(options, f"seed {seed}: {mode}")
+            more: dict[str, object] = {"training.consistency": mode, "training.seed": seed, "out": str(place)}
+            if mode == "sync":
+                more["training.cache"] = {"age_batches": 0}
+            if mode != job.training.consistency:
+                more |= plain_modes()
+            ledger.append(_train_cluster(job_of(**more), place, options.kill))
+            pairs.append((reference, _scores(place / "predictions")[1]))
+        auc, logloss = paired_difference(labels, pairs)
+        sent, applied = (sum(book[at] for book in ledger) for at in (0, 1))
+        step_batches = job.cluster.trainers if mode == "sync" else 1
+        yield Verified(mode, auc, logloss, due, sent, applied, sum(book[2] for book in ledger), step_batches)
+
+
+def _told(options: argparse.Namespace, line: str) -> None:
+    if not options.json:
+        print(line, flush=True)
+
+
+def _train_reference(job: Job, predictions: Path) -> int:
+    """Train one batch after the other in this process, and write predictions; how many pushes that were."""
+    assert job.data.test is not None
+    with own_cluster(servers=1) as cluster:
+        trainer = make_trainer(job, cluster)
+        begin_with(job, trainer)
+        trainer.fit(job.data.train, epochs=job.training.epochs)
+        trainer.evaluate(job.data.test, predictions=predictions)
+        return int(cluster.client.stats()["pushes_applied"])
+
+
+def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int]:
+    """Train with processes, and write predictions; pushes sent and applied, and how many were killed.
+
+    Raises
+    ------
+    ConfigurationError
+        When the run has failed: there is nothing to compare.
+    """
+    effective = out / "job.yaml"
+    effective.write_text(job.to_yaml(), encoding="utf-8")
+    arguments = ("--job", str(effective))
+    config = job.cluster_config
+    logs = log_folder(config, None, out)
+    plan = Plan(config, secrets.token_hex(8), arguments, out / "logs", log=logs)
+    killer = _Killer(kill, out / "logs")
+    outcome: Outcome = run_cluster(
+        LocalLauncher(job.cluster.trainers, hold_port()), plan, observe=killer.observe
+    )
+    end_as_asked(outcome)
+    if outcome.exit_code != EXIT_DONE:
+        why = outcome.reason or f"exit code {outcome.exit_code}"
+        raise ConfigurationError(f"verify: the run in {out} has failed: {why}")
+    evaluate_checkpoint(job, saved_place(job), None, str(out / "predictions"))
+    return int(outcome.status["pushes_sent"]), int(outcome.status["pushes_applied"]), killer.killed
+
+
+class _Killer:
+    """Kills the last process of a role once, when some of the training is done."""
+
+    def __init__(self, role: str | None, logs: Path) -> None:
+        self._role, self._logs = role, logs
+        self.killed = 0
+
+    def observe(self, status: dict[str, Any]) -> None:
+        """Look at the status of the run; kill if it is time."""
+        due = status["examples"] > KILL_AT * status["examples_total"] > 0
+        if self._role is None or self.killed or not due:
+            return
+        log = sorted(self._logs.glob(f"{self._role}*.log"))[-1]
+        pid = int(log.read_text(encoding="utf-8").partition("pslib-started ")[2].split()[0])
+        os.kill(pid, signal.SIGKILL)
+        self.killed += 1
+
+
+def _scores(folder: Path) -> tuple[Any, Any]:
+    """Labels and predictions of an evaluation, in the order of the data."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))])
+    return table.column("label").to_numpy(), table.column("prediction").to_numpy()
+
+
+def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int]:
+    """One line, and the exit code: 1 when a whole interval is worse than the tolerance, or books differ."""
+    problems = []
+    for one in verified:
+        if not one.balances:
+            problems.append(
+                f"{one.mode} applied {one.pushes_applied:,} of {counted(one.pushes_due, 'push', 'pushes')}, "
+                f"{one.pushes_sent:,} sent"
+            )
+        if one.auc.high < -tolerance:
+            problems.append(f"{one.mode} has {one.auc.value:+.5f} AUC, at most {one.auc.high:+.5f}")
+        if one.logloss.low > tolerance:
+            least = f"at least {one.logloss.low:+.5f}"
+            problems.append(f"{one.mode} has {one.logloss.value:+.5f} log loss, {least}")
+    if problems:
+        return f"verify: DIFFERS: {'; '.join(problems)}", EXIT_DIFFERS
+    modes = " and ".join(one.mode for one in verified)
+    train = "trains" if len(verified) == 1 else "train"
+    return f"verify: ok: {modes} {train} what one after the other does; each push counts once", EXIT_DONE
+
+
+def _line_of(one: Verified) -> str:
+    killed = f", {one.killed} killed" if one.killed else ""
+    if one.step_batches > 1:  # which is why it differs from the reference more than chance lets it
+        killed += f"; {one.step_batches} batches a step, the reference has 1"
+    return (
+        f"{one.mode:<6} AUC {_told_difference(one.auc)}, log loss {_told_difference(one.logloss)}; pushes: "
+        f"{one.pushes_due:,} due, {one.pushes_sent:,} sent, {one.pushes_applied:,} applied{killed}"
+    )
+
+
+def _told_difference(difference: Difference) -> str:
+    return f"{difference.value:+.5f} [{difference.low:+.5f}, {difference.high:+.5f}]"

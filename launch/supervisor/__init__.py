@@ -1,0 +1,1 @@
+"""Process control of a run: spawn, watch, restart, stop, resume."""

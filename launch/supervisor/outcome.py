@@ -1,0 +1,86 @@
+"""When a run is over, from how each of its processes has ended: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launch.supervisor.process import Task
+from launch.supervisor.restarts import is_mishap
+from pslib.errors import EXIT_DONE, EXIT_SIGNALS, PreemptedError, UnavailableError
+
+__all__ = ["ALL_LOST", "Verdict", "is_hopeless", "is_own", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a run is over: its exit code, whose end made it so, and the reason where no process has told it."""
+
+    exit_code: int
+    culprit: Task | None = None
+    reason: str | None = None
+
+
+ALL_LOST = Verdict(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
+"""They have ended with 0, nobody starts them again, and none has left."""
+
+
+def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
+    """Whether the run is over, from how each process has ended (None: it runs).
+
+    A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
+    script may go on for a while after it has left the cluster. A trainer may die while others live; when all
+    have ended, at least one of them well, servers and coordinator get time to leave in order. Servers that
+    give up after a trainer has failed with an error of its own only follow it: that error is the run's. So do
+    those of a run that can't go on without a trainer that was asked to leave, once all trainers have ended.
+
+    A trainer that ends with an error which it would only have again takes the run with it: what others go on
+    with is not what was asked for, and data that a script has divided among its trainers would be left out.
+    """
+    trainers = [code for task, code in exits.items() if task.role == "trainer"]
+    others = _ends_of_others(exits)
+    over = bool(trainers) and None not in trainers
+    failed, left = over and EXIT_DONE not in trainers, PreemptedError.exit_code
+    own_error = next((code for code in trainers if is_own(code)), None)
+    if failed and left in trainers:  # whoever was asked to leave is why the others could not go on
+        own_error = left
+    for task, code in others.items():
+        if code == UnavailableError.exit_code and own_error is not None:
+            return Verdict(own_error)
+        if code not in (None, EXIT_DONE):
+            return Verdict(_own_code(code), task)
+    for code in trainers:
+        if is_hopeless(code):
+            return Verdict(_own_code(code))
+    if failed:
+        return Verdict(left if left in trainers else next(map(_own_code, trainers)))
+    return Verdict(EXIT_DONE) if over and None not in others.values() else None
+
+
+def _ends_of_others(exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
+    """How servers and coordinator have ended.
+
+    A server that was asked to leave has left in order where the coordinator has: all work was done.
+    """
+    others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    if any(task.role == "coordinator" and code == EXIT_DONE for task, code in others.items()):
+        return {
+            task: EXIT_DONE if code == PreemptedError.exit_code else code for task, code in others.items()
+        }
+    return others
+
+
+def is_own(code: int | None) -> bool:
+    """Whether a trainer has ended with its own error: not killed, left alone or asked to leave."""
+    others = (UnavailableError.exit_code, PreemptedError.exit_code)
+    return code is not None and EXIT_DONE < code < EXIT_SIGNALS and code not in others
+
+
+def is_hopeless(code: int | None) -> bool:
+    """Whether a trainer has ended with an error of its own that a new start would not mend."""
+    return is_own(code) and code is not None and not is_mishap(code)
+
+
+def _own_code(code: int | None) -> int:
+    """The exit code of a process that failed as the run's: one killed by a signal is a peer that is gone."""
+    return code if code is not None and 0 < code < EXIT_SIGNALS else UnavailableError.exit_code

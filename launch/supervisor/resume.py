@@ -1,0 +1,258 @@
+"""A run that is started again in its folder, from the logs that its processes have left."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from launch.job.job import Job, saved_place
+from launch.job.paths import from_here
+from launch.job.yaml12 import read_yaml
+from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of
+from pslib.config import ClusterConfig
+from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
+from pslib.storage import shown
+from pslib.text import counted
+
+__all__ = [
+    "Identity",
+    "check_no_logs",
+    "completed",
+    "had_logs",
+    "identity_of",
+    "keep_records",
+    "way_on",
+    "way_on_when_mended",
+]
+
+GENERATIONS = 1 << 16
+"""Of one launch: who is started again by it is still older than anybody of the next launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the processes of a launch are.
+
+    Attributes
+    ----------
+    cluster_id : str
+    launch : int
+        How often this cluster has been launched before.
+    log : str or None
+        Where the logs of the launch before are.
+    """
+
+    cluster_id: str
+    launch: int = 0
+    log: str | None = None
+
+    @property
+    def generation(self) -> int:
+        """Of all its processes at first."""
+        return self.launch * GENERATIONS
+
+
+def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identity:
+    """A new identity, or with ``resume`` the next one of the run in this folder.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is no run in the folder, nothing of it is left, or it began with other numbers than
+        ``config`` has, by which its rows lie in its logs.
+    """
+    if not resume:
+        return Identity(secrets.token_hex(8))
+    if out is None:
+        raise ConfigurationError("--resume: which run? give --out with its folder")
+    if config.durability == "memory":
+        raise ConfigurationError(
+            f"--resume: this run has logs, {log}: add --durability log"
+            if (log := logs_of(out))
+            else "--resume needs logs (durability log or disk); a script loads its checkpoint itself"
+        )
+    if not had_logs(out):
+        raise ConfigurationError(
+            f"--resume: the run in {out} had no logs to go on with (durability memory): a script loads its "
+            "checkpoint itself, in a run of its own: give another --out, or --overwrite"
+        )
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
+        launch, log = int(note.get("launch", 0)), note.get("log")
+        identity = Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
+        if problems := _other_numbers(note, config, identity.log, out):
+            raise ConfigurationError(*problems)
+        keep_records(out, launch)
+        return identity
+    raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+
+
+def had_logs(out: Path) -> bool:
+    """Whether a run goes on with logs, wherever they are; one of which nobody knows better is said to."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
+        return note["log"] is not None
+    return True
+
+
+def check_no_logs(out: Path) -> None:
+    """Refuse to begin at a checkpoint where a run has logs: they know all that was acknowledged since.
+
+    Raises
+    ------
+    ConfigurationError
+        When there are logs.
+    """
+    if log := logs_of(out):
+        durability = _began_with(out).get("cluster", {}).get("durability", "log")
+        recipe = f"pslib train {quote(from_here(out / 'job.yaml'))} --resume"
+        raise ConfigurationError(
+            f"--resume: this run has logs, {log}: add --set cluster.durability={durability}, or {recipe}"
+        )
+
+
+def _began_with(out: Path) -> dict[str, Any]:
+    """The effective settings of a run, as they stand in its folder; none where nobody can read them."""
+    with suppress(OSError, ValueError, ConfigurationError):
+        plain = read_yaml((out / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
+        return plain if isinstance(plain, dict) else {}
+    return {}
+
+
+def _other_numbers(note: Mapping[str, Any], config: ClusterConfig, log: str | None, out: Path) -> list[str]:
+    """How the numbers by which rows lie differ from those that a run began with, a line each.
+
+    The journal tells who has joined, and the numbers then say what each of them owns; from its first image
+    on it tells that itself, so that other servers may go on, as many as ``pslib scale`` has made them.
+    """
+    from pslib.update_log.coordinator_log import has_beginning
+
+    if log is None or not has_beginning(f"{log}/coordinator"):
+        return []
+    problems = []
+    for name in BEGAN_WITH:
+        began, came = note.get(name), getattr(config, name)
+        if not isinstance(began, int) or began == came:
+            continue
+        line = f"cluster.{name}: this run began with {began}, got {came}: resume with {began}"
+        if name == "servers":
+            how = "grow" if came > began else "shrink"
+            line += f", then {how} it: pslib scale {quote(str(out))} --servers {came}"
+        problems.append(line)
+    return problems
+
+
+def keep_records(out: Path, first: int = 0) -> None:
+    """Let ``metrics.jsonl`` of what ran before stay as ``metrics-N.jsonl``: the first free N from ``first``.
+
+    Who begins again begins that file anew. Launches, rollbacks and resumptions from a checkpoint each count
+    for themselves, so that the number that one of them would take may be another's.
+    """
+    free = next(n for n in itertools.count(first) if not (out / f"metrics-{n}.jsonl").exists())
+    with suppress(OSError):
+        (out / "metrics.jsonl").rename(out / f"metrics-{free}.jsonl")
+
+
+def completed(job: Job) -> str | None:
+    """A line about a run that has trained all that its job asks for; None where it can go on.
+
+    A stream is never complete: files may have come since.
+
+    Raises
+    ------
+    ConfigurationError
+        When more epochs are asked for than the finished run has trained.
+    """
+    ended = ended_run(job.out)
+    if ended is None or ended.exit_code != EXIT_DONE or job.data.stream:
+        return None
+    place, epochs = saved_place(job), _epochs_in(job) or ended.epochs
+    further = f"pslib train CONFIG --set load.path={shown(place)} --set training.epochs=N --out ANOTHER"
+    line = (
+        f"{job.out} is complete: {counted(epochs, 'epoch')}, ended at {ended.ended_utc}; its checkpoint is "
+        f"{shown(place)}; to train N epochs more: {further}"
+    )
+    if job.training.epochs > (_planned_in(Path(job.out)) or epochs) and job.training.stopping is None:
+        raise ConfigurationError(f"--resume: expected at most the epochs that were planned; {line}")
+    return line
+
+
+def _planned_in(out: Path) -> int:
+    """How many epochs a run was to add to those that it began with; 0: nobody knows."""
+    with suppress(ValueError, KeyError, TypeError):
+        return int(_began_with(out)["training"]["epochs"])
+    return 0
+
+
+def _epochs_in(job: Job) -> int:
+    """How many epochs the last checkpoint of a run has behind it; 0 where nobody knows."""
+    from pslib.checkpoint import newest, read_manifest
+
+    try:
+        return int(read_manifest(newest(saved_place(job))).about.get("epochs", 0))
+    except CheckpointError:
+        return 0
+
+
+def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) -> str | None:
+    """What is left of a run that ended before it was done, and how to go on with it; None: nothing is left.
+
+    Parameters
+    ----------
+    job : Job
+    log : str or None
+        Folder of its logs.
+    command : str
+        What goes on with it.
+    no_room : bool
+        Whether it lacked room, in memory or on a disk, and would only end so again.
+    """
+    go_on = "go on, when there is room, with" if no_room else "go on with"
+    if log is not None:
+        return f"all that was acknowledged is in its logs, {log}; {go_on}: {command}"
+    try:
+        place = from_checkpoint(job).load
+    except CheckpointError:
+        return None
+    assert place is not None
+    return f"the checkpoint is {shown(place.path)}; {go_on}: {command}"
+
+
+def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) -> str | None:
+    """The same of a run that its data has ended: how to go on when the data is mended.
+
+    A fit that was under way, and calls that logs know, go on with the same data alone, by its size.
+
+    Parameters
+    ----------
+    job : Job
+    log : str or None
+        Folder of its logs.
+    effective : str
+        Its job file, as in a command.
+    again : str
+        Options that it needs again.
+    """
+    from pslib.checkpoint import read_manifest
+
+    try:
+        load = from_checkpoint(job).load
+    except CheckpointError:
+        return way_on(job, log, f"pslib train {effective} --resume{again}")
+    assert load is not None
+    place = shown(load.path)
+    within = "leases" in read_manifest(load.path).cut.get("table", {})
+    if not (within or log):
+        return f"the checkpoint is {place}; go on with: pslib train {effective} --resume{again}"
+    anew = " --set load.resume=false" if within else ""
+    return (
+        f"the checkpoint is {place}; when the data is mended, begin with it: pslib train {effective} --set "
+        f"load.path={quote(place)}{anew} --out ANOTHER{again}"
+    )

@@ -1,0 +1,376 @@
+"""Start the processes of one cluster, watch them, and end all of them, whatever happens.
+
+What to do is decided by `launch.supervisor.outcome.judge`, a pure function of who has ended how; the rest of
+this file only looks and acts. Where processes run is a `Launcher`'s business: a new place to run is one file
+with one such class.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from launch.supervisor.discovery import note_cluster
+from launch.supervisor.exit_report import LastWords
+from launch.supervisor.graceful_stop import Draining, LastSave
+from launch.supervisor.outcome import ALL_LOST, Verdict, judge
+from launch.supervisor.process import Running, Task
+from launch.supervisor.restarts import Restarts
+from launch.supervisor.run_spec import Launcher, Outcome, Plan
+from launch.supervisor.signals import EndSignals, Waits
+from launch.supervisor.spawn import Starts
+from launch.supervisor.status import StatusPoller, Watcher, lost_with, watch_coordinator
+from launch.supervisor.worker_output import Voices
+from pslib.clock import AwakeClock, SystemClock
+from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
+from pslib.text import counted
+
+__all__ = ["end_as_asked", "run_cluster"]
+
+LOOK_S = 0.1
+"""How often to look at the processes: a dead server is named long before anybody else notices."""
+
+STOP_S = 6.0
+"""From asking all to end until they are killed: a little more than `launch.worker.watchdog.GRACE_S`."""
+
+LEAVE_S = 30.0
+"""How long servers and coordinator may take to leave when all trainers have finished."""
+
+FOLLOW_S = 5.0
+"""How long trainers may take to end when a server has given up, perhaps for what ends them: they hear of it
+up to a heartbeat later than it has, and a busy machine takes its time to end a process."""
+
+LOST_S = 5.0
+"""How long a trainer that counts as lost may go on when all others have left; it was silent long enough. The
+same for one that was started again as they left."""
+
+
+def run_cluster(
+    launcher: Launcher,
+    plan: Plan,
+    *,
+    observe: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    watch: Callable[[str, str], Watcher] | None = None,
+) -> Outcome:
+    """Run coordinator, servers and trainers to their end.
+
+    Parameters
+    ----------
+    launcher : Launcher
+        Where.
+    plan : Plan
+        What.
+    observe : callable, optional
+        Called with each new status of the coordinator, from this thread.
+    say : callable, optional
+        Called with one line for people; default: to standard error, with ``pslib: `` before it.
+    watch : callable
+        Called with the coordinator's address and the cluster id; gives what reads the status. Default: with
+        the plan's key.
+
+    Raises
+    ------
+    ConfigurationError
+        When a process can't be started at all.
+    """
+    own_watch = partial(watch_coordinator, keys=plan.key_of("admin"))
+    run = _Run(
+        launcher,
+        plan,
+        observe or (lambda status: None),
+        say or _to_stderr,
+        watch or own_watch,
+    )
+    with run.signals.heard():
+        try:
+            return run.to_the_end()
+        finally:
+            run.end_all()
+
+
+def end_as_asked(outcome: Outcome) -> None:
+    """End a command whose cluster somebody has ended as that was: by Ctrl-C, or by SIGTERM.
+
+    Raises
+    ------
+    KeyboardInterrupt
+    PreemptedError
+    """
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if outcome.exit_code == PreemptedError.exit_code:
+        raise PreemptedError("asked to leave (SIGTERM), and not done")
+
+
+def _to_stderr(line: str) -> None:
+    print(f"pslib: {line}", file=sys.stderr, flush=True)
+
+
+def _is_over(exits: Mapping[Task, int | None]) -> bool:
+    """Whether all work is done: the coordinator has left in order."""
+    return any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
+
+
+class _Run:
+    def __init__(
+        self,
+        launcher: Launcher,
+        plan: Plan,
+        observe: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None],
+        watch: Callable[[str, str], Watcher],
+    ) -> None:
+        self._launcher = launcher
+        self._plan = plan
+        self._observe = observe
+        self._say = say
+        self._watch = watch
+        self._clock = AwakeClock(SystemClock())  # nobody is late while this process is stopped
+        self._running: dict[Task, Running] = {}
+        self._reported: set[Task] = set()
+        self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
+        self._poller: StatusPoller | None = None
+        self.signals = EndSignals(SystemClock(), self._hurry)
+        self._draining: Draining | None = None
+        self._waits = Waits(self._clock, plan.config.timing.report_s, say)
+        self._restarts = Restarts(plan.config)
+        self._starts = Starts(launcher, plan, self._running, self._voices, self._restarts.generation, say)
+        self._last_words = LastWords(self._running, self._voices, self._look)
+        self._gave_up_s = 0.0
+
+    def to_the_end(self) -> Outcome:
+        """Start all, follow them, and say why it is over."""
+        self._starts.coordinator()
+        verdict = self._follow(lambda: self._voices.address is not None)
+        if verdict is None:
+            self._start_the_others()
+            verdict = self._follow(lambda: False)
+        assert verdict is not None
+        return self._outcome(verdict)
+
+    def _start_the_others(self) -> None:
+        address, plan = self._voices.address, self._plan
+        assert address is not None
+        self._poller = StatusPoller(
+            lambda: self._watch(address, plan.cluster_id), lambda: self._voices.last_status
+        )
+        note_cluster(plan.logs, address, plan.cluster_id, self._starts.launch.launch, plan.log, plan.config)
+        self._starts.the_others()
+
+    def _follow(self, until: Callable[[], bool]) -> Verdict | None:
+        """Look until something ends the run (its verdict) or ``until`` holds (None)."""
+        while not until():
+            self._look()
+            exits = {task: running.exit_code for task, running in self._running.items()}
+            exits = self._take_ends(exits)
+            verdict = self._asked_to_end(exits) if self.signals.number else self._judge(exits)
+            if verdict is not None and not self._may_follow_a_trainer(verdict, exits):
+                self._look()
+                return verdict
+            self._clock.sleep_s(LOOK_S)
+        return None
+
+    def _judge(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        """Whether the run is over: by how processes have ended, what they said of it, or a wait too long."""
+        verdict = judge(exits) or self._late(exits)
+        final = self._final(exits)
+        if final is None or (verdict is not None and verdict.exit_code != UnavailableError.exit_code):
+            return verdict
+        return Verdict(UnavailableError.exit_code)  # it has said why itself
+
+    def _final(self, exits: Mapping[Task, int | None]) -> Task | None:
+        """Who has ended with an error that its successor would meet again, and has said so."""
+        missed = UnavailableError.exit_code
+        return next((task for task in self._voices.final if exits.get(task) == missed), None)
+
+    def _may_follow_a_trainer(self, verdict: Verdict, exits: Mapping[Task, int | None]) -> bool:
+        """Whether a server has given up, perhaps as trainers fail that have not ended: they get a moment."""
+        if verdict.culprit is None or exits.get(verdict.culprit) != UnavailableError.exit_code:
+            return False
+        now_s = self._clock.now_s()
+        self._gave_up_s = self._gave_up_s or now_s
+        left = any(code is None for task, code in exits.items() if task.role == "trainer")
+        return left and now_s - self._gave_up_s < FOLLOW_S
+
+    def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
+        """Report who has ended and start again who is to be; those count as running while they wait."""
+        now_s, over, awaited = self._clock.now_s(), _is_over(exits), False
+        self._end_lost_servers()
+        for task, code in exits.items():
+            if code not in (None, EXIT_DONE) and task not in self._reported:
+                assert code is not None
+                self._reported.add(task)
+                missed = task.role != "coordinator" and code == UnavailableError.exit_code
+                if missed and not awaited and not self._has_failed():
+                    awaited = True  # once for all who have ended: none comes where the coordinator is mute
+                    self._await_news()  # it may have ended because the run has: nobody is started again then
+                ends = over or self.signals.number is not None or self._has_failed()
+                self._running[task].hear_out()
+                self._voices.take_in()
+                ends = ends or self._final(exits) is not None
+                again = "" if ends else self._restarts.ended(now_s, task, code)
+                if line := self._last_words.of_one(task, exits, again):
+                    self._say(line)
+        if over or self.signals.number is not None or self._has_failed() or self._final(exits) is not None:
+            self._restarts.give_up()
+        alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
+        for task in self._restarts.due(now_s):
+            self._running.pop(task).stop()  # its pipe
+            self._reported.discard(self._starts.again(task))
+        return alive
+
+    def _has_failed(self) -> bool:
+        return self._poller is not None and bool(self._poller.latest.get("error"))
+
+    def _late(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""
+        timing = self._plan.config.timing
+        if self._voices.address is None:
+            late = self._waits.too_long("the coordinator to say where it listens", timing.start_s)
+            return Verdict(UnavailableError.exit_code) if late else None
+        if all(task.role != "trainer" for task in exits):
+            return None
+        left = [task for task, code in exits.items() if code is None]
+        names = ", ".join(task.name for task in left)
+        if all(task.role != "trainer" for task in left):
+            if self._are_lost([task for task in exits if task.role == "trainer"]):
+                return ALL_LOST
+            names = ", ".join([*self._guests(), names])
+            return Verdict(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
+        if all(task.role == "trainer" and self._has_no_part(task, exits) for task in left):
+            late = self._waits.too_long(f"{names} to end, whose work others have done", LOST_S)
+            return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
+        return None
+
+    def _guests(self) -> Sequence[str]:
+        """Trainers that others have started, and that servers stay for."""
+        return () if self._poller is None else self._poller.latest.get("guests", ())
+
+    def _counts_as_lost(self, task: Task) -> bool:
+        """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""
+        return self._poller is not None and self._poller.has_lost(task.role, *self._voices.process_of(task))
+
+    def _has_no_part(self, task: Task, exits: Mapping[Task, int | None]) -> bool:
+        """Whether a trainer counts as lost, or was started again and came when all work was done.
+
+        The latter would ask for the coordinator, which has left, for `Timing.start_s`. One that has left in
+        order may go on with what its script does afterwards.
+        """
+        if self._counts_as_lost(task):
+            return True
+        if self._poller is None or not _is_over(exits) or not self._restarts.generation(task):
+            return False
+        return not self._poller.has_left(task.role, *self._voices.process_of(task))
+
+    def _are_lost(self, tasks: list[Task]) -> bool:
+        """Whether all of these count as lost, in a status of now too: they may have left since the last."""
+        if all(map(self._counts_as_lost, tasks)):
+            self._await_news()
+        return all(map(self._counts_as_lost, tasks))
+
+    def _end_lost_servers(self) -> None:
+        """One that counts as lost and is there holds the lock on its log: its successor waits for its end."""
+        for task, running in self._running.items():
+            alive = running.exit_code is None and task.role == "server" and self._restarts.may_follow(task)
+            if alive and self._counts_as_lost(task):
+                running.kill()
+
+    def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        if self._draining is not None:
+            return self._draining.turn(exits)
+        asked = signal.Signals(self.signals.number or 0)
+        if asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
+            drain_s = self._plan.config.timing.drain_s
+            self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
+            address, cluster_id = self._voices.address or "", self._plan.cluster_id
+            saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
+            self._draining = Draining(self._running, drain_s, self._waits.too_long, saves or None)
+            return None
+        processes = counted(len(self._running), "process", "processes")
+        self._say(f"got {asked.name}: ending {processes}")
+        return Verdict(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
+
+    def _hurry(self) -> None:
+        """Somebody has asked for the end again."""
+        for running in self._running.values():
+            running.kill()
+        if self._draining is not None:
+            self._draining.hurried = True
+
+    def _await_news(self) -> None:
+        if self._poller is not None:
+            self._poller.await_next(self._clock)
+
+    def _outcome(self, verdict: Verdict) -> Outcome:
+        if verdict.culprit is not None and verdict.culprit.role == "server":
+            self._await_news()
+        for running in self._running.values():
+            if running.exit_code is not None:
+                running.hear_out()
+        self._look()
+        status = self._poller.latest if self._poller is not None else {}
+        error = status.get("error") or verdict.reason or None
+        cause = self._last_words.cause(verdict.culprit, error)
+        reason = cause or error
+        if reason and reason != cause:
+            self._voices.say_once(reason)
+        if verdict.culprit is not None:
+            running = self._running[verdict.culprit]
+            line = self._last_words.why(running, self._lost_with(running, status))
+            reason = reason or line
+            if not self._last_words.has_told_all(running):
+                self._say(line)
+        return Outcome(verdict.exit_code, self._voices.results, status, reason, bool(self._voices.final))
+
+    def _lost_with(self, running: Running, status: dict[str, Any]) -> str:
+        """What was lost with it; of logs nothing is promised after an error, which may be one of theirs."""
+        log, errors = self._plan.log, (ConfigurationError.exit_code, UnavailableError.exit_code)
+        if log is not None and running.exit_code in errors:
+            return ""
+        return lost_with(running.task, status, log)
+
+    def end_all(self) -> None:
+        """End what still runs: ask, wait a bounded time, kill."""
+        if self._poller is not None:
+            self._poller.close()
+        for running in self._running.values():
+            running.stop()
+        if not self._all_ended_within(STOP_S):
+            for running in self._running.values():
+                running.kill()
+            self._all_ended_within(STOP_S)
+        for running in self._running.values():
+            running.hear_out()
+
+    def _all_ended_within(self, limit_s: float) -> bool:
+        end_s = self._clock.now_s() + limit_s
+        while any(running.exit_code is None for running in self._running.values()):
+            if self._clock.now_s() > end_s:
+                return False
+            self._clock.sleep_s(LOOK_S / 4)
+        return True
+
+    def _look(self) -> None:
+        """Take in what has been said, and the newest status."""
+        awake_s = self._clock.now_s()
+        self._voices.take_in()
+        if self._voices.asked:
+            self.signals.told()
+        if self._poller is not None and (status := self._poller.news()) is not None:
+            self._voices.tell_events(status, awake_s)
+            self._start_awaited(status)
+            self._observe(status)
+
+    def _start_awaited(self, status: Mapping[str, Any]) -> None:
+        """Start the servers that somebody has asked for since (``pslib scale``), where this place can."""
+        if not getattr(self._launcher, "takes_more_servers", False) or self.signals.number is not None:
+            return
+        started = {task.number for task in self._running if task.role == "server"}
+        for rank in status.get("moves", {}).get("awaited_ranks", ()):
+            if rank not in started:
+                self._say(f"starting server {rank}")
+                self._starts.server(rank)

@@ -1,0 +1,1 @@
+"""Entry point of every process that a launcher starts."""

@@ -1,0 +1,285 @@
+"""``python -m launch.worker.main ROLE``: one process of a cluster, as a launcher starts it.
+
+It prints lines for its launcher: ``pslib-started PID HOST``, ``pslib-listening ADDRESS``,
+``pslib-result JSON``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its
+successor would meet again, and ``pslib-asked`` when it is asked to leave by a signal that comes to all
+(`pslib.process.shutdown`). Lines ``pslib-log TEXT`` on standard error are for its log alone
+(`launch.worker.log_lines`). What else it prints is for people. Errors are one line on standard error and an
+exit code, see `pslib.errors`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launch.worker.key_input import FROM_INPUT
+from launch.worker.log_lines import write_log_lines
+from launch.worker.watchdog import die_with_launcher
+from pslib.config import ANY_RANK, CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
+from pslib.process.blas import TRAINERS_HERE, kernels_for
+from pslib.process.machine import cores
+from pslib.process.shutdown import preemption
+
+__all__ = ["keep_memory", "main"]
+
+_THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+_ALLOCATOR = (
+    (-3, 32 << 20),  # M_MMAP_THRESHOLD: the largest value that it takes
+    (-1, 256 << 20),  # M_TRIM_THRESHOLD: what a trainer may hold unused at the top of its heap
+    (-2, 64 << 20),  # M_TOP_PAD: grow in steps of so much
+)
+"""``(parameter, bytes)`` of glibc's mallopt; the numbers of the parameters are those of its malloc.h."""
+
+EXIT_SCRIPT_FAILED = 1
+"""Python's own code for a script that ended with an exception."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one role to its end; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    line = _first_line() if options.keys == FROM_INPUT else ""  # the guard takes standard input away
+    if options.guarded:
+        die_with_launcher()
+    os.environ.pop(KEYS_VARIABLE, None)  # of another cluster: ours comes from the launcher, or there is none
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
+    write_log_lines()
+    return _run_reporting(lambda: _run(options, line))
+
+
+def _run(options: argparse.Namespace, line: str) -> int:
+    """Set this process up and do its role; `PreemptedError` at any moment of it when asked to leave."""
+    roles: dict[str, Callable[[argparse.Namespace], int]] = {
+        "coordinator": _coordinator,
+        "server": _server,
+        "trainer": _trainer,
+    }
+    preemption.install()
+    try:
+        _tell("started", f"{os.getpid()} {socket.gethostname()}")
+        _set_threads(options.role)
+        if options.role != "coordinator":
+            keep_memory()
+        return _with_keys(roles[options.role], options, line)
+    finally:
+        preemption.over()
+
+
+def _first_line() -> str:
+    """The first line of standard input, and not a byte more."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return line.decode("utf-8", "replace")
+
+
+def _with_keys(role: Callable[[argparse.Namespace], int], options: argparse.Namespace, line: str) -> int:
+    """Do the role with the key that the launcher has sent, or that a file holds, in ``options.keys``."""
+    if options.keys is not None:
+        from pslib.transport.keys import Keys, read_keys
+
+        options.keys = Keys.from_text(line, "the launcher's key") if line else read_keys(options.keys)
+    return role(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m launch.worker.main")
+    parser.add_argument("--guarded", action="store_true", help="end when standard input is closed")
+    roles = parser.add_subparsers(dest="role", required=True)
+    for name in ("coordinator", "server", "trainer"):
+        role = roles.add_parser(name)
+        role.add_argument("--cluster-id", required=True)
+        role.add_argument("--keys", metavar="FILE", help="a key file; -: the first line of standard input")
+        if name != "trainer":
+            role.add_argument("--listen", required=True, help="tcp://address:port, port 0 for any")
+            role.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
+        if name != "coordinator":
+            role.add_argument("--coordinator", required=True, help="tcp://address:port")
+            role.add_argument("--rank", type=int, default=ANY_RANK, help="the place to take (default: any)")
+            if name == "server":
+                role.add_argument("--log", metavar="DIR", help="folder of the cluster's logs; needs --rank")
+            role.add_argument("--generation", type=int, default=0, help="how often it was started there")
+        else:
+            role.add_argument("--config", required=True, help="ClusterConfig as JSON")
+            role.add_argument("--resume", action="store_true", help="of a run that had ended")
+            role.add_argument("--journal", metavar="DIR", help="where to write what a successor must know")
+        if name == "trainer":
+            role.add_argument("--job", help="a checked job file to train")
+            role.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
+    return parser
+
+
+def _tell(word: str, text: str) -> None:
+    print(f"pslib-{word} {text}", flush=True)
+
+
+def _set_threads(role: str) -> None:
+    """Share the cores between the trainers of this machine, before any library has counted them.
+
+    This is for models that are computed as a whole; others use threads of their own
+    (`pslib.trainer.pipeline.compute`). One core stays with servers and reading threads. OpenBLAS waits in a
+    loop for its slowest thread: with 2 threads on 2 cores that others use too, DeepFM fell from 22,000 to
+    5,000 examples/s.
+    """
+    sharing = int(os.environ.get(TRAINERS_HERE, "1"))
+    threads = max(1, (cores() - 1) // sharing) if role == "trainer" else 1
+    for variable in _THREAD_VARIABLES:
+        os.environ.setdefault(variable, str(threads))
+    if role == "trainer":
+        for variable, value in kernels_for().items():
+            os.environ.setdefault(variable, value)
+
+
+def keep_memory() -> None:
+    """Let glibc's allocator keep the memory of a step for the next one instead of giving it back.
+
+    Every step allocates the same activations anew. Above 128 KiB to 32 MiB glibc maps them, or trims the heap
+    when they are freed, and the kernel clears the pages again: 7,400 page faults a step of DeepFM 400-400-400
+    with batches of 4,096, 131 ms where it takes 116 without them (2 cores, 2026-11-21). Arrow's own
+    allocators give back what a decoded row group took, too: with glibc's the reader's thread takes 3.5 ms a
+    batch of 4,096 instead of 4.6. Other C libraries are left as they are.
+    """
+    allocator = ctypes.CDLL(None)
+    if hasattr(allocator, "gnu_get_libc_version"):
+        for option, value in _ALLOCATOR:
+            allocator.mallopt(option, value)
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # before Arrow is loaded
+
+
+def _run_reporting(role: Callable[[], int]) -> int:
+    from pslib.errors import EXIT_INTERRUPTED, PreemptedError, PslibError
+
+    try:
+        return role()
+    except PslibError as error:
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            traceback.print_exc()
+        if _is_final(error):
+            _tell("final", "")  # before its lines, which the launcher tells of the first such error alone
+        for line in str(error).splitlines():
+            print(f"pslib: {line}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if preemption.asked:  # raised in the middle of an import, say, it may come out as another error
+            print(f"pslib: asked to leave (SIGTERM): {error}", file=sys.stderr, flush=True)
+            return PreemptedError.exit_code
+        traceback.print_exc()
+        print(f"pslib: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return PslibError.exit_code
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether who would be started again would end with this error, too.
+
+    A disk of logs, or of the last checkpoint, has been waited for, and what a server holds at its memory
+    limit it still holds a second later, when the successor sends the batch that was refused. Rows that a
+    policy lets go leave when a trainer asks for it at the end of its window, and this batch comes before;
+    that another trainer's end is first is luck, and ``when_full`` lets rows go before anybody is refused. A
+    server that joins takes units when a person has asked for that, which takes longer than all restarts.
+    """
+    from pslib.errors import CheckpointFullError, LogStillFullError, MemoryLimitError
+
+    return isinstance(error, CheckpointFullError | LogStillFullError | MemoryLimitError)
+
+
+def _coordinator(options: argparse.Namespace) -> int:
+    import json
+
+    from pslib.config import ClusterConfig
+    from pslib.coordinator.coordinator import run_coordinator
+
+    config = ClusterConfig.from_dict(json.loads(options.config))
+    return run_coordinator(
+        config,
+        options.cluster_id,
+        options.listen,
+        lambda address: _tell("listening", address),
+        insecure_network=options.insecure_network,
+        keys=options.keys,
+        journal=options.journal,
+        resume=options.resume,
+        tell_end=lambda status: _tell("over", json.dumps(status)),
+        ranks_named=options.guarded,  # by a launcher, which gives each of its trainers a rank
+    )
+
+
+def _server(options: argparse.Namespace) -> int:
+    from pslib.client.membership import Place
+    from pslib.server.process import run_server
+
+    return run_server(
+        options.coordinator,
+        options.cluster_id,
+        options.listen,
+        insecure_network=options.insecure_network,
+        keys=options.keys,
+        place=Place(options.rank, options.generation),
+        log=options.log,
+    )
+
+
+def _trainer(options: argparse.Namespace) -> int:
+    os.environ[COORDINATOR_VARIABLE] = options.coordinator
+    os.environ[CLUSTER_ID_VARIABLE] = options.cluster_id
+    from pslib.client.membership import ANYWHERE, Place
+    from pslib.cluster import take_place, use_keys, use_place
+    from pslib.errors import ConfigurationError
+
+    if options.keys is not None:
+        use_keys(options.keys)
+    use_place(Place(options.rank, options.generation))
+    if options.job is not None:
+        from launch.worker.train_job import train_job
+
+        _tell("result", train_job(Path(options.job)))
+        return 0
+    code = _run_script(options.script)
+    if code == 0 and take_place() != ANYWHERE:
+        raise ConfigurationError(
+            f"{options.script[0]}: it has ended without pslib.connect(), and all others wait for that"
+        )
+    return code
+
+
+def _run_script(arguments: Sequence[str]) -> int:
+    """Run a user's script as ``python SCRIPT ARGUMENTS`` would."""
+    from pslib.errors import ConfigurationError, PslibError
+
+    script = arguments[0]
+    if not Path(script).is_file():
+        raise ConfigurationError(f"{Path(script).absolute()}: no such script")
+    sys.argv = list(arguments)
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except (PslibError, KeyboardInterrupt):
+        raise
+    except SystemExit as ending:
+        if ending.code is None or isinstance(ending.code, int):
+            return ending.code or 0
+        print(ending.code, file=sys.stderr, flush=True)
+        return EXIT_SCRIPT_FAILED
+    except BaseException:
+        traceback.print_exc()
+        return EXIT_SCRIPT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

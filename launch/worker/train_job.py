@@ -1,0 +1,315 @@
+"""What ``pslib train`` runs in each trainer, and ``pslib eval`` in this process: a job file, in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.job.id_types import check_like_training
+from launch.job.job import Job, of_trainer, preempted_place, read_job, saved_place
+from launch.job.model import ranks_items
+from launch.job.preflight import schema_asked
+from launch.job.sections import RankingSection
+from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
+from pslib.errors import ConfigurationError, DataError
+from pslib.storage import is_uri
+from rec_models import SESSION_MODELS
+
+if TYPE_CHECKING:
+    from pslib.cluster import Cluster
+    from pslib.metrics.ranking import RankResult
+    from pslib.trainer import EvalResult, Trainer
+    from pslib.trainer.checkpoints.schedule import CheckpointSettings
+
+__all__ = [
+    "begin_with",
+    "evaluate_checkpoint",
+    "make_trainer",
+    "own_cluster",
+    "train_job",
+]
+
+TEST = "test"
+SPACE_S = 600.0
+"""So long a run that has trained waits for space: there is nothing to lose by it, and else all of it."""
+BEST = "best"
+"""Folder below ``out`` for the best epoch of a run that stops early."""
+
+
+def train_job(path: Path) -> str:
+    """Train, evaluate on the test data where there is any, and save, as one of the run's trainers.
+
+    Parameters
+    ----------
+    path : Path
+        A job file, as the launcher has written it.
+
+    Returns
+    -------
+    str
+        What came out, as JSON.
+    """
+    from pslib.cluster import connect
+
+    job = read_job(path)
+    with connect() as cluster:
+        trainer = make_trainer(job, cluster, saves=True)
+        begin_with(job, trainer)
+        try:
+            _fit(job, trainer)
+            result = {"trainer": cluster.rank, **_test(job, trainer)}
+        except DataError:  # hours of training must not go with a row that nobody could know of
+            trainer.save_as_it_is()
+            raise
+        trainer.save(saved_place(job), keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
+    return json.dumps(result)
+
+
+def begin_with(job: Job, trainer: Trainer) -> None:
+    """Load the checkpoint that the training begins with, where the file names one."""
+    if load := job.load:
+        trainer.load(
+            load.path,
+            state=load.state,
+            tables=load.tables,
+            resume=load.resume,
+            other_model=load.other_model,
+        )
+
+
+def own_cluster(servers: int, shard_threads: int = 1) -> Cluster:
+    """A cluster inside this process, also where the environment names one that runs.
+
+    `pslib.connect` would join that one, and a checkpoint that is loaded for a look would take the place of
+    what it has learned.
+    """
+    from pslib.cluster import connect
+
+    named = {name: os.environ.pop(name, None) for name in (COORDINATOR_VARIABLE, CLUSTER_ID_VARIABLE)}
+    try:
+        return connect(servers=servers, shard_threads=shard_threads)
+    finally:
+        os.environ.update({name: value for name, value in named.items() if value is not None})
+
+
+def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """What comes out on the test data, where there is any, for each label."""
+    test = job.data.test or []
+    tested = _tested(job, trainer, test) if test else None
+    others = job.schema_of_data.more_labels if test else ()
+    tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
+    return {"test": tested and asdict(tested), **({"test_tasks": tasks} if tasks else {})}
+
+
+def _fit(job: Job, trainer: Trainer) -> None:
+    if job.data.stream:
+        for _ in trainer.fit_stream(job.data.train[0], job.data.stream):
+            pass  # its figures are the launcher's business
+        return
+    stopping = job.training.stopping
+    best = str(Path(job.out) / BEST) if stopping and stopping.restore else None
+    data, epochs = job.data, job.training.epochs
+    if data.valid and ranks_items(job.model.name):
+        trainer.fit_and_rank(
+            data.train, data.valid, epochs, stopping=stopping, best=best, items=data.items, **_ranking(job)
+        )
+    else:
+        trainer.fit(data.train, epochs=epochs, valid=data.valid, stopping=stopping, best=best)
+
+
+def _ranking(job: Job) -> dict[str, Any]:
+    return (job.ranking or RankingSection()).model_dump()
+
+
+def _tested(
+    job: Job, trainer: Trainer, paths: list[str], predictions: str | None = None, label: str | None = None
+) -> EvalResult | RankResult:
+    """What the model does on some data: as it is evaluated, by clicks or by ranking."""
+    if not ranks_items(job.model.name):
+        return trainer.evaluate(paths, predictions=predictions, label=label, name=TEST)
+    return trainer.rank(paths, job.data.items or job.data.train, name=TEST, **_ranking(job))
+
+
+def evaluate_checkpoint(
+    job: Job,
+    checkpoint: str,
+    data: list[str] | None,
+    predictions: str | None = None,
+    label: str | None = None,
+) -> EvalResult | RankResult:
+    """Load a checkpoint into a cluster inside this process and evaluate it.
+
+    Parameters
+    ----------
+    job : Job
+        Says model, schema and number of servers; it need not be that of the run that saved.
+    checkpoint : str
+        The checkpoint's folder.
+    data : list of str or None
+        Files to evaluate on; default: the job's test data.
+    predictions : str or None
+        Folder for the prediction of each example, and its label where the data has one.
+    label : str or None
+        Whose task, where the schema has several; None: the first.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is nothing to evaluate on, the schema has no such label, or predictions or a label are
+        wanted of a model that ranks items.
+    CheckpointError
+        When the checkpoint can't be read or belongs to another model.
+    DataError
+        When a file does not fit, or keys of it would be made of values of another kind than those that were
+        trained.
+    """
+    paths = data or job.data.test
+    if not paths:
+        raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
+    if (predictions or label) and ranks_items(job.model.name):
+        what = "--predictions" if predictions else "--label"
+        raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
+    if not _is_of_another_model(job):
+        check_like_training(job, checkpoint, paths, schema_asked(job))
+    with _loaded(job, checkpoint) as trainer:
+        return _tested(job, trainer, paths, predictions, label)
+
+
+def _is_of_another_model(job: Job) -> bool:
+    """Whether a checkpoint may be of a model that the job file does not describe."""
+    return job.load is not None and job.load.other_model
+
+
+@contextmanager
+def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
+    """A trainer of a cluster inside this process, with the parameters of a checkpoint."""
+    with own_cluster(job.cluster.servers, job.cluster.shard_threads) as cluster:
+        trainer = make_trainer(job, cluster)
+        # One of an unfinished fit is only looked at here: nothing goes on.
+        trainer.load(checkpoint, resume=False, other_model=_is_of_another_model(job))
+        yield trainer
+
+
+def recommend_items(
+    job: Job, checkpoint: str, data: list[str] | None, out: str, k: int, approximate: bool
+) -> None:
+    """Write the best items of each example; see `pslib.Trainer.recommend`.
+
+    Parameters
+    ----------
+    job : Job
+        Its ``data.items`` (else ``data.train``) names the items, its ``ranking`` the history.
+    checkpoint : str
+    data : list of str or None
+        Default: the job's test data.
+    out : str
+    k : int
+    approximate : bool
+
+    Raises
+    ------
+    ConfigurationError
+        When there are no examples, or the model ranks no items.
+    """
+    _check_ranks(job)
+    paths = data or job.data.test
+    if not paths:
+        raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
+    how, items = job.ranking or RankingSection(), job.data.items or job.data.train
+    with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
+        trainer.recommend(
+            paths,
+            items,
+            out,
+            k=k,
+            history=how.history,
+            exclude_seen=how.exclude_seen,
+            approximate=approximate,
+        )
+
+
+def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, side: str) -> None:
+    """Write vectors of items or queries; see `pslib.Trainer.export_vectors`.
+
+    Parameters
+    ----------
+    job : Job
+    checkpoint : str
+    data : list of str or None
+        Default: ``data.items`` for items, ``data.test`` for queries.
+    out, side : str
+
+    Raises
+    ------
+    ConfigurationError
+        When there is nothing to read, or the model has no vectors.
+    """
+    _check_ranks(job)
+    paths = data or (job.data.items if side == "item" else job.data.test)
+    if not paths:
+        name = "data.items" if side == "item" else "data.test"
+        raise ConfigurationError(
+            f"no rows of the {side} side: give --data PATH or {name} in the job file"
+            + (
+                "; its items are a column 'item'"
+                if side == "item" and job.model.name in SESSION_MODELS
+                else ""
+            )
+        )
+    history = job.ranking.history if job.ranking else None
+    with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
+        trainer.export_vectors(paths, out, side=side, history=history)
+
+
+@contextmanager
+def _without_empty_folders(out: str) -> Iterator[None]:
+    """Where nothing comes out, the folders that were made for it go again."""
+    missing = [] if is_uri(out) else [one for one in (Path(out), *Path(out).parents) if not one.exists()]
+    try:
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+        raise
+
+
+def _check_ranks(job: Job) -> None:
+    """Refuse a model of clicks before anything is loaded or looked for."""
+    if not ranks_items(job.model.name):
+        model = type(job.build_model()).__name__
+        raise ConfigurationError(f"{model} predicts clicks and ranks no items: pslib eval evaluates it")
+
+
+def _when_saved(job: Job) -> CheckpointSettings:
+    """As the file says; where it says nothing, only when somebody asks for it."""
+    from pslib.trainer.checkpoints.schedule import EVERY_S_MAX, CheckpointSettings
+
+    when = job.checkpoint
+    if when.every_s or when.every_batches:
+        return CheckpointSettings(
+            saved_place(job), when.every_s, when.every_batches, when.keep_last, when.incremental
+        )
+    return CheckpointSettings(preempted_place(job), every_s=EVERY_S_MAX, keep_last=when.keep_last or 1)
+
+
+def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
+    """The trainer that a job file describes; with ``saves`` it saves while it trains, if the file says so."""
+    from pslib.trainer import Trainer
+
+    model = job.build_model()
+    return Trainer(
+        model,
+        cluster,
+        **of_trainer(job.training),
+        dense_optimizer=job.dense_optimizer,
+        table=job.table_of(model),
+        checkpoint=_when_saved(job) if saves else None,
+        out=None,  # the launcher keeps the records of the run
+        progress=False,
+    )

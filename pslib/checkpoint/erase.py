@@ -1,0 +1,132 @@
+"""Keys that are forgotten: the files of a checkpoint are written anew without them, the manifest last."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import fs
+
+from pslib.checkpoint.arrow_files import verify, write_file
+from pslib.checkpoint.manifest import OWN_FILE, Manifest, ManifestFile, commit, open_place, read_manifest
+from pslib.errors import CheckpointCorruptError, CheckpointError
+from pslib.storage import shown
+
+__all__ = ["Forgotten", "forget_rows", "held_rows"]
+
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was taken out of one checkpoint: rows (and counts of keys without a row), and files written."""
+
+    path: str
+    rows: int
+    files: int
+
+
+def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
+    """Take rows and counts of some keys out of a checkpoint; it is complete at every moment.
+
+    A file that holds any of them is checked and written anew under another name, then the manifest names the
+    new files, then the old ones go. Bloom filters hold no key and stay. What an increment follows, a
+    checkpoint of its own, stays as it is: take them out there first (`pslib.checkpoint.chain_of`).
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint's folder.
+    table : str
+    keys : (n,) uint64
+
+    Raises
+    ------
+    CheckpointError
+        When it is damaged, has no such table, or the place can't be written.
+    """
+    manifest = read_manifest(path)
+    names = [str(one["name"]) for one in manifest.tables]
+    if table not in names:
+        raise CheckpointError(f"{shown(path)}: no table {table!r}; tables: {', '.join(names)}")
+    filesystem, root = open_place(path)
+    files, gone, written = [], 0, 0
+    for entry in manifest.files:
+        count = _held(filesystem, f"{root}/{entry.name}", path, keys) if entry.table == table else 0
+        if count:
+            verify(filesystem, root, path, entry)  # else a new checksum would call damaged bytes sound
+            written += 1
+        files.append(_without(filesystem, root, path, entry, keys) if count else entry)
+        gone += count
+    if written:
+        commit(path, _with_files(manifest, files))
+    return Forgotten(path, gone, written)
+
+
+def held_rows(path: str, table: str, keys: Keys) -> int:
+    """How many rows and counts of these keys all files of a table in a folder hold, manifest or not.
+
+    Raises
+    ------
+    CheckpointError
+        When a file can't be read, so that nobody knows.
+    """
+    filesystem, root = open_place(path)
+    try:
+        names = [one.base_name for one in filesystem.get_file_info(fs.FileSelector(root))]
+    except OSError as error:
+        raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
+    ours = [name for name in names if OWN_FILE.fullmatch(name) and name.startswith(f"{table}.")]
+    return sum(_held(filesystem, f"{root}/{name}", path, keys) for name in ours)
+
+
+def _held(filesystem: fs.FileSystem, file: str, path: str, keys: Keys) -> int:
+    try:
+        with filesystem.open_input_file(file) as stream, pa.ipc.open_file(stream) as reader:
+            at = reader.schema.get_field_index("key")
+            if at < 0:
+                return 0
+        options = pa.ipc.IpcReadOptions(included_fields=[at])
+        with filesystem.open_input_file(file) as stream, pa.ipc.open_file(stream, options=options) as reader:
+            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+            return sum(int(_is_one_of(batch.column(0), keys).sum()) for batch in batches)
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointCorruptError(f"{shown(path)}: can't read {file}: {error}") from error
+
+
+def _is_one_of(column: pa.Array, keys: Keys) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.isin(column.to_numpy(zero_copy_only=False), keys)
+    return found
+
+
+def _without(
+    filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, keys: Keys
+) -> ManifestFile:
+    """The file without these keys, under a new name, and its entry."""
+    table, _, rest = entry.name.partition(".")
+    name = f"{table}.{secrets.token_hex(4)}{rest[8:]}"
+    try:
+        with filesystem.open_input_file(f"{root}/{entry.name}") as stream, pa.ipc.open_file(stream) as reader:
+            sums, rows = write_file(filesystem, root, name, reader.schema, _kept(reader, keys))
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointError(f"{shown(path)}: {entry.name} can't be written anew: {error}") from error
+    blocks = tuple(sums.blocks) if entry.blocks else ()
+    return replace(entry, name=name, bytes=sums.bytes, crc32=sums.crc32, rows=rows, blocks=blocks)
+
+
+def _kept(reader: Any, keys: Keys) -> Iterator[pa.RecordBatch]:
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        gone = _is_one_of(batch.column(batch.schema.get_field_index("key")), keys)
+        if gone.all():
+            continue
+        yield batch.filter(pa.array(~gone)) if gone.any() else batch
+
+
+def _with_files(manifest: Manifest, files: list[ManifestFile]) -> Manifest:
+    return replace(manifest, files=files)

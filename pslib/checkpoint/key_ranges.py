@@ -1,0 +1,164 @@
+"""Rows of a checkpoint by pieces of the hashed key space, however many servers and partitions wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cython_ext.common.hashing import partition_of
+from pslib.checkpoint.arrow_files import batches_of
+from pslib.checkpoint.chains import Link, chain_of
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place
+from pslib.checkpoint.rows import table_schema
+from pslib.errors import CheckpointCorruptError
+from pslib.storage import shown
+from pslib.table.tables import TableSpec
+
+__all__ = ["GROUP_BITS_MAX", "TableOfCheckpoint", "TableRows", "floats_of"]
+
+GROUP_BITS_MAX = 20
+"""As fine as partitions can be."""
+
+FloatRows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One record batch and the partitions, in 2^GROUP_BITS_MAX, between which its keys lie.
+
+    ``link`` is the number of its checkpoint in the chain.
+    """
+
+    link: int
+    entry: ManifestFile
+    batch: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Some rows, ordered by key: ``keys`` (n,) uint64 and ``table``, n rows with the columns of the files."""
+
+    keys: NDArray[np.uint64]
+    table: pa.Table
+
+
+class TableOfCheckpoint:
+    """One table of a checkpoint, and of what it follows where it is an increment.
+
+    Making it reads the keys of all rows, one record batch at a time.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint.
+    spec : TableSpec
+        The table, as in the manifest.
+
+    Attributes
+    ----------
+    rows : int
+        In all files: of a chain more than the table has.
+    """
+
+    def __init__(self, path: str, spec: TableSpec) -> None:
+        self._links, self.spec = chain_of(path), spec
+        self._schema = table_schema(spec)
+        self.rows = sum(entry.rows for link in self._links for entry in self._files(link, ROWS))
+        self._places = list(self._find())
+        self._gone = [self._gone_at(link) for link in self._links]
+
+    def _files(self, link: Link, kind: str) -> list[ManifestFile]:
+        files = link.manifest.files
+        return [one for one in files if one.table == self.spec.name and one.kind == kind]
+
+    def _find(self) -> Iterator[_Place]:
+        for at, link in enumerate(self._links):
+            filesystem, root = open_place(link.path)
+            for entry in self._files(link, ROWS):
+                batches = batches_of(filesystem, root, link.path, entry, self._schema, ["key"])
+                for number, batch in enumerate(batches):
+                    if batch.num_rows:
+                        keys = batch.column(0).to_numpy(zero_copy_only=False)
+                        partitions = partition_of(keys, GROUP_BITS_MAX)
+                        yield _Place(at, entry, number, int(partitions.min()), int(partitions.max()))
+
+    def _gone_at(self, link: Link) -> NDArray[np.uint64]:
+        """Keys whose rows had left when this increment was made."""
+        filesystem, root = open_place(link.path)
+        keys = [
+            batch.column(0).to_numpy(zero_copy_only=False)
+            for entry in self._files(link, GONE)
+            for batch in batches_of(filesystem, root, link.path, entry, GONE_SCHEMA)
+        ]
+        return np.concatenate([np.empty(0, np.uint64), *keys])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the files."""
+        widths = (field.type.list_size * 4 if field.type.num_fields else 8 for field in self._schema)
+        return sum(widths)
+
+    def read(self, group: int, bits: int) -> TableRows:
+        """Rows of piece ``group`` of 2^``bits`` pieces of the key space, ordered by key.
+
+        Raises
+        ------
+        CheckpointCorruptError
+            When a file can't be read.
+        """
+        shift = GROUP_BITS_MAX - bits
+        low, high = group << shift, ((group + 1) << shift) - 1
+        places = [place for place in self._places if place.low <= high and place.high >= low]
+        of_links = []
+        for at, link in enumerate(self._links):
+            own = [one for one in places if one.link == at]
+            of_links.append(pa.Table.from_batches(self._batches(link, own), self._schema))
+        found = pa.concat_tables(of_links)
+        keys = found.column("key").to_numpy()
+        chosen = np.flatnonzero(partition_of(keys, bits) == group)
+        links = np.repeat(np.arange(len(of_links)), [*map(len, of_links)])
+        chosen = chosen[self._is_newest(keys[chosen], links[chosen])]
+        order = chosen[np.argsort(keys[chosen], kind="stable")]
+        return TableRows(keys[order], found.take(pa.array(order)).combine_chunks())
+
+    def _is_newest(self, keys: NDArray[np.uint64], links: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Rows that no later link of the chain has again, or says to have left."""
+        newest = np.ones(keys.size, bool)
+        for at in range(1, len(self._links)):
+            newer = np.concatenate([keys[links == at], self._gone[at]])
+            newest &= (links >= at) | ~np.isin(keys, newer)
+        return newest
+
+    def _batches(self, link: Link, places: list[_Place]) -> Iterator[pa.RecordBatch]:
+        filesystem, root = open_place(link.path)
+        wanted: dict[str, list[int]] = {}
+        for place in places:
+            wanted.setdefault(place.entry.name, []).append(place.batch)
+        for name, numbers in wanted.items():
+            try:
+                with filesystem.open_input_file(f"{root}/{name}") as stream, pa.ipc.open_file(stream) as file:
+                    for number in numbers:
+                        yield file.get_batch(number)
+            except (OSError, pa.ArrowException) as error:
+                raise CheckpointCorruptError(f"{shown(link.path)}: can't read {name}: {error}") from error
+
+
+def floats_of(table: pa.Table, name: str) -> tuple[Any, NDArray[np.bool_]]:
+    """A column of `TableRows.table` as (n, width) float32, zeros where it is null, and where it is not."""
+    column = table.column(name)
+    chunk = column.chunk(0) if column.num_chunks else column.combine_chunks()
+    if pa.types.is_fixed_size_list(chunk.type):
+        width = chunk.type.list_size
+        values = chunk.values.to_numpy(zero_copy_only=False)
+        rows = values[chunk.offset * width : (chunk.offset + len(chunk)) * width].reshape(-1, width)
+    else:
+        rows = chunk.fill_null(0).to_numpy(zero_copy_only=False).reshape(-1, 1)
+    valid = ~chunk.is_null().to_numpy(zero_copy_only=False)
+    return np.where(valid[:, None], rows, np.float32(0)), valid

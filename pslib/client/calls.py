@@ -1,0 +1,347 @@
+"""What a client session remembers of its calls, of the parts they are split into, and of its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import (
+    ConfigurationError,
+    PslibError,
+)
+from pslib.table.block_bounds import BlockBounds
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.wire.dense_delta import VERSIONS, KnownDense
+from pslib.wire.messages import Erase, Maintain, Message, Pull, Push
+from pslib.wire.quantization import PackedRows
+from pslib.wire.staleness import Seen
+
+__all__ = [
+    "BEGINNING",
+    "NO_UNITS",
+    "PLAINLY",
+    "Acked",
+    "Completed",
+    "Counts",
+    "MaintainCall",
+    "Manner",
+    "Moment",
+    "Part",
+    "PullCall",
+    "PushCall",
+    "PushName",
+    "answer_bytes_of",
+    "check_dense",
+    "check_gradients",
+    "check_keys",
+    "check_known",
+]
+
+
+NO_VERSIONS = np.empty(0, np.uint64)
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+NO_UNITS = np.empty(0, np.uint32)
+NO_FLOATS = np.empty(0, np.float32)
+SHOWS_MIN = float(np.finfo(np.float32).tiny)
+"""A key that is pushed has been shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushName:
+    """The name of a push: the same on every server, in every retry and however the push is split again."""
+
+    stream: int
+    number: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a record happens: the number of the batch in the training, and seconds; a table looks at one."""
+
+    step: int = 0
+    time_s: float = 0.0
+
+
+BEGINNING = Moment()
+"""The time of those who have none: no row has missed anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often each key of a push was shown and clicked, (n,) float32 each."""
+
+    shows: Rows
+    clicks: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a push is applied.
+
+    Attributes
+    ----------
+    rate : float
+        Times the learning rates.
+    delta : bool
+        Add to weights instead of taking a step.
+    rank : int
+        Whose push it is among the contributors of a sync step.
+    contributors : tuple of int
+        Ranks of all that make the step, ascending; empty: it is applied by itself, at once.
+    maintain : bool
+        Whether tables are maintained after the sync step.
+    """
+
+    rate: float = 1.0
+    delta: bool = False
+    rank: int = 0
+    contributors: tuple[int, ...] = ()
+    maintain: bool = False
+
+
+PLAINLY = Manner()
+"""A step of its own, at the full learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A call that is over; ``error`` is None when it went well."""
+
+    call: int
+    error: PslibError | None
+
+
+@dataclass(slots=True)
+class Acked:
+    """Which numbers of one stream are applied everywhere: all below ``floor``, and those in ``above``."""
+
+    floor: int
+    above: set[int] = field(default_factory=set)
+
+    def add(self, number: int) -> None:
+        """Note one more."""
+        if number >= self.floor:
+            self.above.add(number)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+
+@dataclass(slots=True)
+class PullCall:
+    """A pull on its way: outputs that fill as parts are answered."""
+
+    keys: Mapping[str, Keys]
+    rows: dict[str, Rows]
+    dense: Rows
+    moment: Moment = BEGINNING
+    started_s: float = 0.0
+    rows_as: str = "float32"
+    dense_as: str = "float32"
+    known: KnownDense | None = None
+    versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
+    seen: Seen = field(default_factory=Seen)
+    open_parts: int = 0
+
+    def has_seen(self, server: int, pushes_before: int) -> None:
+        """Remember how many pushes a server had applied as it read the first rows for this."""
+        if pushes_before:
+            self.seen.setdefault(server, pushes_before)
+
+
+@dataclass(slots=True)
+class PushCall:
+    """A push (or, without gradients, an erase) on its way; ``since`` is what its pull has seen."""
+
+    name: PushName
+    home: int
+    gradients: Mapping[str, PackedRows] | None
+    keys: Mapping[str, Keys]
+    dense: NDArray[Any]
+    moment: Moment = BEGINNING
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    manner: Manner = PLAINLY
+    started_s: float = 0.0
+    since: Seen = field(default_factory=Seen)
+    open_parts: int = 0
+
+
+@dataclass(slots=True)
+class MaintainCall:
+    """A maintenance of one table on its way; it has no keys, and the units of its parts are partitions."""
+
+    name: PushName
+    home: int
+    table: str
+    decay: bool
+    moment: Moment
+    keys: Mapping[str, Keys] = field(default_factory=dict)
+    started_s: float = 0.0
+    open_parts: int = 0
+
+
+@dataclass(slots=True)
+class Part:
+    """What one message asks of one server.
+
+    ``places`` in the call's arrays (None: all), and dense ``blocks``, which for a maintenance are partitions.
+    ``units`` are those that a sync push speaks for.
+    """
+
+    call: int
+    server: int
+    places: dict[str, NDArray[np.int32] | None]
+    blocks: NDArray[np.uint32]
+    bounces: int
+    units: NDArray[np.uint32] = field(default_factory=lambda: NO_UNITS)
+
+
+Call = PullCall | PushCall | MaintainCall
+
+
+def keys_of(call: Call, table: str, places: NDArray[np.int32] | None) -> Keys:
+    """Keys of a call at some places (None: all)."""
+    return _taken(call.keys[table], places)
+
+
+def gradient_of(call: Call, blocks: NDArray[np.uint32], bounds: BlockBounds) -> NDArray[Any]:
+    """The gradient of these dense blocks, side by side; nothing, when the call has none."""
+    if not isinstance(call, PushCall):
+        return NO_FLOATS
+    dense = call.dense
+    if not dense.size:
+        return dense
+    pieces = [dense[first:last] for first, last in bounds.runs(blocks)]
+    if len(pieces) == 1:  # all of it, or what stands side by side
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else dense[:0]
+
+
+def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Message:
+    """What a part of a call asks of its server.
+
+    Parameters
+    ----------
+    call, part
+        The call, and which of its places and blocks this server owns.
+    floor : int
+        All numbers of the call's stream below it are applied everywhere.
+    dense : (n,)
+        The gradient of the part's blocks, as it travels.
+    """
+    if isinstance(call, PushCall) and call.gradients and call.manner is PLAINLY and len(part.places) == 1:
+        return _plain_push(call, part, floor, dense)
+    keys = {table: keys_of(call, table, some) for table, some in part.places.items()}
+    step, time_s = call.moment.step, call.moment.time_s
+    if isinstance(call, PullCall):
+        known = {VERSIONS: call.known.versions[part.blocks]} if call.known and part.blocks.size else {}
+        return Pull(keys, part.blocks, step, time_s, call.rows_as, call.dense_as, known)
+    name = call.name
+    named = (name.stream, name.number, name.epoch, floor, call.home)
+    if isinstance(call, MaintainCall):
+        return Maintain(*named, call.table, step, time_s, call.decay, part.blocks)
+    if call.gradients is None:
+        return Erase(*named, keys)
+    packed = {table: call.gradients[table].take(some) for table, some in part.places.items()}
+    gradients = {table: rows.values for table, rows in packed.items()}
+    scales = {table: rows.scales for table, rows in packed.items() if rows.scales.size}
+    shows: dict[str, Rows] = {}
+    clicks: dict[str, Rows] = {}
+    if call.counts:
+        counted = [(table, some) for table, some in part.places.items() if table in call.counts]
+        shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
+        clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
+    manner, sync = call.manner, {}
+    if manner.contributors:
+        sync = {"contributors": np.asarray(manner.contributors, np.uint32), "units": part.units}
+    how = (manner.rate, manner.delta, manner.rank, manner.maintain, sync)
+    return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks, scales, *how)
+
+
+def _plain_push(call: PushCall, part: Part, floor: int, dense: NDArray[Any]) -> Push:
+    """What nearly all are: gradients of one table, at the full rate."""
+    assert call.gradients
+    ((table, some),) = part.places.items()
+    name, moment, rows = call.name, call.moment, call.gradients[table].take(some)
+    named = (name.stream, name.number, name.epoch, floor, call.home)
+    arrays = ({table: _taken(call.keys[table], some)}, {table: rows.values}, part.blocks, dense)
+    counts = call.counts.get(table)
+    shows = {table: _taken(counts.shows, some)} if counts else {}
+    clicks = {table: _taken(counts.clicks, some)} if counts else {}
+    scales = {table: rows.scales} if rows.scales.size else {}
+    return Push(*named, *arrays, moment.step, moment.time_s, shows, clicks, scales)
+
+
+def answer_bytes_of(message: Message, dims: Mapping[str, int], floats: int) -> int:
+    """Bytes of rows and dense parameters in the answer to a part, for its credit.
+
+    Parameters
+    ----------
+    message
+        What the part asks.
+    dims : mapping of str to int
+        Floats a row of each table.
+    floats : int
+        Of its dense blocks.
+    """
+    if not isinstance(message, Pull):
+        return 0
+    scale_bytes = 4 if message.rows_as == "int8" else 0
+    value_bytes = ROW_TYPES[message.rows_as].itemsize
+    rows = sum(keys.size * (dims[name] * value_bytes + scale_bytes) for name, keys in message.keys.items())
+    return rows + floats * DENSE_TYPES[message.dense_as].itemsize
+
+
+def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any]:
+    return array if places is None else array[places]
+
+
+def home_of(touched: NDArray[np.uint32]) -> int:
+    """The one unit by which a push is counted."""
+    return int(touched[0]) if touched.size else 0
+
+
+def check_keys(keys: Mapping[str, Keys], dims: Mapping[str, int]) -> None:
+    """Raise ConfigurationError when a table is none of these, or keys are no (n,) uint64."""
+    if unknown := sorted(set(keys) - set(dims)):
+        raise ConfigurationError(f"table {unknown[0]!r} is unknown; tables: {sorted(dims)}")
+    for name, array in keys.items():
+        if array.ndim != 1 or array.dtype != np.uint64:
+            raise ConfigurationError(f"keys of {name}: expected (n,) uint64, got {array.shape} {array.dtype}")
+
+
+def check_gradients(
+    keys: Mapping[str, Keys],
+    packed: Mapping[str, PackedRows],
+    dims: Mapping[str, int],
+    counts: Mapping[str, Counts],
+) -> None:
+    """Raise ConfigurationError when gradients, shows or clicks are not one for each of a table's keys."""
+    for table, rows in packed.items():
+        if problem := rows.problem(keys[table].size, dims[table]):
+            raise ConfigurationError(f"gradients of {table}: {problem}")
+    for table, pair in counts.items():
+        if not pair.shows.shape == pair.clicks.shape == keys[table].shape:
+            raise ConfigurationError(f"counts of {table}: expected {keys[table].size} shows and clicks")
+
+
+def check_dense(vector: NDArray[Any], dense_length: int) -> None:
+    """Raise ConfigurationError when this is no gradient of all dense parameters, and not empty."""
+    if vector.shape not in ((0,), (dense_length,)) or vector.dtype not in DENSE_TYPES.values():
+        raise ConfigurationError(
+            f"dense gradient: expected ({dense_length},) float32, got {vector.shape} {vector.dtype}"
+        )
+
+
+def check_known(known: KnownDense, dense_blocks: int, dense_length: int) -> None:
+    """Raise ConfigurationError when known dense parameters are not those of this cluster."""
+    shapes = known.versions.shape, known.vector.shape
+    if shapes[0] != (dense_blocks,) or (shapes[1] != (dense_length,) and known.versions.any()):
+        expected = f"({dense_blocks},) versions of ({dense_length},) floats"
+        raise ConfigurationError(f"known dense parameters: expected {expected}, got {shapes}")

@@ -1,0 +1,112 @@
+"""What a client does when another process stands for a server: ask what it knows, then go on with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pslib.client.endpoint import Endpoint
+from pslib.client.membership import MemberHandle
+from pslib.client.pending import Pending
+from pslib.config import ClusterConfig
+from pslib.errors import PslibError, ServerLeftError
+from pslib.table.partition_map import PartitionMap
+from pslib.table.tables import TableSpec
+from pslib.wire.messages import Message, Missing, Result, Setup
+
+__all__ = ["Successors", "meet_successors"]
+
+log = logging.getLogger("pslib")
+
+
+def meet_successors(
+    endpoint: Endpoint,
+    member: MemberHandle,
+    old: PartitionMap,
+    new: PartitionMap,
+    setup: Setup | None = None,
+) -> None:
+    """Redirect what waits for servers that have a new address, after a question what they know.
+
+    Where a server has left, waits for its own answers end; its units are others' by now.
+
+    ``setup`` describes our tables, where a server may come back without them.
+
+    The question comes first: the pushes after it say below which number everything is acknowledged, and a
+    server takes that for known.
+    """
+    now_s = endpoint.clock.now_s()
+    for rank, (before, after) in enumerate(zip(old.addresses, new.addresses, strict=False)):
+        if before and not after:
+            left = f"server {rank} at {before} has left the cluster, and had not answered; ask again"
+            endpoint.end_waits_for(before, ServerLeftError(left))
+        if not before or not after or before == after:
+            continue
+        if setup is not None:
+            endpoint.ask(after, setup)
+        question = endpoint.session.acknowledged.question(rank) if endpoint.session else None
+        if question is not None:
+            pending = endpoint.ask(after, question)
+            _report_when_known(endpoint, member, rank, question.streams.size, pending)
+        count = endpoint.requests.redirect(now_s, before, after)
+        log.info("pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, count)
+    endpoint.requests.are_here(filter(None, new.addresses))
+
+
+class Successors:
+    """Meets the successors of servers for one client.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+    member : MemberHandle
+    config : ClusterConfig
+        Says whether servers may come back without their tables.
+    """
+
+    def __init__(self, endpoint: Endpoint, member: MemberHandle, config: ClusterConfig) -> None:
+        self._endpoint, self._member = endpoint, member
+        self._keeps = config.recovery == "partial"
+        self._setup: Setup | None = None
+
+    def remember(self, message: Setup, specs: Iterable[TableSpec]) -> None:
+        """Keep what describes all our tables, with the first values of the dense parameters."""
+        if not self._keeps:
+            return
+        before = self._setup
+        latest = before if before is not None and not message.dense_length else message
+        models = [*(before.tables.get("models", ()) if before else ()), *message.tables.get("models", ())]
+        tables = {"tables": [spec.to_dict() for spec in specs], "models": models}
+        self._setup = replace(latest, tables=tables)
+
+    def meet(self, old: PartitionMap, new: PartitionMap) -> None:
+        """See `meet_successors`."""
+        meet_successors(self._endpoint, self._member, old, new, self._setup)
+
+
+def _report_when_known(
+    endpoint: Endpoint, member: MemberHandle, server: int, asked: int, pending: Pending[Message]
+) -> None:
+    def known() -> None:
+        try:
+            answer = pending.wait(0)
+            lost, of = _lost(endpoint, server, asked, answer)
+            if lost:
+                log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
+                member.report(Missing(member.rank, member.incarnation, server, lost, of))
+        except PslibError as error:  # it has gone again; its successor is asked
+            log.info("pslib: server %d did not say what it knows: %s", server, error)
+
+    pending.on_done(known)
+
+
+def _lost(endpoint: Endpoint, server: int, asked: int, answer: Message) -> tuple[int, int]:
+    """How many pushes a server has lost, and of how many."""
+    if not isinstance(answer, Result):
+        return 0, asked
+    moments = answer.values.get("began_with", ())
+    if not moments or endpoint.session is None:
+        return int(answer.values["unknown"]), asked
+    with endpoint.lock:
+        return endpoint.session.acknowledged.lost(server, str(moments[0]))

@@ -1,0 +1,105 @@
+"""A load onto all servers: tables that servers lack come first, nothing is done if one can't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pslib.client.endpoint import Endpoint
+from pslib.client.tables import all_of, rows_of
+from pslib.errors import UnknownTableError
+from pslib.wire.messages import CheckLoad, DescribeTables, Load, Message, Result, Setup
+
+if TYPE_CHECKING:
+    from pslib.checkpoint import Manifest
+
+__all__ = ["FILE_PATIENCE_S", "LoadSource", "OpenLoad", "load_onto"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoad:
+    """A load that this process has called, and that is not over.
+
+    Attributes
+    ----------
+    number, fingerprint
+        Of the call.
+    source
+        What it loads.
+    """
+
+    number: int
+    fingerprint: int
+    source: LoadSource
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """A checkpoint as it was when a load of it was called; by now there may be a newer one, or none.
+
+    Attributes
+    ----------
+    given, place : str
+        As the script said it, a folder of several perhaps; and the one of them that this is.
+    manifest : Manifest
+    """
+
+    given: str
+    place: str
+    manifest: Manifest
+
+
+FILE_PATIENCE_S = 3600.0
+"""A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
+NOTHING = "nothing has changed on any server"
+HALF_LOADED = (
+    "{} of {} servers say that they have loaded it, so tables may be a mixture: load again when the cause is "
+    "gone, or start again from a checkpoint"
+)
+
+
+def load_onto(
+    endpoint: Endpoint,
+    servers: Sequence[str],
+    message: Load,
+    ready: Callable[[], None],
+    set_up: Callable[[Setup], None],
+) -> int:
+    """Let these servers do what the message says, if all can; return the rows loaded.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+    servers : sequence of str
+        All of them; the first one decides what tables are.
+    message : Load
+    ready : callable
+        See `pslib.client.client.Client.load`.
+    set_up : callable
+        Makes tables on all servers, as `Client.setup` does.
+    """
+
+    def ask(one: Message, outcome: str) -> list[Message]:
+        return all_of([endpoint.ask(server, one, FILE_PATIENCE_S) for server in servers], outcome)
+
+    look = CheckLoad(message.path, message.stem, message.state, message.tables, message.stream, message.epoch)
+    try:
+        ask(look, NOTHING)
+    except UnknownTableError:
+        set_up(_tables_of(endpoint, servers[0], message.path))
+        ask(look, NOTHING)
+    ready()
+    return rows_of(ask(message, HALF_LOADED))
+
+
+def _tables_of(endpoint: Endpoint, first: str, path: str) -> Setup:
+    """Those of a checkpoint, as the server says that decides: this process may see other files, or none.
+
+    Also those that it has: a set-up may have come no further than there.
+    """
+    answer = endpoint.ask(first, DescribeTables(path), FILE_PATIENCE_S).wait()
+    tables = answer.values["tables"] if isinstance(answer, Result) else []
+    return Setup({"tables": tables}, 0, {}, np.empty(0, np.float32))

@@ -1,0 +1,158 @@
+"""Which server is asked for what: a call, split by the owners of its keys, dense blocks and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.wire.selection import group_by_owner, scatter_rows
+from pslib.client.calls import NO_UNITS, Call, MaintainCall, Part, PullCall, keys_of
+from pslib.table.block_bounds import BlockBounds
+from pslib.table.partition_map import PartitionMap
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.wire.dense_delta import VERSIONS
+from pslib.wire.messages import Pulled
+from pslib.wire.quantization import floats_of, rows_of
+
+__all__ = ["first_unit", "parts_of", "pulled_fits", "store_plain", "store_pulled"]
+
+
+PLAIN = np.dtype(np.float32)
+
+
+def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int]) -> bool:
+    """Write an answer of nothing but float32 rows, all of them; False: it is another, or does not fit."""
+    rows, places = message.rows, part.places
+    said = message.row_scales or message.dense_versions or message.dense.size or message.refused_units.size
+    if said or part.blocks.size or call.rows_as != "float32" or message.refused_owners.size:
+        return False
+    if rows.keys() != places.keys():
+        return False
+    for name, some in places.items():
+        values, count = rows[name], call.keys[name].size if some is None else some.size
+        if values.dtype != PLAIN or values.shape != (count, dims[name]):
+            return False
+    for name, some in places.items():
+        if some is None:
+            call.rows[name] = rows[name]
+        else:
+            scatter_rows(rows[name], some, call.rows[name])
+    call.has_seen(part.server, message.pushes_before)
+    return True
+
+
+def pulled_fits(
+    call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: BlockBounds
+) -> bool:
+    """Whether an answer has the types and shapes of its question: bytes from outside index our arrays."""
+    if message.rows.keys() != part.places.keys() or not message.row_scales.keys() <= part.places.keys():
+        return False
+    for name, some in part.places.items():
+        size, rows = call.keys[name].size if some is None else some.size, rows_of(message, name)
+        if rows.problem(size, dims[name]) or rows.values.dtype != ROW_TYPES[call.rows_as]:
+            return False
+    if not part.blocks.size:
+        return not message.dense_versions and not message.dense.size
+    sizes = {name: array.size for name, array in message.dense_versions.items()}
+    if sizes != ({VERSIONS: part.blocks.size} if call.known else {}):
+        return False
+    floats = bounds.floats(part.blocks[_news(call, part, message)])
+    return message.dense.size == floats and (not floats or message.dense.dtype == DENSE_TYPES[call.dense_as])
+
+
+def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
+    """Which blocks of the part have come; refused ones come as zeros where versions were not asked for."""
+    if call.known is None:
+        return np.ones(part.blocks.size, bool)
+    versions = message.dense_versions[VERSIONS]
+    return (versions != 0) & (versions != call.known.versions[part.blocks])
+
+
+def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: BlockBounds) -> None:
+    """Write an answer that fits into the outputs of its call."""
+    call.has_seen(part.server, message.pushes_before)
+    for name, some in part.places.items():
+        if some is None:
+            call.rows[name] = rows_of(message, name).floats()
+        else:
+            rows_of(message, name).write_to(call.rows[name], some)
+    if not part.blocks.size:
+        return
+    dense, is_news = floats_of(message.dense), _news(call, part, message)
+    start = 0
+    for first, last in bounds.runs(part.blocks[is_news]):
+        if last - first == call.dense.size and not message.refused_units.size:
+            call.dense = dense  # all there is: it stays where it came, and nothing is written to it any more
+            break
+        call.dense[first:last] = dense[start : start + last - first]
+        start += last - first
+    if call.known:
+        kept = part.blocks[~is_news]
+        for first, last in bounds.runs(kept[call.known.versions[kept] != 0]):  # else refused, nothing known
+            call.dense[first:last] = call.known.vector[first:last]
+        call.versions[part.blocks] = message.dense_versions[VERSIONS]
+
+
+Units = NDArray[np.uint32]
+
+
+def first_unit(call: Call, partition_map: PartitionMap) -> int:
+    """The unit that number 0 among the blocks of a call stands for."""
+    return 0 if isinstance(call, MaintainCall) else partition_map.partitions
+
+
+def parts_of(
+    call: Call,
+    partition_map: PartitionMap,
+    owners: NDArray[np.uint16],
+    places: Mapping[str, NDArray[np.int32] | None],
+    blocks: Units,
+    units: Units,
+) -> dict[int, Part]:
+    """What each server is asked, by its number; call and bounces are for the caller to say.
+
+    Parameters
+    ----------
+    call, partition_map
+    owners : (units,) uint16
+        Of all units, as far as is known now.
+    places : mapping of table name to (n,) int32, or None for all of its keys
+    blocks : (b,) uint32
+    units : (u,) uint32
+        Those that a push of a sync step speaks for.
+    """
+    bits, servers = partition_map.partition_bits, partition_map.servers
+    parts: dict[int, Part] = {}
+
+    def part_of(server: int) -> Part:
+        part = parts.get(server)
+        if part is None:
+            part = parts[server] = Part(0, server, {}, NO_UNITS, 0, NO_UNITS)
+        return part
+
+    for name, some in places.items():
+        keys = keys_of(call, name, some)
+        if servers == 1 and keys.size:  # nothing to sort
+            part_of(0).places[name] = some
+            continue
+        order, starts = group_by_owner(keys, bits, owners[: partition_map.partitions], servers)
+        for server in (starts[1:] > starts[:-1]).nonzero()[0].tolist():
+            chosen = order[starts[server] : starts[server + 1]]
+            whole = chosen.size == keys.size and some is None
+            part_of(server).places[name] = None if whole else (chosen if some is None else some[chosen])
+    for server, mine in _by_owner(blocks, owners, first_unit(call, partition_map)):
+        part_of(server).blocks = mine
+    for server, mine in _by_owner(units, owners, 0):
+        part_of(server).units = mine
+    return parts
+
+
+def _by_owner(units: Units, owners: NDArray[np.uint16], first: int) -> Iterator[tuple[int, Units]]:
+    """Those of each server; they are counted from the unit ``first``."""
+    if not units.size:
+        return
+    theirs = owners[first + units]
+    for server in np.unique(theirs).tolist():
+        yield server, units[theirs == server]

@@ -1,0 +1,378 @@
+"""A consistent cut through a training that goes on, as the coordinator sees it: a pure machine.
+
+    idle -> near     it is time: trainers are told, and beat fast from then on
+    near -> pause    all live trainers have heard: each stops pushing at a batch boundary and waits until all
+                     that it has pushed is acknowledged, then says how far each of its leases is (`CutReady`)
+    pause -> begin   all are ready: positions are noted, the leader tells the servers to remember the instant
+    begin -> write   they do: trainers go on; the leader waits for the files and writes the manifest
+    write -> idle    it is a checkpoint, or it is not
+
+One that is asked for is also made in a call that only reads, an evaluation say, or before the next call has
+begun: nothing is pushed then. Its table says that all calls before are done, and nothing of this one.
+
+Everything but the last step is bounded by ``Timing.cut_s``; a cut that is late, or loses somebody, is
+cancelled and tried again as another one. A lease that was taken over from a dead trainer may have batches
+applied that nobody has told of; so no cut begins before it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslib.coordinator.job import CollectiveJob
+from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.leases import RankedLeases
+from pslib.coordinator.membership import Member, Membership
+from pslib.storage import shown
+from pslib.wire.fields import json_array
+from pslib.wire.messages import (
+    NOWHERE,
+    CutReady,
+    CutStep,
+    CutTable,
+    Done,
+    Failure,
+    Message,
+    Result,
+    SaveSoon,
+)
+
+__all__ = ["CutSession", "moment_of_cut"]
+
+AGAIN_S = 1.0
+"""After a cut was cancelled; twice as long each time, up to a minute."""
+AGAIN_MAX_S = 60.0
+CUTS_A_TERM = 1 << 20
+READING = ("evaluate", "predict", "rank", "window", "")
+"""Calls in which nobody pushes, and no call; all that earlier ones have pushed is acknowledged by then."""
+LOOKING = ("recommend", "export")
+"""Others that change no rows."""
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The cut that is under way."""
+
+    number: int
+    job: int
+    leader: int
+    began_s: float
+    asked: bool = False
+    what: str = "fit"
+    phase: str = "near"
+    heard: set[int] = field(default_factory=set)
+    reached: dict[int, int] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    target: int = -1
+    positions: dict[int, int] = field(default_factory=dict)
+    paused_s: float = 0.0
+    pause_s: float = 0.0
+    table: dict[str, Any] = field(default_factory=dict)
+
+
+class CutSession:
+    """Decides when a cut is made, and takes it through its steps.
+
+    Parameters
+    ----------
+    members : Membership
+    desk : JobDesk
+        The job that is cut says in its details when (``checkpoint``: ``every_s``, ``every_batches``).
+    say : callable
+        Called with one line for people.
+    term : int
+        The coordinator's: its cuts have numbers of their own, since nothing of a cut is in its journal.
+
+    Attributes
+    ----------
+    base : str
+        Name of the last checkpoint that was committed here; an increment follows it.
+    asked : bool
+        Whether somebody waits for a checkpoint out of turn.
+    on_saved : callable
+        Called with path and moment of each checkpoint.
+    """
+
+    def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None], term: int = 0) -> None:
+        self._members, self._desk, self._say = members, desk, say
+        self._cut: _Cut | None = None
+        self._number = term * CUTS_A_TERM
+        self._last_s: float | None = None
+        self._last_batches = 0
+        self._not_before_s = 0.0
+        self._again_s = AGAIN_S
+        self._held_in_vain = False
+        self.base = ""
+        self.asked = False
+        self.on_saved = desk.note_saved
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cut is under way: nothing may move meanwhile."""
+        return self._cut is not None
+
+    @property
+    def holds_leases(self) -> bool:
+        """Whether no lease may be given out just now; leases that go by rank are needed to reach the step."""
+        cut = self._cut
+        paused = cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
+        return paused or self._holds_a_beginning()
+
+    def ask(self, now_s: float, message: SaveSoon) -> Message:
+        """Make a cut as soon as one can be made, whatever the schedule; `asked` until it is a checkpoint.
+
+        Between two fits of one call, each of which is an epoch, that is at the latest when the next begins.
+        """
+        soon = self._running() is not None or bool(self._last_fit().get("epochs_to_come"))
+        self.asked, self._held_in_vain = soon and bool(self._members.live("trainer")), False
+        return Result({"asked": self.asked})
+
+    # --- time, and what members say -----------------------------------------------------------------------
+
+    def tick(self, now_s: float, busy: bool, since_s: float) -> None:
+        """Time passes. ``busy``: units move, or the run ends; ``since_s`` is the cluster's time."""
+        if self._cut is not None:
+            self._watch(self._cut, now_s, busy, since_s)
+        elif not busy and now_s >= self._not_before_s and self._is_due(now_s):
+            self._begin(now_s)
+
+    def heard(self, now_s: float, member: Member, since_s: float) -> None:
+        """A trainer's heartbeat; its progress says of which cut it knows."""
+        cut = self._cut
+        if cut is not None and member.role == "trainer" and member.progress.get("cut") == cut.number:
+            cut.heard.add(member.rank)
+            self._advance(cut, now_s, since_s)
+
+    def beat(self, role: str) -> dict[str, Any]:
+        """What a heartbeat's answer says of it."""
+        cut = self._cut
+        if cut is None or role != "trainer":
+            return {}
+        return {"number": cut.number, "phase": cut.phase, "leader": cut.leader, "step": cut.target}
+
+    def ready(self, now_s: float, message: CutReady, since_s: float) -> Message:
+        """A trainer has stopped; where, and with ``paused`` all that it has pushed is acknowledged."""
+        cut = self._cut
+        if cut is None or message.cut != cut.number or cut.phase not in ("near", "pause"):
+            return Failure("unavailable", f"cut {message.cut} is not under way any more")
+        if self._members.find("trainer", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this trainer is not a member of the cluster")
+        if not message.paused and message.rank in cut.ready and message.reached == cut.reached[message.rank]:
+            return Done()  # of a moment ago, though it comes now: who goes on stands before a later step
+        cut.reached[message.rank] = message.reached
+        if message.paused:
+            cut.ready.add(message.rank)
+            positions = zip(message.streams.tolist(), message.batches.tolist(), strict=False)
+            cut.positions |= {stream & 0xFFFFFFFF: n for stream, n in positions if stream >> 32 == cut.job}
+        else:
+            cut.ready.discard(message.rank)
+        self._advance(cut, now_s, since_s)
+        return Done()
+
+    def step(self, now_s: float, message: CutStep) -> Message:
+        """What the leader has done: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``."""
+        cut = self._cut
+        if cut is None or message.cut != cut.number or message.rank != cut.leader:
+            return Failure("unavailable", f"cut {message.cut} was given up")
+        if message.state == "begun":
+            if cut.phase not in ("begin", "write"):
+                return Failure("unavailable", f"cut {message.cut} has not come so far")
+            if cut.phase == "begin":
+                cut.phase, cut.pause_s = "write", now_s - cut.paused_s
+            return CutTable(json_array(cut.table))
+        if message.state == "saved":
+            self._saved(now_s, cut, message.details)
+        elif message.state == "failed":
+            self._cancel(now_s, str(message.details.get("reason", "")))
+        return Done()
+
+    # --- when ---------------------------------------------------------------------------------------------
+
+    def _running(self) -> int | None:
+        """Number of the job that is cut: the first that is not done, where it trains or only reads."""
+        number = self._desk.first_open
+        what = self._what(number)
+        if not self._last_fit() or (what == "" and self._what(number - 1) == "save"):  # that is a checkpoint
+            return None
+        return number if what == "fit" or what in READING else None
+
+    def _what(self, number: int) -> str:
+        """What a job does; nothing where nobody has opened it."""
+        return self._desk.jobs[number].what if number < len(self._desk.jobs) else ""
+
+    def _is_taken_over(self, number: int) -> bool:
+        """Whether more may be applied than a table of a job says: of it, or of one after it."""
+        later = self._desk.jobs[number + 1 :]
+        if any(one.what not in (*READING, *LOOKING) and one.book.begun for one in later):
+            return True
+        return self._what(number) == "fit" and self._desk.jobs[number].book.taken_over
+
+    def _last_fit(self) -> Mapping[str, Any]:
+        """Details of the last fit, if it may be saved: not one that was given up half way."""
+        last = next((job for job in reversed(self._desk.jobs) if job.what == "fit"), None)
+        return last.details if last and last.details.get("checkpoint") and not last.given_up else {}
+
+    def _holds_a_beginning(self) -> bool:
+        """Whether a fit waits with its first lease for a cut: it may be over before one could be made.
+
+        Once a cut has failed for any other reason nothing waits any more.
+        """
+        number = self._running() if self.asked and not self._held_in_vain else None
+        if number is None or self._what(number) != "fit":
+            return False
+        book = self._desk.jobs[number].book
+        if isinstance(book, RankedLeases) or self._is_taken_over(number):
+            return False
+        return not (book.done_count or book.holders())
+
+    def _is_due(self, now_s: float) -> bool:
+        number = self._running()
+        if number is None or not self._leaders(number):
+            return False
+        batches = self._batches()
+        if self._last_s is None:
+            self._last_s, self._last_batches = now_s, batches
+        fits = self._what(number) == "fit"
+        wanted: Mapping[str, Any] = self._desk.jobs[number].details["checkpoint"] if fits else {}
+        every_s, every = float(wanted.get("every_s", 0)), int(wanted.get("every_batches", 0))
+        by_time = every_s > 0 and now_s - self._last_s >= every_s
+        by_work = every > 0 and batches - self._last_batches >= every
+        return (by_time or by_work or self.asked) and not self._is_taken_over(number)
+
+    def _batches(self) -> int:
+        """Batches of all trainers, dead ones too: a successor counts from 0, and this must not fall."""
+        return sum(int(one.progress.get("staleness_count", 0)) for one in self._members.ever("trainer"))
+
+    def _begin(self, now_s: float) -> None:
+        number = self._running()
+        assert number is not None
+        self._number += 1
+        leader = min(self._leaders(number))
+        self._cut = _Cut(self._number, number, leader, now_s, self.asked, self._what(number))
+
+    def _leaders(self, number: int) -> list[int]:
+        """Who could lead a cut of a job: trainers that are in it, as a client alone knows no checkpoints."""
+        call = min(number, len(self._desk.jobs) - 1)
+        return [member.rank for member in self._members.live("trainer") if member.call >= call]
+
+    # --- from phase to phase ------------------------------------------------------------------------------
+
+    def _by_rank(self, cut: _Cut) -> bool:
+        return self._what(cut.job) == "fit" and isinstance(self._desk.jobs[cut.job].book, RankedLeases)
+
+    def _live(self) -> set[int]:
+        return {member.rank for member in self._members.live("trainer")}
+
+    def _advance(self, cut: _Cut, now_s: float, since_s: float) -> None:
+        live = self._live()
+        if cut.phase == "near" and live <= cut.heard:
+            cut.phase, cut.paused_s = "pause", now_s
+        if cut.phase != "pause":
+            return
+        if self._by_rank(cut) and live <= set(cut.reached):
+            stands = [step for step in cut.reached.values() if step != NOWHERE]
+            cut.target = max([cut.target, *stands])
+        if not self._is_still_on(cut):
+            self._cancel(now_s, "the fit that it was for is over")
+        elif all(self._is_ready(cut, rank) for rank in live):
+            cut.phase, cut.table = "begin", self._table(cut, since_s)
+
+    def _is_still_on(self, cut: _Cut) -> bool:
+        """Whether no later job than that of a cut may have batches applied, nor one that has come since."""
+        current = self._desk.first_open
+        if cut.what == "fit":
+            return cut.job == min(current, len(self._desk.jobs) - 1)
+        return cut.job == current and self._what(current) in READING
+
+    def _is_ready(self, cut: _Cut, rank: int) -> bool:
+        if rank not in cut.ready or not self._by_rank(cut):
+            return rank in cut.ready
+        if cut.reached[rank] == NOWHERE:  # it has nothing in hand: has it done all of its part?
+            return not self._desk.jobs[cut.job].needs(rank)
+        return cut.target >= 0 and cut.reached[rank] >= cut.target
+
+    def _watch(self, cut: _Cut, now_s: float, busy: bool, since_s: float) -> None:
+        timing = self._members.config.timing
+        late_s = timing.cut_s + (2 * timing.silence_s if cut.phase == "near" else 0.0)
+        since_phase_s = now_s - (cut.began_s if cut.phase == "near" else cut.paused_s)
+        if cut.leader not in self._live():
+            self._cancel(now_s, f"trainer {cut.leader}, which leads it, is gone")
+        elif cut.phase == "write":
+            return
+        elif busy:
+            self._cancel(now_s, "something else has begun")
+        elif self._is_taken_over(cut.job):
+            self._cancel(now_s, "a lease has another holder, or a trainer has gone on to a later call")
+        elif since_phase_s > late_s:
+            late = sorted(self._live() - (cut.heard if cut.phase == "near" else cut.ready))
+            who = f"trainers {late} are not ready" if late else "servers did not answer"
+            self._cancel(now_s, f"{who} after {since_phase_s:.1f} s")
+        else:
+            self._advance(cut, now_s, since_s)
+
+    def _table(self, cut: _Cut, since_s: float) -> dict[str, Any]:
+        """Which jobs are done, and how far each lease of the one under way is."""
+        if cut.what != "fit":
+            return self._table_of_done(cut.job, since_s)
+        job = self._desk.jobs[cut.job]
+        job.book.set_positions(cut.positions)
+        return {
+            "jobs": [_about(one) for one in self._desk.jobs[: cut.job + 1]],
+            "job": cut.job,
+            "leases": job.book.table(),
+            "ranks": _ranks(job),
+            "since_s": since_s,
+        }
+
+    def _table_of_done(self, number: int, since_s: float) -> dict[str, Any]:
+        """Which jobs are done before one that only reads, which begins anew then, or another in its place."""
+        jobs = self._desk.jobs
+        while jobs[number - 1].what == "window":  # its file may be gone when somebody has mended things
+            number -= 1
+        fits = [job for job in jobs[:number] if job.what == "fit"]
+        return {
+            "jobs": [_about(one) for one in jobs[:number]],
+            "job": number,
+            "ranks": _ranks(fits[-1]),
+            "since_s": since_s,
+        }
+
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def _saved(self, now_s: float, cut: _Cut, details: Mapping[str, Any]) -> None:
+        path, self.base = str(details.get("path", "")), str(details.get("name", ""))
+        self.on_saved(path, moment_of_cut(cut.number))
+        self.asked = self.asked and not cut.asked
+        self._cut, self._again_s = None, AGAIN_S
+        self._last_s, self._last_batches = cut.began_s, self._batches()
+        size = float(details.get("bytes", 0)) / 1e6
+        kind = "an increment" if details.get("increment") else "all"
+        self._say(
+            f"saved {shown(path)} ({kind}, {size:.0f} MB) in {now_s - cut.paused_s:.1f} s, "
+            f"pause {cut.pause_s:.3f} s"
+        )
+
+    def _cancel(self, now_s: float, why: str) -> None:
+        if self._cut is not None:
+            self._held_in_vain = self._cut.what == "fit" and not self._desk.jobs[self._cut.job].over
+        self._cut = None
+        self._not_before_s = now_s + self._again_s
+        self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")
+        self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
+
+
+def moment_of_cut(number: int) -> str:
+    """The moment of a cut: all trainers have paused."""
+    return f"cut {number}"
+
+
+def _ranks(job: CollectiveJob) -> list[int]:
+    """Trainers that share a job whose leases go by rank."""
+    return list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
+
+
+def _about(job: CollectiveJob) -> dict[str, Any]:
+    """A job in plain form."""
+    return {"what": job.what, "fingerprint": job.fingerprint, "outcome": job.outcome}

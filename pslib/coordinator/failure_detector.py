@@ -1,0 +1,145 @@
+"""Who is lost, who is awaited, and when a run can't go on: a pure machine of the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.membership import Member, Membership
+from pslib.storage import shown
+from pslib.text import counted
+
+__all__ = ["Losses"]
+
+
+class Losses:
+    """Decides what the loss of a member means.
+
+    A lost trainer's leases go to others, and another process may take its place. A lost server ends the run
+    where nothing of it is left; where it has a log, its successor has `Timing.restart_s` to come.
+
+    Parameters
+    ----------
+    members : Membership
+    desk : JobDesk
+        Whose leases are freed.
+    tell : callable
+        Takes one line for people.
+    fail : callable
+        Ends the run, with the reason.
+    note_member : callable
+        Writes down what happens to a member, given time, what it is, and who.
+    """
+
+    def __init__(
+        self,
+        members: Membership,
+        desk: JobDesk,
+        tell: Callable[[str], None],
+        fail: Callable[[str], None],
+        note_member: Callable[[float, str, Member], None],
+    ) -> None:
+        self._note_member = note_member
+        self._members, self._desk, self._tell, self._fail = members, desk, tell, fail
+        self._told: dict[int, int] = {}
+
+    def tick(self, now_s: float) -> None:
+        """Notice who is silent, and who has not come back in time."""
+        for member in self._members.silent(now_s):
+            self._note_member(now_s, "lost", member)
+            self.lost(now_s, member)
+        for member in (*self._members.servers, *self._members.trainers):
+            may_come_back = self._members.may_come_back(member.role)
+            if member.state == "lost" and may_come_back and self._is_needed(member):
+                self._await(now_s, member)
+        if any(one.state == "lost" for one in self._members.trainers):
+            self._desk.give_up(now_s)  # nobody has to be waited for any more
+        if self._work_is_lost(now_s):
+            self._fail("all trainers are lost before the work was done")
+
+    def lost(self, now_s: float, member: Member) -> None:
+        """A member has been silent too long."""
+        self._lose_server(member) if member.role == "server" else self._lose_trainer(member)
+
+    def replaced(self, now_s: float, before: Member, after: Member) -> None:
+        """A successor has taken the place of a member."""
+        self._note_member(now_s, "counted", before)
+        if before.role == "trainer":
+            self._lose_trainer(before)
+        self._tell(
+            f"{after.role} {after.rank} is {after.where} now (generation {after.generation}), "
+            f"after {before.where}"
+        )
+
+    def trainers_over(self, now_s: float) -> bool:
+        """Whether all trainers have gone, and nobody is awaited for what they may have left undone."""
+        if not self._members.trainers_over():
+            return False
+        one_has_left = any(member.state == "left" for member in self._members.trainers)
+        all_done = (
+            bool(self._desk.jobs) and self._desk.all_done
+        )  # without jobs nobody knows what is left to do
+        return (one_has_left and all_done) or not self._members.awaited(now_s, "trainer")
+
+    # --- the parts ----------------------------------------------------------------------------------------
+
+    def _lose_trainer(self, member: Member) -> None:
+        awaited = self._members.may_come_back("trainer")
+        freed = self._desk.free_leases(member, "is lost", fatal=not awaited)
+        self._tell(f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})")
+
+    def _lose_server(self, member: Member) -> None:
+        silence_s = self._members.config.timing.silence_s
+        self.server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
+
+    def server_gone(self, member: Member, how: str) -> None:
+        """A server has gone: the run ends where nothing of it is left, or waits for its successor."""
+        who = f"server {member.rank} at {member.address} ({member.where}) {how}"
+        if self._members.map is not None and not self._members.is_owner(member):
+            self._members.map = self._members.map.with_address(member.rank, "")
+            self._tell(f"{who}; it owned nothing")
+            return
+        rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
+        restart_s = self._members.config.timing.restart_s
+        if self._members.may_come_back("server"):
+            how = "come back" if self._members.config.durability == "memory" else "come back from its log"
+            self._tell(f"{who}; waiting up to {restart_s:g} s for it to {how}")
+        else:
+            self._fail(
+                f"{who}, with about {counted(rows, 'row')} and {counted(updates, 'update')}; {self._kept()}"
+            )
+
+    def _is_needed(self, member: Member) -> bool:
+        """Whether the run can't go on without somebody at this place."""
+        if member.role == "trainer":
+            return self._desk.needs(member.rank)
+        return self._members.is_owner(member) and not self._members.trainers_over()
+
+    def _await(self, now_s: float, member: Member) -> None:
+        """Say now and then that somebody is awaited, and end the run when that was too long."""
+        waited_s, timing = now_s - member.lost_s, self._members.config.timing
+        who = f"{member.role} {member.rank} ({member.where})"
+        if waited_s > timing.restart_s:
+            self._fail(
+                f"waited {waited_s:.0f} s for {who}: nobody has started it again; {self._kept()}. "
+                "What servers had acknowledged is in their logs: start again with the same ones"
+            )
+        reports = int(waited_s / timing.report_s)
+        if reports > self._told.get(member.incarnation, 0):
+            self._told[member.incarnation] = reports
+            self._tell(f"waiting {waited_s:.0f} s for {who} to be started again")
+
+    def _work_is_lost(self, now_s: float) -> bool:
+        """Whether nobody is left for work that is not done; only a trainer that leaves knows that all is."""
+        if not self.trainers_over(now_s):
+            return False
+        nobody_left = all(member.state == "lost" for member in self._members.trainers)
+        # Who was asked to leave has left its work to others: whoever of them is lost later takes it along.
+        lost_s = max((one.heard_s for one in self._members.trainers if one.state == "lost"), default=-inf)
+        asked_to = any(one.preempted and one.heard_s >= lost_s for one in self._members.trainers)
+        return nobody_left or not (self._desk.all_done or asked_to)
+
+    def _kept(self) -> str:
+        saved = shown(self._desk.saved)
+        return f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"

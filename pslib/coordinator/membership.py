@@ -1,0 +1,325 @@
+"""Who is in the cluster, who is silent, and where units live: a pure machine that the coordinator drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from pslib.config import ANY_RANK, ClusterConfig
+from pslib.coordinator.wave import Wave
+from pslib.table.partition_map import PartitionMap
+from pslib.text import counted
+
+__all__ = ["Member", "Membership"]
+
+
+@dataclass(slots=True)
+class Member:
+    """One process: its place, when it was last heard, and its cumulative counters."""
+
+    role: str
+    rank: int
+    incarnation: int
+    address: str
+    where: str
+    heard_s: float
+    generation: int = 0
+    map_version: int = 0
+    state: str = "live"
+    """live, left (flushed and gone) or lost (silent too long, or another has its place)."""
+    preempted: bool = False
+    """Whether it left because it was asked to, with work to do."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    lost_s: float = 0.0
+    bare: bool = False
+    """Whether it has come without what its predecessor knew, and begins at a checkpoint."""
+    followed_bare: bool = False
+    """Whether its successor is such a one."""
+    call: int = -1
+    """Of a trainer: the last of its script's calls that it has made; -1 before the first."""
+
+
+class Membership:
+    """Servers and trainers of one cluster.
+
+    The map is made when all servers are there; trainers start when every server has that map and all trainers
+    are there, or when the start time is over and at least one is. A place (role and rank) can be taken by a
+    process of a higher generation: whoever had it is lost from then on.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+        How many are awaited.
+    ranks_named : bool
+        Whether the trainers that are awaited name their ranks, as those of a launcher do: then who names none
+        gets a rank beyond theirs, however early it comes, and nobody begins for it.
+
+    Attributes
+    ----------
+    map : PartitionMap or None
+        Once all servers are there.
+    former : list of Member
+        Those whose place another has taken; what they have counted still counts.
+    changes : int
+        Rises whenever somebody joins, or when trainers may start: what a journal must hold.
+    """
+
+    def __init__(self, config: ClusterConfig, ranks_named: bool = False) -> None:
+        self.config, self.ranks_named = config, ranks_named
+        self.map: PartitionMap | None = None
+        self.former: list[Member] = []
+        self.wave: Wave | None = None
+        """Units that are on their way from server to server: `pslib.coordinator.rebalance` decides."""
+        self.changes = 0
+        self._places: dict[str, dict[int, Member]] = {"server": {}, "trainer": {}}
+        self._first_trainer_s: float | None = None
+        self._started = False
+        self._resumed_s: float | None = None
+
+    @property
+    def servers(self) -> list[Member]:
+        """Whoever has a server's place, by rank."""
+        return self._of("server")
+
+    @property
+    def trainers(self) -> list[Member]:
+        """Whoever has a trainer's place, by rank."""
+        return self._of("trainer")
+
+    def _of(self, role: str) -> list[Member]:
+        places = self._places[role]
+        return [places[rank] for rank in sorted(places)]
+
+    def ever(self, role: str) -> list[Member]:
+        """All that have ever had a place."""
+        return [*(member for member in self.former if member.role == role), *self._of(role)]
+
+    # --- joining ------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        now_s: float,
+        role: str,
+        incarnation: int,
+        address: str,
+        where: str,
+        rank: int = ANY_RANK,
+        generation: int = 0,
+    ) -> Member | str:
+        """The member for this process (the same one when it asks again), or why it can't join."""
+        places = self._places[role]
+        for member in places.values():
+            if member.incarnation == incarnation:
+                member.heard_s = now_s
+                return member
+        if refused := self._refusal(now_s, role, address, rank, generation):
+            return refused
+        if rank == ANY_RANK:
+            first = self.config.trainers if role == "trainer" and self.ranks_named else 0
+            rank = next(free for free in count(first) if free not in places)
+        return self._enter(now_s, Member(role, rank, incarnation, address, where, now_s, generation))
+
+    def _enter(self, now_s: float, member: Member) -> Member:
+        """Give a new process its place; whoever had it is lost."""
+        places, role = self._places[member.role], member.role
+        before = places.get(member.rank)
+        places[member.rank] = member
+        self.changes += 1
+        if before:
+            self.former.append(before)
+            if before.state == "live":
+                self.lose(now_s, before)
+        if role == "server":
+            self.map = self._map_with(member)
+        elif self._first_trainer_s is None:
+            self._first_trainer_s = now_s
+        return member
+
+    def _refusal(self, now_s: float, role: str, address: str, rank: int, generation: int) -> str:
+        """Why a new process can't have this place; empty when it can."""
+        before = self._places[role].get(rank)
+        if before and generation <= before.generation:
+            return (
+                f"{role} {rank} is generation {before.generation} ({before.where}); "
+                f"generation {generation} at {address or 'another process'} is not newer"
+            )
+        if role == "server" and not before:
+            most = self.config.servers if self.map is None else self.config.SERVERS_MAX
+            if most <= rank < ANY_RANK:
+                return f"expected a server's rank below {most}, got {rank} from {address}"
+        if not before and self.trainers_over() and not self.awaited(now_s, "trainer"):
+            return "the cluster's trainers have all left; start a new one"
+        return ""
+
+    def _map_with(self, server: Member) -> PartitionMap | None:
+        """The map with a server that has joined: the first one, or with one more address, or another one."""
+        if self.map is None:
+            addresses = tuple(one.address for one in self.servers)
+            if len(addresses) < self.config.servers:
+                return None
+            return PartitionMap.even(self.config.partition_bits, self.config.dense_blocks, addresses)
+        return self.map.with_address(server.rank, server.address)
+
+    def missing(self, now_s: float, role: str) -> str:
+        """For whom a process of this role still has to wait, in words; empty when it can start."""
+        lacking = self.lacking(now_s, role)
+        if role == "trainer" and not lacking and not self._started:
+            self._started = True
+            self.changes += 1
+        return lacking
+
+    def lacking(self, now_s: float, role: str = "trainer") -> str:
+        """What `missing` says, for those who only look."""
+        servers = self.servers
+        if self.map is None:
+            return f"{self.config.servers - len(servers)} of {counted(self.config.servers, 'server')}"
+        if role == "server" or self._started:
+            return ""
+        behind = [server for server in servers if server.map_version < 1]
+        if behind:
+            return f"server {behind[0].rank} at {behind[0].address} to take its partitions"
+        absent = self._trainers_absent()
+        late = (
+            self._first_trainer_s is not None
+            and now_s - self._first_trainer_s > self.config.timing.start_s / 2
+        )
+        return f"{absent} of {counted(self.config.trainers, 'trainer')}" if absent > 0 and not late else ""
+
+    def _trainers_absent(self) -> int:
+        """How many of the awaited trainers have never come."""
+        awaited = self.config.trainers
+        return awaited - sum(not self.is_guest(rank) for rank in self._places["trainer"])
+
+    def is_guest(self, rank: int) -> bool:
+        """Whether a trainer is none of the run's own: it has joined by itself, and may never make a call.
+
+        Where ranks are not named nobody can tell.
+        """
+        return self.ranks_named and rank >= self.config.trainers
+
+    # --- signs of life ------------------------------------------------------------------------------------
+
+    def heard(self, now_s: float, role: str, rank: int, incarnation: int, map_version: int) -> Member | None:
+        """Note a sign of life; None for a process that is not (or no longer) a live member."""
+        member = self.find(role, rank, incarnation)
+        if member is None or member.state == "lost":
+            return None
+        member.heard_s = now_s
+        member.map_version = max(member.map_version, map_version)
+        return member
+
+    def at(self, role: str, rank: int) -> Member | None:
+        """Whoever has this place now."""
+        return self._places[role].get(rank)
+
+    def find(self, role: str, rank: int, incarnation: int) -> Member | None:
+        """The member of this role, rank and incarnation."""
+        member = self._places["server" if role == "server" else "trainer"].get(rank)
+        return member if member is not None and member.incarnation == incarnation else None
+
+    def silent(self, now_s: float) -> list[Member]:
+        """Live members that have been silent too long; they are lost from now on."""
+        limit_s = self.config.timing.silence_s
+        lost = [
+            member
+            for member in (*self.servers, *self.trainers)
+            if member.state == "live" and now_s - member.heard_s > limit_s
+        ]
+        for member in lost:
+            self.lose(now_s, member)
+        return lost
+
+    @staticmethod
+    def lose(now_s: float, member: Member) -> None:
+        """A member is lost from now on."""
+        member.state, member.lost_s = "lost", now_s
+
+    def begin_again(self, now_s: float) -> None:
+        """The coordinator is back: nobody could reach it, so nobody has been silent or is late."""
+        for member in (*self.servers, *self.trainers):
+            member.heard_s = member.lost_s = now_s
+
+    def resume(self, now_s: float) -> None:
+        """All have ended, whatever they said: their successors have as much time as after a loss."""
+        self._resumed_s = now_s
+        for member in (*self.servers, *self.trainers):
+            self.lose(now_s, member)
+
+    def awaited(self, now_s: float, role: str) -> list[Member]:
+        """Lost ones for whose successors there is still time."""
+        resuming = self._resumed_s is not None and now_s - self._resumed_s <= self.config.timing.restart_s
+        if not (self.may_come_back(role) or resuming):
+            return []
+        limit_s = self.config.timing.restart_s
+        return [one for one in self._of(role) if one.state == "lost" and now_s - one.lost_s <= limit_s]
+
+    def may_come_back(self, role: str) -> bool:
+        """Whether somebody may start it again, so that it makes sense to wait."""
+        if role == "server":
+            return self.config.servers_come_back
+        return self.config.restarts > 0
+
+    def units_of(self, server: Member) -> int:
+        """How many units a server owns."""
+        return 0 if self.map is None else int(self.map.units_of(server.rank).size)
+
+    def is_owner(self, server: Member) -> bool:
+        """Whether units are at a server's place, or may have come there by now."""
+        return self.units_of(server) > 0 or self.is_target(server)
+
+    def is_target(self, server: Member) -> bool:
+        """Whether units are on their way to a server's place."""
+        return self.wave is not None and bool((self.wave.targets == server.rank).any())
+
+    def misplaced(self, owners: Iterable[Sequence[Any]]) -> list[int]:
+        """Of ``[rank, address]`` of servers those that have come back elsewhere, without what they knew."""
+        places = self._places["server"]
+        return [
+            rank
+            for rank, address in owners
+            if rank in places and places[rank].bare and places[rank].address != address
+        ]
+
+    def live(self, role: str) -> list[Member]:
+        """Live members of a role."""
+        return [member for member in self._of(role) if member.state == "live"]
+
+    def trainers_over(self) -> bool:
+        """Whether trainers were here, no other is awaited for the start, and all of them have gone."""
+        trainers = self._places["trainer"]
+        complete = self._started or self._trainers_absent() <= 0
+        return bool(trainers) and complete and not self.live("trainer")
+
+    def servers_over(self) -> bool:
+        """Whether no server is live."""
+        return not self.live("server")
+
+    # --- as plain values ----------------------------------------------------------------------------------
+
+    def plain(self) -> dict[str, Any]:
+        """All of it, for `restore`."""
+        current = self.map
+        return {
+            "members": [asdict(one) for one in (*self.servers, *self.trainers)],
+            "former": [asdict(one) for one in self.former],
+            "map": current and [current.version, current.owners.tolist(), list(current.addresses)],
+            "first_trainer_s": self._first_trainer_s,
+            "started": self._started,
+            "resumed_s": self._resumed_s,
+        }
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Be where another one was when it gave its `plain`; this one has known nobody yet."""
+        for about in plain["members"]:
+            self._places[about["role"]][about["rank"]] = Member(**about)
+        self.former = [Member(**about) for about in plain["former"]]
+        if plain["map"]:
+            version, owners, addresses = plain["map"]
+            bits = self.config.partition_bits
+            self.map = PartitionMap(version, bits, np.array(owners, np.uint16), tuple(addresses))
+        self._first_trainer_s, self._started = plain["first_trainer_s"], plain["started"]
+        self._resumed_s = plain["resumed_s"]

@@ -1,0 +1,416 @@
+"""Units on their way between live servers, as the coordinator sees it: a pure machine.
+
+What shall be is one number: how many servers own units (`MoveSession.scale`). What is, the map says. What is
+left to do follows from both (`move_plan.py`), so nothing of a plan has to be remembered: units move in
+waves, and before each wave the plan is made anew. A wave is a map version with a few units of each source;
+the sources ask for their parts (`NextHand`), hand the units over themselves and report what has arrived.
+When all units of a wave are over, its map is published.
+
+Everything is named by the wave's version, so anybody may be told or may tell anything twice. What must
+survive the coordinator goes through `on_record` before it counts, and `replay` does it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pslib.coordinator.decommission import Departures
+from pslib.coordinator.membership import Membership
+from pslib.coordinator.placement import even_owners
+from pslib.coordinator.wave import Progress, Wave, Wishes
+from pslib.table.partition_map import PartitionMap
+from pslib.text import counted
+from pslib.wire.messages import Failure, Hand, Message, NextHand, Result, Scale
+
+__all__ = ["MoveSession"]
+
+WAVE_UNITS = 256
+"""Of one source: a wave of small partitions takes some tenths of a second."""
+WAVE_BYTES = 64 << 20
+"""Of one source, which keeps the images of a wave until its map is published."""
+VERSIONS_A_WAVE = 1 << 16
+"""The map of a wave is the next multiple of this, so that new addresses may be published under versions of
+their own meanwhile, and none of them is taken for the end of the wave."""
+
+
+class MoveSession:
+    """Decides which units move, tells the sources, and publishes the maps.
+
+    Parameters
+    ----------
+    members : Membership
+        Who is there; its map is read and replaced.
+    say : callable
+        Called with one line for people.
+    wave_units : int
+        How many units of one source move at once.
+
+    Attributes
+    ----------
+    wanted : int
+        How many servers shall own units.
+    leaving : set of int
+        Ranks of those that shall own nothing and go.
+    on_record : callable
+        Called with each record before it counts; a journal keeps them for `replay`.
+    """
+
+    def __init__(self, members: Membership, say: Callable[[str], None], wave_units: int = WAVE_UNITS) -> None:
+        self.members = members
+        self._most_units = wave_units
+        self.wanted = members.config.servers
+        self.leaving: set[int] = set()
+        self.progress = Progress()
+        self.on_record: Callable[[dict[str, Any]], None] = lambda _record: None
+        self._say = say
+        self._asked = False
+        self._over: dict[int, bool] = {}
+        """Units of the wave that are over, and whether they have arrived."""
+        self._paused = False
+        self._seen: set[int] = set()
+        self._joined_s, self._joined_version = 0.0, 0
+        """When the newest server was first seen, and the map that told of it."""
+        self._departures = Departures(members)
+        self._wishes = Wishes()
+        self._drained: dict[int, int] = {}
+        """Who leaves since it was asked to by a signal, and how many others were awaited then."""
+
+    @property
+    def wave(self) -> Wave | None:
+        """What is under way."""
+        return self.members.wave
+
+    # --- what shall be ------------------------------------------------------------------------------------
+
+    def scale(self, now_s: float, message: Scale) -> Message:
+        """So many servers shall own units from now on, and those in ``drain`` none; 0 leaves the number."""
+        if (known := self._wishes.answer(message.name)) is not None:
+            return self._answer(now_s, known)
+        problem, leaving = self._leaving(message)
+        if problem:
+            self._wishes.note(message.name, problem)
+            return self._answer(now_s, problem)
+        staying = [rank for rank in self._here() if rank not in leaving]
+        wanted = message.servers or len(staying)
+        self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving), "name": message.name})
+        if message.servers:  # so it shall be, whoever was asked to leave before
+            self._drained.clear()
+        self.progress = Progress(asked_s=now_s)
+        self._say(f"{counted(wanted, 'server')} shall own all units: {self._in_words(wanted, len(staying))}")
+        return self._answer(now_s, "")
+
+    def drain(self, now_s: float, rank: int, name: int) -> Message:
+        """A server was asked to leave: its units move to others. ``name`` as that of a `Scale`."""
+        if rank not in self.leaving:
+            self._drained[rank] = self.awaited
+        return self.scale(now_s, Scale(0, [rank], name))
+
+    def take_back(self) -> None:
+        """Drained servers stay after all, unless they own nothing any more; others are awaited again."""
+        back = self.leaving & self._drained.keys() - self._departures.gone
+        if back:
+            wanted = self.wanted + sum(1 + self._drained[rank] for rank in back)
+            self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(self.leaving - back)})
+
+    def _answer(self, now_s: float, problem: str) -> Message:
+        return Failure("configuration", problem) if problem else Result(self.status(now_s))
+
+    def _leaving(self, message: Scale) -> tuple[str, set[int]]:
+        """What is wrong with a wish, and who leaves when it is granted."""
+        members, config = self.members, self.members.config
+        if members.map is None:
+            return "scale: the cluster has not started yet; ask again when it trains", set()
+        ranks = self._here()
+        drain = {rank for rank in message.drain if isinstance(rank, int)}
+        going = self.leaving & self._departures.gone
+        if strange := drain - set(ranks):
+            return f"scale: there is no server {min(strange)}; there are {ranks}", set()
+        servers_max = min(config.SERVERS_MAX, config.partitions // 16)
+        if not 0 <= message.servers <= servers_max:
+            least = f"with {config.partitions} partitions (at least 16 a server)"
+            return f"scale: expected 1..{servers_max} servers {least}, got {message.servers}", set()
+        staying = [rank for rank in ranks if rank not in drain | self.leaving]
+        wanted = message.servers or len(staying)
+        if wanted < 1:
+            return "scale: no server would be left; expected at least 1", set()
+        # who was told to leave may stay after all, before anybody new has to be started
+        back = sorted(self.leaving & set(ranks) - drain - going)[: max(0, wanted - len(staying))]
+        stay = sorted([*staying, *back])[:wanted]
+        return "", set(ranks) - set(stay)
+
+    def _in_words(self, wanted: int, staying: int) -> str:
+        awaited = max(0, wanted - staying)
+        if awaited:
+            return f"{awaited} more must join"
+        return f"servers {sorted(self.leaving)} leave" if self.leaving else "all are here"
+
+    @property
+    def awaited(self) -> int:
+        """How many servers are wanted and not here."""
+        current = self.members.map
+        if current is None or not self._asked:
+            return 0
+        # also those that leave with all they own, at the end of a run
+        staying = [rank for rank, address in enumerate(current.addresses) if address]
+        return max(0, self.wanted - sum(rank not in self.leaving for rank in staying))
+
+    def awaited_ranks(self) -> list[int]:
+        """Those that somebody is to start: lost ones in the map, then the lowest that nobody has had."""
+        servers, here = self.members.servers, self._here()
+        lost = [one.rank for one in servers if one.state == "lost" and one.rank in here]
+        had = {server.rank for server in servers}
+        free = (rank for rank in range(len(had) + self.awaited) if rank not in had)
+        return [*lost, *islice(free, self.awaited)]
+
+    def targets(self) -> list[int]:
+        """Ranks of the servers that shall own units."""
+        return [rank for rank in self._here() if rank not in self.leaving][: self.wanted]
+
+    def _here(self) -> list[int]:
+        """Ranks of the servers that have not left; one that is lost, and has a log, comes back."""
+        current = self.members.map
+        if current is None:
+            return []
+        places = [server.rank for server in self.members.servers if server.state != "left"]
+        return [rank for rank in places if current.addresses[rank]]
+
+    # --- waves --------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float, busy: bool) -> None:
+        """Time passes: a wave begins when there is work, all know the targets, and nothing forbids it.
+
+        Parameters
+        ----------
+        now_s : float
+        busy : bool
+            Whether something goes on during which no unit may move: a cut, a save or a load.
+        """
+        self._paused = busy
+        self._look_who_is_new(now_s)
+        if self.wave is None and self._asked and not busy:
+            self._begin(now_s)
+        for record in self._departures.look(now_s, self.leaving):
+            self._record(record)
+
+    def _begin(self, now_s: float) -> None:
+        """The next wave, or the end."""
+        current, targets = self.members.map, self.targets()
+        if current is None or not targets or self.progress.stopped or not self._all_here(now_s):
+            return
+        after = even_owners(current.owners, current.partitions, targets)
+        moving = np.flatnonzero(after != current.owners)
+        if not moving.size:
+            self._end(now_s)
+            return
+        sources = current.owners[moving]
+        ranks = np.unique(sources).tolist()
+        chosen = [np.flatnonzero(sources == rank)[: self._wave_units(rank)] for rank in ranks]
+        units = moving[np.concatenate(chosen)]
+        version = (current.version // VERSIONS_A_WAVE + 1) * VERSIONS_A_WAVE
+        if self.progress.began_s is None:
+            self.progress.began_s = now_s
+        self.progress.ended_s = None
+        owners = {"units": units.tolist(), "targets": after[units].tolist()}
+        self._record({"kind": "wave", "version": version, **owners})
+
+    def _look_who_is_new(self, now_s: float) -> None:
+        """Note when somebody has joined, and which map says where."""
+        ranks = {server.rank for server in self.members.live("server")}
+        if ranks - self._seen and self.members.map is not None:
+            self._seen |= ranks
+            self._joined_s, self._joined_version = now_s, self.members.map.version
+
+    def _all_here(self, now_s: float) -> bool:
+        """Whether nobody is awaited any more, and everybody has heard where the servers are."""
+        timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
+        if self.awaited:
+            if now_s - since_s < timing.start_s:
+                return False
+            self._do_without(now_s)
+        if any(server.state == "lost" and self.members.units_of(server) for server in self.members.servers):
+            return False  # it is started again, or the run ends
+        members = (*self.members.live("server"), *self.members.live("trainer"))
+        behind = any(member.map_version < self._joined_version for member in members)
+        return not behind or now_s - since_s > timing.silence_s
+
+    def _do_without(self, now_s: float) -> None:
+        """Who has been awaited for too long is awaited no more."""
+        here = len(self.targets())
+        self._say(
+            f"{counted(self.awaited, 'server has', 'servers have')} not come; {here} own all units. "
+            "Scale again when they are there"
+        )
+        self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
+
+    def _wave_units(self, rank: int) -> int:
+        """How many units of a source move at once: what it keeps of them is bounded in bytes."""
+        current = self.members.map
+        assert current is not None
+        servers = [server for server in self.members.servers if server.rank == rank]
+        taken = sum(float(server.progress.get("memory_bytes", 0)) for server in servers)
+        unit_bytes = taken / max(1, int((current.owners == rank).sum()))
+        return int(max(1, min(self._most_units, WAVE_BYTES // max(unit_bytes, 1.0))))
+
+    def next_hand(self, now_s: float, message: NextHand) -> Message:
+        """A source says what is over, and asks for its part of the wave."""
+        if self.members.find("server", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this server is not a member of the cluster")
+        if self.wave is not None and message.version == self.wave.version:
+            self._note(message, self.wave)
+            if len(self._over) == self.wave.units.size:
+                self._publish(now_s)
+        wave = self.wave
+        if wave is None:
+            return self._nothing_now("wait" if self.moving else "done")
+        mine = [
+            i for i in np.flatnonzero(wave.sources == message.rank) if int(wave.units[i]) not in self._over
+        ]
+        if not mine:
+            return self._nothing_now("wait")
+        assert self.members.map is not None
+        addresses = list(self.members.map.addresses)
+        units = wave.units[mine].astype(np.uint32)
+        return Hand("hand", wave.version, addresses, units, wave.targets[mine])
+
+    def _nothing_now(self, state: str) -> Hand:
+        return Hand(state, self._published(), [], np.empty(0, np.uint32), np.empty(0, np.uint16))
+
+    def _note(self, message: NextHand, wave: Wave) -> None:
+        """Take a report of this wave; a second copy says nothing new."""
+        lost = self.members.misplaced(message.owners)
+        mine = wave.sources == message.rank
+        own = set(wave.units[mine].tolist())
+        there = set(wave.units[mine & ~np.isin(wave.targets, lost)].tolist())
+        fresh = [unit for unit in message.done.tolist() if unit in there and unit not in self._over]
+        self._over.update(dict.fromkeys(fresh, True))
+        kept = [unit for unit in message.kept.tolist() if unit in own and unit not in self._over]
+        self._over.update(dict.fromkeys(kept, False))
+        self.progress.moved += len(fresh)
+        self.progress.bytes += message.bytes if fresh else 0
+        if kept and not self.progress.stopped:
+            why = message.reason or "the server did not take them"
+            self.progress.stopped = (
+                f"{counted(len(kept), 'unit stays', 'units stay')} with server {message.rank}: {why}"
+            )
+            self._say(f"moves end: {self.progress.stopped}")
+
+    def _publish(self, now_s: float) -> None:
+        """All units of the wave are over: its map is the truth."""
+        wave = self.wave
+        assert wave is not None
+        kept = sorted(unit for unit, arrived in self._over.items() if not arrived)
+        self._record({"kind": "over", "version": wave.version, "kept": kept})
+        if not self._paused:
+            self._begin(now_s)
+
+    def _end(self, now_s: float) -> None:
+        if self.progress.began_s is not None and self.progress.ended_s is None:
+            self.progress.ended_s = now_s
+            seconds, moved = now_s - self.progress.began_s, self.progress.moved
+            size_mb = self.progress.bytes / 1e6
+            self._say(
+                f"moved {counted(moved, 'unit')} ({size_mb:.1f} MB) in {seconds:.1f} s; shares are even"
+            )
+
+    def _published(self) -> int:
+        return 0 if self.members.map is None else self.members.map.version
+
+    @property
+    def moving(self) -> bool:
+        """Whether a wave is under way, or the next one may begin at any moment."""
+        return self.wave is not None or (
+            self.progress.began_s is not None and self.progress.ended_s is None and not self.progress.stopped
+        )
+
+    def hand_for(self, rank: int) -> bool:
+        """Whether this server should ask for work with `NextHand`."""
+        return self.wave is not None and bool((self.wave.sources == rank).any())
+
+    def on_their_way(self, rank: int) -> list[list[int]]:
+        """``[unit, map version]`` of what a server gives away in this wave, arrived there or not."""
+        return [] if self.wave is None else self.wave.given_by(rank, self._over)
+
+    def lost_by(self, rank: int) -> None:
+        """A server has lost what it was given in this wave: whoever gave it has an image still."""
+        for unit in () if self.wave is None else self.wave.given_to(rank, self._over):
+            del self._over[unit]
+
+    def may_leave(self, now_s: float, rank: int) -> bool:
+        """Whether a server that shall leave is needed by nobody any more."""
+        return rank in self.leaving and self._departures.may_leave(now_s, rank)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def _record(self, record: dict[str, Any]) -> None:
+        self.on_record(record)
+        self.replay(record)
+
+    def replay(self, record: Mapping[str, Any]) -> None:
+        """Do what a record says; a record that has been done already changes nothing."""
+        kind, current = record["kind"], self.members.map
+        if kind == "wishes" or "name" in record:
+            for name in record["names"] if kind == "wishes" else [record["name"]]:
+                self._wishes.note(name, "")
+        if kind == "scale":
+            self.wanted, self.leaving = int(record["wanted"]), set(record["leaving"])
+            self._asked = True
+        elif kind == "wave" and int(record["version"]) > self._published():
+            assert current is not None
+            units = np.asarray(record["units"], np.int64)
+            targets = np.asarray(record["targets"], np.uint16)
+            self.members.wave = Wave(int(record["version"]), units, current.owners[units], targets)
+            self._over = {}
+        elif kind == "over" and self.wave is not None and self.wave.version == record["version"]:
+            self._wave_is_over(self.wave, record["kept"])
+        elif kind == "gone":
+            self._departures.replay(int(record["rank"]), int(record["version"]))
+
+    def _wave_is_over(self, wave: Wave, kept: Sequence[int]) -> None:
+        """What has arrived has its new owner."""
+        current = self.members.map
+        assert current is not None
+        arrived = ~np.isin(wave.units, kept)
+        owners = current.owners.copy()
+        owners[wave.units[arrived]] = wave.targets[arrived]
+        self.members.map = PartitionMap(wave.version, current.partition_bits, owners, current.addresses)
+        self.members.wave, self._over = None, {}
+
+    def records(self) -> list[dict[str, Any]]:
+        """What `replay` needs to come here, where the map is known."""
+        records: list[dict[str, Any]] = [{"kind": "wishes", "names": list(self._wishes.granted)}]
+        if self._asked:
+            records.append({"kind": "scale", "wanted": self.wanted, "leaving": sorted(self.leaving)})
+        records += self._departures.records()
+        if wave := self.wave:
+            owners = {"units": wave.units.tolist(), "targets": wave.targets.tolist()}
+            records.append({"kind": "wave", "version": wave.version, **owners})
+        return records
+
+    def status(self, now_s: float) -> dict[str, Any]:
+        """What people see: ``moved`` of ``units`` units, bytes, seconds, who is awaited and who leaves."""
+        progress = self.progress
+        until_s = now_s if progress.ended_s is None else progress.ended_s
+        return {
+            "wanted": self.wanted,
+            "awaited": self.awaited,
+            "awaited_ranks": self.awaited_ranks(),
+            "leaving": sorted(self.leaving),
+            "moving": self.moving,
+            "moved": progress.moved,
+            "units": progress.moved + self._left(),
+            "bytes": progress.bytes,
+            "seconds": 0.0 if progress.began_s is None else until_s - progress.began_s,
+            "stopped": progress.stopped or None,
+        }
+
+    def _left(self) -> int:
+        """How many units are not where they shall be."""
+        current, targets = self.members.map, self.targets()
+        if not self._asked or current is None or not targets:
+            return 0
+        after = even_owners(current.owners, current.partitions, targets)
+        return int((after != current.owners).sum()) - sum(self._over.values())

@@ -1,0 +1,414 @@
+"""The coordinator's side of the wire, as a pure machine: requests and time in, answers out.
+
+It knows who is there (`Membership`), gives out leases of collective jobs (`JobDesk`), sums up counters
+(`status_of`), and orders everybody to leave in the right sequence: servers stay until every trainer has
+flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.config import ClusterConfig
+from pslib.coordinator.checkpoint_barrier import CutSession
+from pslib.coordinator.failure_detector import Losses
+from pslib.coordinator.job import CollectiveJob
+from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.journal import Diary
+from pslib.coordinator.membership import Member, Membership
+from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.recovery import Comebacks
+from pslib.coordinator.status import EVENTS_TOLD, details_of, status_of
+from pslib.wire.counters import is_sound
+from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
+from pslib.wire.fields import plain_of
+from pslib.wire.messages import (
+    Beat,
+    Clock,
+    CutReady,
+    CutStep,
+    Done,
+    EndLease,
+    Failure,
+    Heartbeat,
+    JobResult,
+    Lease,
+    Leave,
+    Message,
+    Missing,
+    NextHand,
+    NextLease,
+    OpenJob,
+    Register,
+    Registered,
+    Result,
+    SaveSoon,
+    Scale,
+    Status,
+    Stop,
+)
+from pslib.wire.permissions import refusal
+
+__all__ = ["CoordinatorSession"]
+
+NO_OWNERS = np.empty(0, np.uint16)
+
+
+class CoordinatorSession:
+    """Answers every request of servers, trainers and watchers.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+        What every process that joins is told.
+    term : int
+        How often the coordinator has been started before; see `begin_again`.
+    ranks_named : bool
+        See `pslib.coordinator.membership.Membership`.
+    """
+
+    def __init__(self, config: ClusterConfig, term: int = 0, ranks_named: bool = False) -> None:
+        self.config, self.term = config, term
+        self.pushes_missing = 0
+        self._missed: set[tuple[int, int]] = set()
+        """Who has told of which server's losses, by incarnations: a copy that comes late counts no more."""
+        self.superseded = False
+        """Whether somebody has heard a coordinator of a higher term: then this one is over."""
+        self.members = Membership(config, ranks_named)
+        self.error = ""
+        self.events: list[str] = []
+        self.desk = JobDesk(self.members, self.fail, self.events.append)
+        self.stopping = False
+        self._work_over = False  # a server has been told so
+        self.diary = Diary(self)
+        self.losses = Losses(self.members, self.desk, self.events.append, self.fail, self.diary.note_member)
+        self.moves = MoveSession(self.members, self.events.append)
+        self.moves.on_record = lambda record: self.diary.note(self._now_s, "move", record=record)
+        self.cuts = CutSession(self.members, self.desk, self.events.append, term)
+        self.cuts.on_saved = self._saved
+        self.comebacks = Comebacks(self.members, self.desk, self.moves, self.events.append, self.fail)
+        self._started_s: float | None = None
+        self._run_began_s = 0.0
+        self._now_s = 0.0
+        self._resumed_s = 0.0
+        self._handlers = {
+            Register: self._register,
+            Heartbeat: self._heartbeat,
+            OpenJob: self._open_job,
+            NextLease: self._next_lease,
+            EndLease: self.desk.end_lease,
+            Clock: self.desk.clock,
+            JobResult: self.desk.job_result,
+            Status: self._status,
+            Stop: self._stop,
+            Leave: self._leave,
+            Missing: self._missing,
+            Scale: self.moves.scale,
+            NextHand: self.moves.next_hand,
+            CutReady: self._cut_ready,
+            CutStep: self.cuts.step,
+            SaveSoon: self.cuts.ask,
+        }
+
+    def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:
+        """Answer one request; unknown kinds get a `Failure`, and so does what ``role`` may not ask."""
+        if forbidden := refusal(role, message):
+            return forbidden
+        self._now_s = now_s
+        if self._started_s is None:
+            self.begin(now_s)
+        handler: Any = self._handlers.get(type(message))
+        if handler is None:
+            return Failure("protocol", f"a coordinator does not take {message.kind}")
+        self.diary.before(message)
+        try:
+            answer: Message = handler(now_s, message)
+        except Exception as error:  # one bad request must not end the one process that everybody needs
+            answer = Failure("internal", f"{message.kind}: {type(error).__name__}: {error}")
+        self.diary.after(now_s, message, answer)
+        return fitting(answer)
+
+    def tick(self, now_s: float) -> None:
+        """Notice who is silent and who has not come back: what that means is for `Losses` to say."""
+        self._now_s = now_s
+        self.losses.tick(now_s)
+        over = self.stopping or bool(self.error)
+        self.moves.tick(now_s, busy=self.desk.at_files or self.cuts.busy or over)
+        self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
+
+    def begin(self, now_s: float) -> None:
+        """The cluster's time begins: with the first request."""
+        self._started_s = self._run_began_s = now_s
+        self.diary.note(now_s, "began")
+
+    def begin_again(self, now_s: float) -> None:
+        """All records of a predecessor have been replayed, and others can be heard from now on."""
+        self._now_s = now_s
+        self.members.begin_again(now_s)
+
+    def plain(self) -> dict[str, Any]:
+        """All that must survive, in plain values, for `restore`."""
+        return {
+            "members": self.members.plain(),
+            "jobs": [job.plain() for job in self.desk.jobs],
+            "saved": self.desk.saved,
+            "basis": [self.desk.basis, self.desk.moment],
+            "moves": self.moves.records(),
+            "events": self.events[-EVENTS_TOLD:],
+            "error": self.error,
+            "stopping": self.stopping,
+            "pushes_missing": self.pushes_missing,
+            "missed": [list(pair) for pair in sorted(self._missed)],
+            "started_s": self._started_s,
+            "resumed_s": self._resumed_s,
+            "run_began_s": self._run_began_s,
+        }
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Be where another session was when it gave its `plain`; nobody has asked this one anything yet."""
+        self.members.restore(plain["members"])
+        self.desk.jobs[:] = map(CollectiveJob.of_plain, plain["jobs"])
+        self.desk.saved = plain["saved"]
+        self.desk.basis, self.desk.moment = plain.get("basis", ([], ""))
+        for record in plain["moves"]:
+            self.moves.replay(record)
+        self.events += plain["events"]
+        self.error, self.stopping = plain["error"], plain["stopping"]
+        self.pushes_missing = plain["pushes_missing"]
+        self._missed = {(trainer, server) for trainer, server in plain.get("missed", ())}
+        self._started_s, self._resumed_s = plain["started_s"], plain["resumed_s"]
+        self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
+
+    def redo(self, note: Mapping[str, Any]) -> None:
+        """Do again what a note of the journal says; see `pslib.coordinator.journal.Diary.replay`."""
+        what = note["note"]
+        if what == "began":
+            self.begin(note["at_s"])
+        elif what == "fail":
+            self.fail(note["reason"])
+        elif what == "image":
+            self.restore(note["state"])
+        elif what == "resumed":
+            self.resume(note["at_s"])
+        elif what == "move":
+            self.moves.replay(note["record"])
+        elif what == "saved":
+            self.desk.note_saved(note["path"], note["moment"])
+        else:
+            self._redo_of_member(note)
+
+    def _redo_of_member(self, note: Mapping[str, Any]) -> None:
+        member = self.members.find(note["role"], note["rank"], note["incarnation"])
+        assert member is not None
+        member.progress = dict(note["progress"])
+        if note["note"] == "lost":
+            self.members.lose(note["at_s"], member)
+            self.losses.lost(note["at_s"], member)
+
+    def resume(self, now_s: float) -> None:
+        """The whole run had ended and goes on: all are awaited, and what ended it is over."""
+        self.diary.note(now_s, "resumed")
+        self.error, self.stopping, self._work_over = "", False, False
+        self._run_began_s = now_s
+        self.members.resume(now_s)
+        for member in self.members.trainers:
+            self.desk.free_leases(member, "has ended", fatal=False)
+        for job in self.desk.jobs:
+            job.go_on(now_s)
+
+    def fail(self, reason: str) -> None:
+        """End the run: everybody is told the reason at the next heartbeat."""
+        if not self.error:
+            self.diary.note(self._now_s, "fail", reason=reason)
+            self.error = reason
+            self.events.append(reason)
+
+    @property
+    def over(self) -> bool:
+        """Whether all work is done (or has failed) and everybody has left or is lost."""
+        gone = not self.members.live("trainer") and self.members.servers_over()
+        return gone and (bool(self.error) or self.stopping or self.losses.trainers_over(self._now_s))
+
+    # --- membership ---------------------------------------------------------------------------------------
+
+    def _register(self, now_s: float, message: Register) -> Message:
+        if message.role not in ("server", "trainer"):
+            return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
+        if self.error:  # whoever waits for others to join need not wait any longer
+            return Failure("unavailable", self.error)
+        if self._work_over and message.role == "trainer":  # the successor of one that died as others finished
+            return Failure("unavailable", "all work is done, and the servers leave")
+        if problem := self.comebacks.refusal(message):
+            return Failure("configuration", problem)
+        where = f"pid {message.pid} on {message.host}"
+        before = self.members.at(message.role, message.rank)
+        own = (message.incarnation, message.address, where, message.rank, message.generation)
+        member = self.members.register(now_s, message.role, *own)
+        if isinstance(member, str):
+            return Failure("configuration", member)
+        if before is not None and member is not before:
+            self.losses.replaced(now_s, before, member)
+            if not self.comebacks.joined(before, member, message.empty):
+                return Failure("unavailable", self.error)
+        missing = self.members.missing(now_s, message.role)
+        version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
+        about = (member.rank, not missing, missing, self.config.to_dict(), version, addresses, owners)
+        return Registered(*about, self.term, self.comebacks.begins(member))
+
+    def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:
+        current = self.members.map
+        if current is None or current.version <= known_version:
+            return known_version, [], NO_OWNERS
+        return current.version, list(current.addresses), current.owners
+
+    def _heartbeat(self, now_s: float, message: Heartbeat) -> Message:
+        if message.term > self.term:
+            self.superseded = True
+            return Failure("fenced", f"a coordinator of term {message.term} serves; this one has {self.term}")
+        member = self.members.heard(
+            now_s, message.role, message.rank, message.incarnation, message.map_version
+        )
+        if member is None:
+            return self._beat(message, "fail", self._why_fenced(message))
+        if member.state == "live":
+            self._take_progress(member, message.progress)
+            self.cuts.heard(now_s, member, self.since_s(now_s))
+        if self.error:
+            return self._beat(message, "fail", self.error)
+        if self.stopping or (message.role == "server" and self._server_may_leave(now_s, message.rank)):
+            return self._beat(message, "leave", "")
+        if message.progress.get("leaving") and (refused := self._drain(now_s, member)):
+            return self._beat(message, "leave", refused)
+        return self._beat(message, "go", "")
+
+    def _drain(self, now_s: float, server: Member) -> str:
+        """Let the units of a server that was asked to leave move to others; why not, or nothing."""
+        servers = [one for one in self.members.servers if one.state != "left"]
+        if all(one.progress.get("leaving") for one in servers):  # the run ends, to go on with all
+            self.moves.take_back()
+            return "no server would be left to take its units: it goes with what it owns"
+        answer = self.moves.drain(now_s, server.rank, server.incarnation)
+        return answer.text if isinstance(answer, Failure) else ""
+
+    def _server_may_leave(self, now_s: float, rank: int) -> bool:
+        self._work_over = self._work_over or self.losses.trainers_over(now_s)
+        return self._work_over or self.moves.may_leave(now_s, rank)
+
+    def _why_fenced(self, message: Heartbeat) -> str:
+        now = self.members.at(message.role, message.rank)
+        if now is None or now.incarnation == message.incarnation:
+            return f"{COUNTS_AS_LOST}: it was silent too long"
+        return (
+            f"{COUNTS_AS_LOST}: {message.role} {message.rank} is {now.where} now "
+            f"(generation {now.generation})"
+        )
+
+    def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
+        version, addresses, owners = self._map(message.map_version)
+        hand = message.role == "server" and self.moves.hand_for(message.rank)
+        below, cut = self.desk.streams_done_below(), self.cuts.beat(message.role)
+        return Beat(order, reason, below, version, addresses, owners, hand, self.term, cut)
+
+    def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
+        told = {key: value for key, value in progress.items() if key != "streams" and is_sound(key, value)}
+        member.progress.update(told)
+        self.desk.progress(member, progress.get("streams", ()))
+
+    def _leave(self, now_s: float, message: Leave) -> Message:
+        member = self.members.heard(now_s, message.role, message.rank, message.incarnation, 0)
+        if member:
+            self._take_progress(member, message.progress)
+            member.state = "left"
+            member.preempted = message.preempted
+            if member.role == "trainer":
+                well = bool(message.progress.get("well")) and not message.preempted
+                self.desk.has_left(now_s, member, well)
+            else:
+                self._server_left(now_s, member)
+        return Done()
+
+    def _server_left(self, now_s: float, member: Member) -> None:
+        """A server that owns units takes them with it; one that owns none is asked nothing any more."""
+        current = self.members.map
+        if current is not None and not self.members.is_owner(member):
+            self.members.map = current.with_address(member.rank, "")
+        elif member.preempted and self.members.live("trainer"):
+            self.members.lose(now_s, member)  # its log may bring it back
+            self.losses.server_gone(member, "was asked to leave (SIGTERM)")
+
+    def _missing(self, now_s: float, message: Missing) -> Message:
+        """A server has come back without all that it had acknowledged: no run may look exact then."""
+        if self.members.find("trainer", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this trainer is not a member of the cluster")
+        server = self.members.at("server", message.server)
+        told = message.incarnation, 0 if server is None else server.incarnation
+        if told in self._missed:
+            return Done()
+        self._missed.add(told)
+        self.pushes_missing += message.pushes
+        bare = server is not None and server.bare
+        loss = (
+            f"server {message.server} came back without {message.pushes} of the last {message.asked} pushes "
+            f"that it had acknowledged to trainer {message.rank}: "
+            + (f"it began at {self.comebacks.beginning}" if bare else "its log has lost its end")
+        )
+        self.events.append(loss)
+        if self.config.recovery != "partial":
+            self.fail(
+                f"{loss}; start again from a checkpoint, or with recovery partial to go on without them"
+            )
+        return Done()
+
+    def _saved(self, path: str, moment: str) -> None:
+        """A cut has become a checkpoint."""
+        self.diary.note(self._now_s, "saved", path=path, moment=moment)
+        self.desk.note_saved(path, moment)
+
+    def _stop(self, now_s: float, message: Stop) -> Message:
+        if message.failed:
+            self.fail(message.reason)
+        self.stopping = True
+        return Done()
+
+    # --- jobs and status ----------------------------------------------------------------------------------
+
+    def since_s(self, now_s: float) -> float:
+        """Seconds since the first request, and of the training that goes on: the cluster's time."""
+        return 0.0 if self._started_s is None else now_s - self._started_s + self._resumed_s
+
+    def run_s(self, now_s: float) -> float:
+        """Seconds of this run, whatever it goes on with: since its first request."""
+        return 0.0 if self._started_s is None else now_s - self._run_began_s
+
+    def _open_job(self, now_s: float, message: OpenJob) -> Message:
+        known = len(self.desk.jobs)
+        answer = self.desk.open_job(now_s, message)
+        if message.resume.size and len(self.desk.jobs) > known:  # its leases have the time of the cut
+            self._resumed_s += float(plain_of(message.resume)["since_s"]) - self.since_s(now_s)
+        return answer
+
+    def _next_lease(self, now_s: float, message: NextLease) -> Message:
+        if not self.diary.replaying and self._must_wait(message.job):  # what is in a journal was given out
+            return self.desk.fenced(message) or Lease("wait", 0, 0, 0, 0)
+        return self.desk.next_lease(now_s, message, self.since_s(now_s))
+
+    def _must_wait(self, number: int) -> bool:
+        """Whether no lease of a job may be given out now: saves and loads are of rows that nobody changes."""
+        desk = self.desk
+        if self.cuts.holds_leases or desk.is_at_files_after(number) or desk.is_at_files_before(number):
+            return True
+        if not self.desk.is_about_files(number):
+            return False
+        moves = self.moves.wave is not None  # a unit on its way would be in no file
+        return moves or self.cuts.busy or self.desk.goes_on_before(number)
+
+    def _cut_ready(self, now_s: float, message: CutReady) -> Message:
+        return self.cuts.ready(now_s, message, self.since_s(now_s))
+
+    def _status(self, now_s: float, message: Status) -> Message:
+        details = details_of(self.members, self.desk, self.config, now_s) if message.details else {}
+        return Result(status_of(self, now_s) | details)

@@ -1,0 +1,207 @@
+"""What the coordinator can say of the whole cluster: cumulative counters, and what it is doing."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from pslib.config import ClusterConfig
+from pslib.coordinator.checkpoint_barrier import CutSession
+from pslib.coordinator.job import epochs_done, examples_of, planned_of
+from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.membership import Member, Membership
+from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.results import results_of
+from pslib.storage import shown
+from pslib.text import counted
+from pslib.wire.counters import (
+    APPLIED_COUNTERS,
+    LARGEST_COUNTERS,
+    SERVER_COUNTERS,
+    TRAINER_COUNTERS,
+)
+
+__all__ = ["EVENTS_TOLD", "ClusterView", "details_of", "status_of"]
+
+_PHASES = {
+    "fit": "training",
+    "evaluate": "evaluating",
+    "predict": "predicting",
+    "rank": "ranking",
+    "save": "saving",
+    "load": "loading",
+    "window": "waiting for files",
+}
+_LONG = ("bins_", "staleness_counts")
+EVENTS_TOLD = 100
+"""The last so many; a status must fit a message."""
+
+
+class ClusterView(Protocol):
+    """What a status reads of the coordinator; see `pslib.coordinator.session.CoordinatorSession`."""
+
+    config: ClusterConfig
+    members: Membership
+    desk: JobDesk
+    moves: MoveSession
+    cuts: CutSession
+    error: str
+    events: list[str]
+    pushes_missing: int
+
+    @property
+    def over(self) -> bool:
+        """Whether all work is done (or has failed) and everybody has left or is lost."""
+        ...
+
+    def run_s(self, now_s: float) -> float:
+        """Seconds of this run."""
+        ...
+
+
+def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
+    """The answer to `Status`, in plain values."""
+    jobs, members, config = session.desk.jobs, session.members, session.config
+    counters = _counters(members)
+    fits = [job for job in jobs if job.what == "fit"]
+    running = fits[-1] if fits else None
+    counters["loss_examples"] = counters["examples"]
+    counters["examples"], counters["examples_before"] = examples_of(fits)
+    epochs, examples_total = planned_of(fits, session.over)
+    if running is not None and "files" in running.details:  # a stream has none
+        epochs = 0
+    return {
+        **counters,
+        **results_of(jobs, _trained_until_s(members, now_s)),
+        "phase": _phase(session, now_s),
+        "job": max(len(jobs) - 1, 0),
+        "epochs": epochs,
+        "epoch": epochs_done(fits),
+        "examples_total": examples_total,
+        "leases_done": running.book.done_count if running else 0,
+        "leases": running.book.windows.size if running else 0,
+        "servers": len(members.live("server")),
+        "trainers": len(members.live("trainer")),
+        "servers_lost": [one.where for one in members.servers if one.state == "lost"],
+        "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
+        "trainers_left": [one.where for one in members.trainers if one.state == "left"],
+        "guests": _guests(members),
+        "moves": session.moves.status(now_s),
+        "servers_configured": config.servers,
+        "trainers_configured": config.trainers,
+        "seconds": session.run_s(now_s),
+        "error": session.error or None,
+        "events": session.events[-EVENTS_TOLD:],
+        "saved": shown(session.desk.saved),
+        "saves_soon": session.cuts.asked,
+        "pushes_missing": session.pushes_missing,
+    }
+
+
+def _trained_until_s(members: Membership, now_s: float) -> float:
+    """Until when somebody has trained: servers and the coordinator are there for a while after that."""
+    if members.live("trainer"):
+        return now_s
+    return max((one.heard_s for one in members.ever("trainer")), default=now_s)
+
+
+def _phase(session: ClusterView, now_s: float) -> str:
+    if session.error:
+        return "failed"
+    if session.over:
+        return "done"
+    desk = session.desk
+    what = "" if desk.all_done else desk.jobs[desk.first_open].what
+    return _PHASES.get(what, what) if what else _waiting(session.members, desk, now_s)
+
+
+def _waiting(members: Membership, desk: JobDesk, now_s: float) -> str:
+    """For whom a cluster waits that does nothing."""
+    if desk.jobs and not members.live("trainer"):
+        servers = members.live("server")
+        return f"waiting for {counted(len(servers), 'server')} to leave"
+    if lacking := members.lacking(now_s):
+        return f"waiting for {lacking}"
+    own = [one for one in members.trainers if not members.is_guest(one.rank)]
+    may_call = [one for one in own if one.state == "live"] + members.awaited(now_s, "trainer")
+    if own and not may_call and (guests := _guests(members)):
+        return f"waiting for {', '.join(guests)} to leave"
+    return f"waiting for the {'next' if desk.jobs else 'first'} call of the trainers"
+
+
+def _guests(members: Membership) -> list[str]:
+    """Who has joined beside the run's own trainers and is here: the run ends when they have left."""
+    guests = [one for one in members.live("trainer") if members.is_guest(one.rank)]
+    return [f"trainer {one.rank} ({one.where})" for one in guests]
+
+
+def _counters(members: Membership) -> dict[str, Any]:
+    """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
+    values: dict[str, Any] = dict.fromkeys(TRAINER_COUNTERS + LARGEST_COUNTERS, 0)
+    positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
+    staleness_counts = np.zeros(0, np.int64)
+    for member in members.ever("trainer"):
+        for key in TRAINER_COUNTERS:
+            values[key] += member.progress.get(key, 0)
+        positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
+        negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
+        for key in LARGEST_COUNTERS:
+            values[key] = max(values[key], member.progress.get(key, 0))
+        counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
+        if counts.size:
+            staleness_counts = counts + staleness_counts if staleness_counts.size else counts
+    return (
+        values
+        | _server_counters(members)
+        | {
+            "bins_positive": positive.tolist(),
+            "bins_negative": negative.tolist(),
+            "staleness_counts": staleness_counts.tolist(),
+        }
+    )
+
+
+def _server_counters(members: Membership) -> dict[str, Any]:
+    """Sums over servers; one that comes back counts on from its log, and without one from nothing."""
+    values: dict[str, Any] = dict.fromkeys(SERVER_COUNTERS, 0)
+    for member in members.ever("server"):
+        has_place = members.at("server", member.rank) is member
+        for key in SERVER_COUNTERS if has_place else APPLIED_COUNTERS if member.followed_bare else ():
+            values[key] += member.progress.get(key, 0)
+    return values
+
+
+def details_of(members: Membership, desk: JobDesk, config: ClusterConfig, now_s: float) -> dict[str, Any]:
+    """What `pslib doctor` wants beside the sums: every member, and who works on what."""
+    running = None if desk.all_done else desk.jobs[desk.first_open]
+    held = running.book.held_by_rank() if running else {}
+    book = running.book if running else None
+    return {
+        "members": [
+            *(_member(one, now_s) | {"units": members.units_of(one)} for one in members.servers),
+            *(_member(one, now_s) for one in members.trainers),
+        ],
+        "timing": {"silence_s": config.timing.silence_s, "report_s": config.timing.report_s},
+        "durability": config.durability,
+        "partition_bits": config.partition_bits,
+        "work": {
+            "what": running.what if running else None,
+            "held": [[rank, count] for rank, count in sorted(held.items())],
+            "free": book.windows.size - book.done_count - sum(held.values()) if book else 0,
+        },
+    }
+
+
+def _member(member: Member, now_s: float) -> dict[str, Any]:
+    """One process; its counters without the long lists."""
+    counters = {key: value for key, value in member.progress.items() if not key.startswith(_LONG)}
+    return counters | {
+        "role": member.role,
+        "rank": member.rank,
+        "state": member.state,
+        "address": member.address,
+        "where": member.where,
+        "silent_s": now_s - member.heard_s if member.state == "live" else 0.0,
+        "map_version": member.map_version,
+    }

@@ -1,0 +1,1 @@
+"""Converters from text files to Parquet."""

@@ -1,0 +1,306 @@
+"""Text files into Parquet: Criteo's logs, CSV with a header, JSON lines, libsvm, libffm.
+
+No value is lost or changed but one: a missing value is a null, a string is kept as it stands, an integer that
+does not fit is a reject. The one is an infinite number in a dense column, which no training takes: it becomes
+a null, and the report says how many. A column of float64 has the nearest number to a fraction; a whole number
+that it would change, such as 9007199254740993, is a reject there too, and so is one beyond its range, such as
+1e999 (but not in values of libsvm and libffm). Records that can't be read go to ``<out>.rejects.tsv`` (line
+number, reason, record); more than a stated share of them stops the run, and then nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+
+from pslib.data.convert.csv_criteo import (
+    CRITEO_DENSE,
+    CRITEO_LABEL,
+    CRITEO_SPARSE,
+    OtherValues,
+    criteo_schema,
+    csv_parser,
+    header_of,
+    libsvm_parser,
+    roles_of,
+    with_fractions,
+)
+from pslib.data.convert.job import Conversion, ConvertReport, Progress, rejects_path
+from pslib.data.convert.json_lines import json_columns, json_parser
+from pslib.data.convert.libffm import FfmFields, ffm_parser, ffm_schema, looker
+from pslib.data.convert.records import Piece, Rejects, parse_piece, pieces
+from pslib.errors import ConfigurationError, DataError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
+
+__all__ = [
+    "REJECTS_SHARE_MAX",
+    "ConvertReport",
+    "convert_criteo",
+    "convert_csv",
+    "convert_jsonl",
+    "convert_libffm",
+    "convert_libsvm",
+    "rejects_path",
+]
+
+REJECTS_SHARE_MAX = 0.001  # past it a file is rather another format than a sound file with a few bad lines
+
+
+def convert_criteo(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert a click log of Criteo: label, 13 integers, 26 strings, separated by tabs, no header.
+
+    Parameters
+    ----------
+    source : str or Path
+        Plain, gzip, bzip2, xz or zstd.
+    out : str or Path
+        Parquet file: label int8, I1..I13 int64, C1..C26 string; empty cells are nulls.
+    overwrite : bool
+        Whether ``out`` may be replaced.
+    rejects_max_share : float
+        Largest share of bad lines, in [0, 1].
+    progress : callable, optional
+        Called with the number of lines read so far.
+
+    Returns
+    -------
+    ConvertReport
+
+    Raises
+    ------
+    ConfigurationError
+        When ``out`` exists or is the source, or a value above is out of its bounds.
+    DataError
+        When the source can't be read, holds no row, or too many lines are bad. Nothing is left then.
+    """
+    types = {CRITEO_LABEL: pa.string(), **dict.fromkeys(CRITEO_DENSE, pa.int64())}
+    types |= dict.fromkeys(CRITEO_SPARSE, pa.string())
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    return run.over(pieces(run.source), csv_parser(types, CRITEO_LABEL, "\t", quotes=False), criteo_schema())
+
+
+def convert_csv(
+    source: str | Path,
+    out: str | Path,
+    *,
+    label: str = "label",
+    dense: Iterable[str] | None = None,
+    sparse: Iterable[str] | None = None,
+    integers: Iterable[str] = (),
+    delimiter: str = ",",
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    r"""Convert a CSV file whose first line names the columns; quotes as in RFC 4180.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`.
+    label : str
+        Column of 0 and 1 (also -1 and 1, true and false), becomes int8.
+    dense : iterable of str, optional
+        Columns of numbers, become float64. Default when ``sparse`` is not given either: columns with
+        numbers only, one with a fraction, in the first 4 MiB, 10,000 rows at most. (Whole numbers may be
+        counts or names; as keys they lose nothing.)
+    sparse : iterable of str, optional
+        Columns of keys; default: all others. Where both are given, further columns are kept as strings.
+    integers : iterable of str
+        Sparse columns to store as int64 instead of string. "7" and 7 are different keys, so choose the same
+        for all files of a job.
+    delimiter : str
+        One character, e.g. ``"\t"``.
+
+    Notes
+    -----
+    An empty cell is a null; ``""`` in a column of strings is the empty string. In a column of numbers so is
+    what `pandas.read_csv` takes for missing (`pslib.data.convert.csv_criteo.MISSING`: nan, NA, null and the
+    like), in one of strings it is a string as any other. An infinite number is a number when columns are told
+    apart; in a dense column it becomes a null, which the report counts (``infinite``).
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`; also when a named column is missing or the header is not usable.
+    """
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    if len(delimiter.encode()) != 1 or delimiter in '"\n\r':
+        raise ConfigurationError(
+            f"delimiter: expected one ASCII character, no quote or newline, got {delimiter!r}"
+        )
+    dense, sparse = _listed(dense), _listed(sparse)
+    found = pieces(run.source, quoted_by=delimiter.encode())
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{run.source}: expected a header and rows, got an empty file")
+    names, body = header_of(first, delimiter, run.source)
+    roles = roles_of(names, label, dense, sparse, integers, run.source)
+    if dense is None and sparse is None:
+        roles = with_fractions(roles, body, names, label, delimiter)
+    columns = {name: roles.get(name, pa.string()) for name in names}
+    named = {*(dense or ()), *(sparse or ())} if dense is not None and sparse is not None else set(names)
+    schema = Schema(
+        label=label,
+        dense=[DenseField(name) for name in names if roles.get(name) == pa.float64()],
+        sparse=[SparseField(n) for n in names if n in named and n != label and roles.get(n) != pa.float64()],
+    )
+    parser = csv_parser(columns, label, delimiter, quotes=True)
+    return run.over(_chained(body, found), parser, schema, lines_before=first.lines - body.lines)
+
+
+def convert_libsvm(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert ``label index:value ...``, or ``label index ...`` where every value is 1.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`. Labels are 0 and 1 or -1 and 1. ``out`` gets the columns label (int8) and
+        ids (list of int64), and, when any value differs from 1, values (list of float64) of the same lengths.
+
+    Notes
+    -----
+    A reader takes ``ids`` as a ragged field with sum pooling, which for a linear model is the sum of the
+    weights of the ids, as it should be when all values are 1. It does not read ``values``: where they differ
+    from 1, ids count as present, and dense columns are the better form for the data.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`.
+    """
+    schema = Schema(label=CRITEO_LABEL, ragged=[RaggedField("ids", pooling="sum")])
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    try:
+        return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=False), schema)
+    except OtherValues:
+        # All values before were 1, so that the first pass wrote no column for them: read once more.
+        return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=True), schema)
+
+
+def convert_libffm(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert ``label field:index:value ...``, the text of libffm.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`. The source is read twice: once to see which fields there are. ``out`` gets
+        the column label (int8) and for each field ``f<number>`` with its index (int64, null where a record
+        lacks it; a list of int64 where a record has several) and, when any value differs from 1,
+        ``f<number>_value`` (float64).
+
+    Notes
+    -----
+    The schema reads a field with one index and values as a number, all others as keys: values beside several
+    indexes are kept in the file and not read.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`.
+    """
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    seen: list[FfmFields] = []
+    look, passed_over = looker(seen), Rejects(Path(os.devnull), str(run.source), rejects_max_share)
+    with closing(passed_over):
+        for piece in pieces(run.source, comment=b"#"):
+            passed_over.lines += piece.lines
+            parse_piece(piece, look, passed_over)
+    if not seen:
+        raise DataError(f"{run.source}: expected label field:index:value ..., got no such line")
+    return run.over(pieces(run.source, comment=b"#"), ffm_parser(seen[0]), ffm_schema(seen[0]))
+
+
+def convert_jsonl(
+    source: str | Path,
+    out: str | Path,
+    *,
+    label: str = "label",
+    dense: Iterable[str] | None = None,
+    sparse: Iterable[str] | None = None,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert JSON lines: an object a line.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`. Columns, types: those of the first 4 MiB, at most 10,000 records: int64,
+        float64, string, bool, or lists of int64 or string. An absent member is a null; a member that none of
+        these records has, or a value of another type, makes its record a reject.
+    label : str
+        Member with 0 or 1, true or false, as a number or a text; becomes int8.
+    dense : iterable of str, optional
+        Members that are numbers to compute with, become float64. Default when ``sparse`` is not given either:
+        those with a fraction somewhere.
+    sparse : iterable of str, optional
+        Members that are keys; default: all others. Lists are ragged fields.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`; also when a column is of no one type or holds objects, or the label
+        holds lists.
+    """
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    dense, sparse = _listed(dense), _listed(sparse)
+    found = pieces(run.source)
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{run.source}: expected a JSON object a line, got an empty file")
+    columns = json_columns((text for _, text in first.split()), run.source)
+    roles_of(list(columns), label, dense, sparse, (), run.source)
+    if pa.types.is_list(columns[label]):
+        raise DataError(f"{run.source}: column {label!r}: expected 0 or 1, got lists; choose another label")
+    columns |= {name: pa.float64() for name in dense or ()}
+    numbers = {name for name, kind in columns.items() if kind == pa.float64()} if dense is None else {*dense}
+    if wrong := sorted(numbers & {*(sparse or ())}):
+        raise DataError(f"{run.source}: column {wrong[0]!r} has fractions and can't be sparse")
+    named = {*dense, *sparse} if dense is not None and sparse is not None else set(columns)
+    keyed = [name for name in columns if name in named - numbers and columns[name] != pa.float64()]
+    keyed = [name for name in keyed if name != label]
+    schema = Schema(
+        label=label,
+        dense=[DenseField(name) for name in columns if name in numbers and name != label],
+        sparse=[SparseField(name) for name in keyed if not pa.types.is_list(columns[name])],
+        ragged=[RaggedField(name) for name in keyed if pa.types.is_list(columns[name])],
+    )
+    return run.over(_chained(first, found), json_parser(columns, label), schema)
+
+
+def _listed(names: Iterable[str] | None) -> list[str] | None:
+    """Names that are gone through more than once, as what a generator gives can't be."""
+    return None if names is None else list(names)
+
+
+def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:
+    if first.lines:
+        yield first
+    yield from others

@@ -1,0 +1,325 @@
+"""Parsers of text formats: from bytes of whole records to an Arrow table with the label as int8."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from pslib.data.convert.records import Parsed, Parser, Piece
+from pslib.errors import DataError
+from pslib.schema import DenseField, Schema
+
+__all__ = [
+    "CRITEO_DENSE",
+    "CRITEO_LABEL",
+    "CRITEO_SPARSE",
+    "OtherValues",
+    "criteo_schema",
+    "csv_parser",
+    "header_of",
+    "libsvm_parser",
+    "no_other_numbers",
+    "roles_of",
+    "tokens_of",
+    "with_fractions",
+]
+
+
+CRITEO_LABEL = "label"
+CRITEO_DENSE = tuple(f"I{number}" for number in range(1, 14))
+CRITEO_SPARSE = tuple(f"C{number}" for number in range(1, 27))
+
+
+def criteo_schema() -> Schema:
+    """label, I1..I13 as log(1 + x) with 0 for a missing count, C1..C26 as one key each."""
+    return Schema(
+        label=CRITEO_LABEL,
+        dense=[DenseField(name, log1p=True) for name in CRITEO_DENSE],
+        sparse=CRITEO_SPARSE,
+    )
+
+
+# What stands for a label, in any of the formats. Anything else is a reject, also an empty one.
+LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
+
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
+    "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+"""What says in a column of numbers that there is none: what `pandas.read_csv` reads so when it isn't told
+otherwise. In a column of words it is a word: NA is a country."""
+
+SAMPLE_ROWS = 10_000  # looked at to tell numbers with fractions from names
+
+
+class OtherValues(Exception):  # noqa: N818 - a turn of the road, not an error
+    """A value that is not 1 was met where none was expected."""
+
+
+def labelled(table: Any, label: str) -> Parsed:
+    """Turn the label's text into int8; what is no label makes its row a bad one."""
+    place = table.schema.get_field_index(label)
+    text = table.column(place)
+    code = pc.index_in(pc.ascii_lower(pc.ascii_trim_whitespace(text)), pa.array(list(LABELS)))
+    numbers = pc.take(pa.array(list(LABELS.values()), pa.int8()), code)
+    bad = []
+    if numbers.null_count:
+        rows = pc.indices_nonzero(pc.is_null(numbers)).to_pylist()
+        bad = [(row, f"column {label!r}: expected 0 or 1, got {text[row].as_py() or ''!r}") for row in rows]
+    return Parsed(table.set_column(place, pa.field(label, pa.int8(), nullable=False), numbers), bad)
+
+
+def no_other_numbers(
+    parsed: Parsed, wholes_of: Callable[[str], Any], text_of: Callable[[str, int], str]
+) -> Parsed:
+    """Bad ones as well: rows with a number that float64 makes another one of.
+
+    That is a whole number beyond 2^53 between two that it has, and what it has only infinity for. Fractions
+    are the nearest ones.
+
+    Parameters
+    ----------
+    parsed : Parsed
+    wholes_of : callable
+        From a column that has values so large to the same as int64; ArrowInvalid where one is no such number.
+    text_of : callable
+        From a column and a row to the number as it stands in the file; asked where that is not so.
+    """
+    bad = dict[int, str]()
+    for name, column in zip(parsed.table.column_names, parsed.table.columns, strict=True):
+        if column.type != pa.float64():
+            continue
+        large = pc.greater_equal(pc.abs(column), 2.0**53)
+        if not pc.any(large).as_py():
+            continue
+        with suppress(pa.ArrowInvalid):  # times in ns, say, which all are whole
+            large = pc.and_(large, pc.not_equal(column.cast(pa.int64(), safe=False), wholes_of(name)))
+        for row in pc.indices_nonzero(large).to_pylist():
+            text, value = text_of(name, row), column[row].as_py()
+            if math.isinf(value):
+                same = "inf" in text.lower()
+            else:
+                same = not _WHOLE.fullmatch(text) or int(text) == value
+            if not same:
+                bad[row] = f"column {name!r}: expected a number that float64 holds, got {text.strip()}"
+    return Parsed(parsed.table, sorted((bad | dict(parsed.bad)).items())) if bad else parsed
+
+
+def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
+    """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string.
+
+    In a column of numbers so is what is `MISSING`. The parser raises ValueError where a record is not like
+    that.
+    """
+    layout = pacsv.ParseOptions(
+        delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
+    )
+    names = list(types)
+    texts = [name for name in names if types[name] == pa.string()]
+    numbers = [name for name in names if name not in texts]
+    floats = [name for name in names if types[name] == pa.float64()]
+
+    def read(raw: bytes, kinds: dict[str, pa.DataType], only: Sequence[str], *nulls: str) -> Any:
+        # One block: the columns of a piece are converted in parallel all the same.
+        reading = pacsv.ReadOptions(column_names=names, block_size=len(raw) + 1)
+        meaning = pacsv.ConvertOptions(
+            column_types=kinds,
+            include_columns=only,
+            null_values=["", *nulls],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=bool(nulls),
+        )
+        return pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
+
+    def table_of(raw: bytes) -> Any:
+        """At once where all numbers are numbers: Arrow would take `MISSING` out of columns of words too."""
+        with suppress(pa.ArrowInvalid):
+            return read(raw, types, names)
+        words = read(raw, types, texts)
+        given = read(raw, types, numbers, *MISSING)
+        return pa.table({name: (given if name in numbers else words).column(name) for name in names})
+
+    def parse(raw: bytes) -> Parsed:
+        try:
+            table = _nan_as_null(table_of(raw))
+        except pa.ArrowInvalid as error:
+            raise ValueError(_csv_reason(str(error), names)) from error
+        in_words = cache(lambda: read(raw, dict.fromkeys(names, pa.string()), floats))
+        return no_other_numbers(
+            labelled(table, label),
+            lambda name: read(raw, {name: pa.int64()}, [name], *MISSING).column(0),
+            lambda name, row: str(in_words().column(name)[row].as_py()),
+        )
+
+    return parse
+
+
+def _nan_as_null(table: Any) -> Any:
+    """The table with a null for each NaN, which is what the other words for it become."""
+    for place, column in enumerate(table.columns):
+        if column.type == pa.float64() and pc.any(nan := pc.is_nan(column)).as_py():
+            table = table.set_column(place, table.column_names[place], pc.if_else(nan, None, column))
+    return table
+
+
+def _csv_reason(text: str, names: Sequence[str]) -> str:
+    """Arrow's words, shorter, with the column's name instead of its number."""
+    columns = re.search(r"Expected (\d+) columns, got (\d+)", text)
+    if columns:
+        return f"expected {columns[1]} columns, got {columns[2]}"
+    value = re.search(r"column #(\d+): (?:Row #\d+: )?CSV conversion error to (\w+): (.*)", text)
+    if value:
+        return f"column {names[int(value[1])]!r}: expected {value[2]}, got {value[3]}"
+    return text
+
+
+def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Piece]:
+    """Names of the columns, and the piece without the header.
+
+    Raises
+    ------
+    DataError
+        When it can't be read, or a column has no name or the name of another; all problems at once.
+    """
+    records = piece.split()
+    if not records:
+        raise DataError(f"{source}: expected a header, got blank lines")
+    line, text = records[0]
+    try:
+        names = next(csv.reader([text.decode().rstrip("\r")], delimiter=delimiter, strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        bare = b"\r" in text.rstrip(b"\r") and b'"' not in text
+        why = "its lines end with CR alone; rewrite it with LF, as by tr" if bare else error
+        raise DataError(f"{source}: line {line}: expected a header, can't read it: {why}") from error
+    names = [name.strip() for name in names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    problems = [
+        f"{source}: line {line}: column {name!r} is named {names.count(name)} times" for name in twice
+    ]
+    problems += [
+        f"{source}: line {line}: column {place + 1} has no name; write one into the header"
+        for place, name in enumerate(names)
+        if not name
+    ]
+    if len(names) < 2:
+        problems.append(f"{source}: line {line}: only one column: is {delimiter!r} the right delimiter?")
+    if problems:
+        raise DataError(*problems)
+    skipped = line + text.count(b"\n") - piece.first_line + 1
+    raw = piece.raw
+    for _ in range(skipped):
+        raw = raw[raw.index(b"\n") + 1 :]
+    rest = records[1:] if piece.records is not None else None
+    broken = [record for record in piece.broken if record.line > line]
+    return names, Piece(raw, piece.first_line + skipped, piece.lines - skipped, rest, broken)
+
+
+def roles_of(
+    names: Sequence[str],
+    label: str,
+    dense: Iterable[str] | None,
+    sparse: Iterable[str] | None,
+    integers: Iterable[str],
+    source: Path,
+) -> dict[str, pa.DataType]:
+    """Arrow types of the named columns; all wrong names at once.
+
+    Raises
+    ------
+    DataError
+        When there is no such column, or one is named as two things.
+    """
+    dense, sparse, integers = list(dense or ()), list(sparse or ()), list(integers)
+    problems = []
+    for name in dict.fromkeys([label, *dense, *sparse, *integers]):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=2)
+            hint = (
+                f"did you mean {' or '.join(map(repr, close))}?" if close else f"there is {', '.join(names)}"
+            )
+            problems.append(f"{source}: no column {name!r}; {hint}")
+    for name in dict.fromkeys(name for name in dense if name in [*sparse, *integers, label]):
+        problems.append(f"column {name!r} is named as dense and as something else: choose one")
+    problems += [f"column {label!r} is the label and can't be sparse" for name in sparse if name == label]
+    if problems:
+        raise DataError(*problems)
+    return {
+        label: pa.string(),
+        **dict.fromkeys(integers, pa.int64()),
+        **dict.fromkeys(dense, pa.float64()),
+    }
+
+
+def with_fractions(
+    roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
+) -> dict[str, pa.DataType]:
+    """Take columns for dense that hold numbers only (or `MISSING`) and a fraction, among the first rows."""
+    fraction, other = set[int](), set[int]()
+    sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
+    try:
+        for row in csv.reader(sample, delimiter=delimiter):
+            for place, cell in enumerate(row):
+                if cell in MISSING or _WHOLE.fullmatch(cell) or _INFINITE.fullmatch(cell):
+                    continue
+                (fraction if _NUMBER.fullmatch(cell) else other).add(place)
+    except csv.Error:
+        pass  # what was seen before must do; the conversion itself names what is wrong
+    chosen = {name for place, name in enumerate(names) if place in fraction - other}
+    return roles | {name: pa.float64() for name in chosen if name not in roles and name != label}
+
+
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_INFINITE = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+
+
+def tokens_of(raw: bytes) -> pa.ListArray:
+    """Words of each line of ``raw``, between white space; comments and empty lines are left out."""
+    lines = pa.array(raw[:-1].split(b"\n"), pa.binary()).cast(pa.string())
+    lines = pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", ""))
+    return pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
+
+
+def libsvm_parser(*, with_values: bool) -> Parser:
+    """Parser of ``label index:value ...``; raises OtherValues where a value is not 1 and none is expected."""
+
+    def parse(raw: bytes) -> Parsed:
+        tokens = tokens_of(raw)
+        labels = pc.list_element(tokens, 0)
+        pairs = pc.list_slice(tokens, 1)
+        lengths = pc.list_value_length(pairs)
+        ids, values = _ids_and_values(pairs.flatten())
+        if not with_values and values is not None and not pc.all(pc.equal(values, 1.0)).as_py():
+            raise OtherValues
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+        columns = {"label": labels, "ids": pa.ListArray.from_arrays(offsets, ids)}
+        if with_values:
+            values = pa.repeat(1.0, len(ids)) if values is None else values
+            columns["values"] = pa.ListArray.from_arrays(offsets, values)
+        return labelled(pa.table(columns), "label")
+
+    return parse
+
+
+def _ids_and_values(tokens: Any) -> tuple[Any, Any]:
+    """Split ``index:value`` tokens; None for values when no token has one."""
+    if not len(tokens):
+        return pa.array([], pa.int64()), None
+    with_colon = pc.sum(pc.match_substring(tokens, ":")).as_py() or 0
+    if not with_colon:
+        return pc.cast(tokens, pa.int64()), None
+    if with_colon != len(tokens):
+        raise ValueError("some features have a value and some have none: expected index:value or index alone")
+    halves = pc.split_pattern(tokens, ":", max_splits=1)
+    return pc.cast(pc.list_element(halves, 0), pa.int64()), pc.cast(pc.list_element(halves, 1), pa.float64())

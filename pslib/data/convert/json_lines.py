@@ -1,0 +1,168 @@
+"""JSON lines: an object a line, its columns and their types as the first records show them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from pslib.data.convert.csv_criteo import SAMPLE_ROWS, labelled, no_other_numbers
+from pslib.data.convert.records import Parsed, Parser
+from pslib.errors import DataError
+
+__all__ = ["json_columns", "json_parser"]
+
+_PLAIN = {
+    frozenset({"int"}): pa.int64(),
+    frozenset({"float"}): pa.float64(),
+    frozenset({"int", "float"}): pa.float64(),
+    frozenset({"str"}): pa.string(),
+    frozenset({"bool"}): pa.bool_(),
+    frozenset(): pa.string(),  # nothing but null
+}
+_LISTS = {
+    frozenset({"int"}): pa.list_(pa.int64()),
+    frozenset({"str"}): pa.list_(pa.string()),
+    frozenset(): pa.list_(pa.string()),
+}
+
+
+def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataType]:
+    """Columns and Arrow types of the first records, in the order in which they appear.
+
+    Whole numbers are int64, and float64 where one of them has a fraction; lists hold whole numbers or texts.
+
+    Raises
+    ------
+    DataError
+        When no record is an object, or a column is of no one type; all such columns at once.
+    """
+    plain: dict[str, set[str]] = defaultdict(set)
+    lists: dict[str, set[str]] = defaultdict(set)
+    for record in _objects(islice(records, SAMPLE_ROWS)):
+        for name, value in record.items():
+            _look(value, plain[name], lists[name])
+    if not plain:
+        raise DataError(f"{source}: expected a JSON object a line, found none in the first {SAMPLE_ROWS:,}")
+    found = {name: _type_of(plain[name], lists[name]) for name in plain}
+    if "" in found:
+        found[""] = "expected a name, got none"
+    types = {name: one for name, one in found.items() if not isinstance(one, str)}
+    if len(types) < len(found):
+        raise DataError(*(f"{source}: column {name!r}: {found[name]}" for name in found if name not in types))
+    return types
+
+
+def _objects(records: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Those that are objects; the conversion itself sets the others aside."""
+    for text in records:
+        with suppress(ValueError, RecursionError):  # the second where lists are nested too deep
+            record = json.loads(text)
+            if isinstance(record, dict):
+                yield record
+
+
+def _look(value: Any, plain: set[str], lists: set[str]) -> None:
+    """Note the kind of a value; a list notes those of its elements."""
+    if isinstance(value, list):
+        lists.add("")
+        lists.update(type(element).__name__ for element in value if element is not None)
+    elif value is not None:
+        plain.add(type(value).__name__)
+
+
+def _type_of(plain: set[str], lists: set[str]) -> pa.DataType | str:
+    """The Arrow type of a column, or why it has none."""
+    if plain and lists:
+        return f"expected one type, got lists and {', '.join(sorted(plain))}"
+    if "dict" in plain | lists:
+        return "expected a value or a list of values, got an object; make columns of what is in it"
+    if lists:
+        inner = frozenset(lists - {""})
+        return _LISTS.get(inner) or f"expected lists of int or str, got {', '.join(sorted(inner))}"
+    return _PLAIN.get(frozenset(plain)) or f"expected one type, got {', '.join(sorted(plain))}"
+
+
+_BORDER = re.compile(rb"\}[ \t\r]*\n[ \t\r]*\{")
+
+
+def _lines(raw: bytes) -> int:
+    """How many there are; ValueError where one object of those that Arrow can read goes over several.
+
+    A newline is in no string, and in no object may ``{`` come right after ``}``: where they stand around a
+    newline, one object ends and the next begins.
+    """
+    octets = np.frombuffer(raw, np.uint8)
+    newlines = np.flatnonzero(octets == ord("\n"))[:-1]
+    before = octets[newlines - 1]
+    before = np.where(before == ord("\r"), octets[newlines - 2], before)
+    bare = (before == ord("}")).all() and (octets[newlines + 1] == ord("{")).all()
+    if not bare and len(_BORDER.findall(raw)) != newlines.size:
+        raise ValueError("expected an object a line, got one that goes over several")
+    return newlines.size + 1
+
+
+def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
+    """Parser of objects with these columns; one that is absent is a null, a further one makes a reject."""
+    meaning = pajson.ParseOptions(
+        explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="error"
+    )
+
+    def parse(raw: bytes) -> Parsed:
+        lines = _lines(raw)
+        reading = pajson.ReadOptions(block_size=len(raw) + 1)
+        try:
+            table = pajson.read_json(pa.BufferReader(raw), reading, meaning)
+            if not raw.isascii():
+                table.validate(full=True)  # it takes over bytes that are no UTF-8 as they are
+        except pa.ArrowInvalid as error:
+            raise ValueError(_reason(str(error), list(types))) from error
+        place = table.schema.get_field_index(label)
+        text = table.column(place).cast(pa.string())
+        parsed = labelled(table.set_column(place, label, text), label)
+        if table.num_rows != lines:  # one of them holds two: no place for its numbers, and refused as it is
+            return parsed
+
+        def wholes_of(name: str) -> Any:
+            whole = pajson.ParseOptions(
+                explicit_schema=pa.schema([(name, pa.int64())]), unexpected_field_behavior="ignore"
+            )
+            return pajson.read_json(pa.BufferReader(raw), reading, whole).column(0)
+
+        objects = cache(lambda: raw.split(b"\n"))
+        return no_other_numbers(parsed, wholes_of, lambda name, row: _number(objects()[row], name))
+
+    return parse
+
+
+def _number(text: bytes, name: str) -> str:
+    """A member of an object as it is written."""
+    return str(json.loads(text, parse_int=str, parse_float=str, parse_constant=str)[name])
+
+
+def _reason(text: str, names: Sequence[str]) -> str:
+    """Arrow's words, shorter."""
+    if "unexpected field" in text:
+        return f"a column that none of the first records has; they have {', '.join(names)}"
+    changed = re.search(r"Column\(/?(.*?)\) changed from (\w+) to (\w+)", text)
+    if changed and not changed[1]:
+        return f"expected an {changed[2]}, got {'an' if changed[3] == 'array' else 'a'} {changed[3]}"
+    if changed:
+        return f"column {changed[1].removesuffix('/[]')!r}: expected a {changed[2]}, got a {changed[3]}"
+    other = re.search(r"Column (\d+): .*Invalid UTF8", text)
+    if other:
+        return f"column {names[int(other[1])]!r}: expected UTF-8, got other bytes"
+    failed = re.search(r"Failed to convert JSON to (\w[^\s,]*).*?: ?(.*)", text)
+    if failed:
+        return f"expected {failed[1]}, got {failed[2]}"
+    return text.removeprefix("JSON parse error: ").removesuffix(" in row 0")

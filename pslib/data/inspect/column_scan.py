@@ -1,0 +1,248 @@
+"""What one column holds: counts, ranges and its first bad value, gathered array by array."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasketches import hll_sketch  # type: ignore[import-untyped]
+from pyarrow import types
+
+from pslib.data.column_types import is_list, key_kind, label_problem, weight_problem
+from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
+from pslib.data.inspect.key_sample import KeySample
+from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
+
+__all__ = ["ColumnReport", "ColumnScan", "read_alike"]
+
+SKETCH_BITS = 14
+"""Of a HyperLogLog sketch (Flajolet et al. 2007; Apache DataSketches): 16 KB, 0.8 % off, less for few."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReport:
+    """Figures of one column.
+
+    Attributes
+    ----------
+    name, kind : str
+        Column name and Arrow type; several types that are read alike, as int32 and int64 in different files,
+        are one column with both names.
+    role : str
+        ``"label"``, ``"weight"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` when no schema names it.
+    rows, nulls : int
+        Rows, and those without a value.
+    nans, infinite : int
+        Among numbers; infinite in float32, which is what a model reads.
+    zeros, ones : int
+        Numbers equal to 0 and to 1.
+    smallest, largest : float, int or None
+        Range of finite numbers, or of the lengths in bytes of strings; for lists, of their elements.
+    distinct : int or None
+        Estimate of the different values (0.8 %); None for floats.
+    lengths : (int, float, int) or None
+        Smallest, mean and largest number of elements of a list.
+    empty_lists, null_elements : int
+    once : float or None
+        Estimate of the share of the different values that occur once (0.016).
+    file : str
+        The first file that has the column with such a type.
+    """
+
+    name: str
+    kind: str
+    role: str
+    rows: int
+    nulls: int
+    nans: int
+    infinite: int
+    zeros: int
+    ones: int
+    smallest: float | int | None
+    largest: float | int | None
+    distinct: int | None
+    lengths: tuple[int, float, int] | None
+    empty_lists: int
+    null_elements: int
+    once: float | None = None
+    file: str = ""
+
+    @property
+    def reach(self) -> float:
+        """How far from 0 its values are; 0.0 without any."""
+        if self.smallest is None or self.largest is None:
+            return 0.0
+        return max(abs(self.smallest), abs(self.largest))
+
+
+def read_alike(kind: pa.DataType) -> str:
+    """A name for all types whose values are read in the same way: ``"integer"``, ``"list of string"`` ...
+
+    ``"null"`` for a column without any value, and for lists of such: they go with every other type.
+    """
+    if not is_list(kind):
+        return key_kind(kind) or ("float" if types.is_floating(kind) else str(kind))
+    inner = read_alike(kind.value_type)
+    return inner if inner == "null" else f"list of {inner}"
+
+
+class ColumnScan:
+    """Looks at a column of any type; problems and notes name the first value they are about.
+
+    Parameters
+    ----------
+    name : str
+    role : str
+        As in `ColumnReport`; decides what counts as a problem.
+    """
+
+    def __init__(self, name: str, role: str) -> None:
+        self.name, self.role = name, role
+        self._kinds: list[pa.DataType] = []
+        self._file = ""
+        self._rows = self._nulls = self._nans = self._infinite = self._zeros = self._ones = 0
+        self._smallest: Any = None
+        self._largest: Any = None
+        self._lists = self._elements = self._empty = self._null_elements = 0
+        self._shortest, self._longest = math.inf, 0
+        self._sketch: hll_sketch | None = None
+        self._sample = KeySample()
+        self._bad: dict[str, tuple[str, int]] = {}
+
+    def begin(self, kind: pa.DataType, file: str) -> None:
+        """The column has this type in this file, whose rows come next; all its types are `read_alike`."""
+        self._file = self._file or file
+        if kind not in self._kinds:
+            self._kinds.append(kind)
+
+    def add(self, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
+        """Look at the rows of ``file`` from ``first_row`` on, which are in ``row_group``."""
+        self._rows += len(array)
+        self._nulls += array.null_count
+        if types.is_dictionary(array.type):
+            array = array.cast(array.type.value_type)
+        if self.role == "label" and label_problem(array.type) is None:
+            self._hold_to(LABEL, array, file, first_row, row_group)
+        if self.role == "weight" and weight_problem(array.type) is None:
+            self._hold_to(WEIGHT, array, file, first_row, row_group)
+        values = self._add_lists(array) if is_list(array.type) else array
+        if types.is_floating(values.type):
+            self._add_floats(values, file, first_row, row_group)
+        elif types.is_integer(values.type) or types.is_boolean(values.type):
+            integers = values.cast(pa.int8()) if types.is_boolean(values.type) else values
+            zero, one = (pc.sum(pc.equal(integers, pa.scalar(end, integers.type))).as_py() for end in (0, 1))
+            self._zeros, self._ones = self._zeros + (zero or 0), self._ones + (one or 0)
+            self._widen(pc.min_max(integers))
+        elif key_kind(values.type) == "string":
+            self._widen(pc.min_max(pc.binary_length(plain_text(values))))
+        self._count_distinct(values)
+
+    def problems(self) -> list[str]:
+        """One line for each kind of bad value: where the first is, and how many there are."""
+        return [_counted(text, count) for what, (text, count) in self._bad.items() if what != "nan"]
+
+    def notes(self) -> list[str]:
+        """What is legal and yet worth knowing."""
+        said = [_counted(text, count) for what, (text, count) in self._bad.items() if what == "nan"]
+        if self._rows and self._nulls == self._rows:
+            said.append(f"column {self.name!r}: every value is missing")
+        return said
+
+    def report(self) -> ColumnReport:
+        """The figures so far."""
+        lengths = None
+        if self._lists:
+            lengths = (int(self._shortest), self._elements / self._lists, self._longest)
+        return ColumnReport(
+            name=self.name,
+            kind=", ".join(self._kind_names()),
+            role=self.role,
+            rows=self._rows,
+            nulls=self._nulls,
+            nans=self._nans,
+            infinite=self._infinite,
+            zeros=self._zeros,
+            ones=self._ones,
+            smallest=self._smallest,
+            largest=self._largest,
+            distinct=None if self._sketch is None else round(self._sketch.get_estimate()),
+            lengths=lengths,
+            empty_lists=self._empty,
+            null_elements=self._null_elements,
+            once=None if self._sketch is None else self._sample.share_below(2),
+            file=self._file,
+        )
+
+    def _kind_names(self) -> list[str]:
+        """Types in the order of files; null, which says nothing, where there is no other."""
+        return [str(kind) for kind in self._kinds if not types.is_null(kind)] or ["null"]
+
+    def _note(self, what: str, line: str, count: int) -> None:
+        """Count bad values of a kind; keep the line about the first."""
+        text, before = self._bad.get(what, (line, 0))
+        self._bad[what] = (text, before + count)
+
+    def _hold_to(self, rule: Rule, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
+        problem = first_problem(array, rule, file, first_row, row_group, self.name)
+        if problem:
+            self._note(rule.expected, problem, int(np.count_nonzero(rule.bad(array))))
+
+    def _add_floats(self, values: pa.Array, file: str, first_row: int, row_group: int) -> None:
+        numbers = numbers_of(values)
+        valid = validity_of(values)
+        present = np.ones(numbers.size, np.bool_) if valid is None else valid != 0
+        with np.errstate(over="ignore"):
+            single = numbers.astype(np.float32)
+        nan = np.isnan(single) & present
+        self._nans += int(np.count_nonzero(nan))
+        self._infinite += int(np.count_nonzero(np.isinf(single) & present))
+        self._zeros += int(np.count_nonzero((numbers == 0) & present))
+        self._ones += int(np.count_nonzero((numbers == 1) & present))
+        if self.role == "dense":
+            self._hold_to(DENSE, values, file, first_row, row_group)
+            if nan.any():
+                place = place_of(file, first_row + int(np.argmax(nan)), row_group, self.name)
+                said = f"{place}: a value that is no number counts as missing, got nan"
+                self._note("nan", said, int(np.count_nonzero(nan)))
+        finite = numbers[present & np.isfinite(numbers.astype(np.float64))]
+        if finite.size:
+            self._widen_to(float(finite.min()), float(finite.max()))
+
+    def _add_lists(self, array: pa.Array) -> pa.Array:
+        lengths = pc.list_value_length(array).drop_null()
+        if len(lengths):
+            span = pc.min_max(lengths)
+            self._lists += len(lengths)
+            self._elements += pc.sum(lengths).as_py()
+            self._empty += pc.sum(pc.equal(lengths, 0)).as_py()
+            self._shortest = min(self._shortest, span["min"].as_py())
+            self._longest = max(self._longest, span["max"].as_py())
+        elements = array.flatten()
+        self._null_elements += elements.null_count
+        return elements
+
+    def _widen(self, span: Any) -> None:
+        if span["min"].as_py() is not None:
+            self._widen_to(span["min"].as_py(), span["max"].as_py())
+
+    def _widen_to(self, low: float, high: float) -> None:
+        self._smallest = low if self._smallest is None else min(self._smallest, low)
+        self._largest = high if self._largest is None else max(self._largest, high)
+
+    def _count_distinct(self, values: pa.Array) -> None:
+        if key_kind(values.type) not in ("integer", "string"):
+            return
+        if self._sketch is None:
+            self._sketch = hll_sketch(SKETCH_BITS)
+        keys, counts = np.unique(keys_of(values.drop_null(), 0), return_counts=True)
+        self._sample.add(keys, counts)
+        for key in keys.view(np.int64).tolist():
+            self._sketch.update(key)
+
+
+def _counted(text: str, count: int) -> str:
+    return text if count == 1 else f"{text}; {count:,} such values in all"

@@ -1,0 +1,1 @@
+"""Generated data with a known best possible AUC."""

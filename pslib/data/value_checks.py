@@ -1,0 +1,180 @@
+"""Values that nothing can be trained on: which they are, where they are, and what to do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pslib.data.columns import numbers_of, validity_of
+from pslib.schema import Schema
+from pslib.storage import shown
+
+__all__ = ["DENSE", "LABEL", "WEIGHT", "Rule", "first_problem", "one_line", "place_of", "statistics_problems"]
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def _bad_labels(array: pa.Array) -> NDArray[np.bool_]:
+    values, valid = numbers_of(array), validity_of(array)
+    bad = (values != 0) & (values != 1)
+    return bad if valid is None else bad | (valid == 0)
+
+
+def _bad_numbers(array: pa.Array) -> NDArray[np.bool_]:
+    values, valid = numbers_of(array), validity_of(array)
+    with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite
+        bad = np.isinf(values.astype(np.float32))
+    return bad if valid is None else bad & (valid != 0)
+
+
+def _bad_weights(array: pa.Array) -> NDArray[np.bool_]:
+    values, valid = numbers_of(array), validity_of(array)
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    bad = ~((narrow >= 0) & (narrow <= FLOAT32_MAX))  # also where it is nan
+    return bad if valid is None else bad | (valid == 0)
+
+
+def _ends(statistics: pq.Statistics) -> tuple[float, float] | None:
+    """Smallest and largest value; None where they are not told, or as bytes: those of half floats."""
+    if not statistics.has_min_max or isinstance(statistics.min, bytes):
+        return None
+    return float(statistics.min), float(statistics.max)
+
+
+def _has_nulls(statistics: pq.Statistics) -> bool:
+    return bool(statistics.has_null_count and statistics.null_count)
+
+
+def _label_shown(statistics: pq.Statistics) -> bool:
+    ends = _ends(statistics)
+    return _has_nulls(statistics) or (ends is not None and (ends[0] < 0 or ends[1] > 1))
+
+
+def _weight_shown(statistics: pq.Statistics) -> bool:
+    ends = _ends(statistics)
+    negative = ends is not None and ends[0] < 0
+    return _has_nulls(statistics) or negative or _number_shown(statistics)
+
+
+def _number_shown(statistics: pq.Statistics) -> bool:
+    ends = _ends(statistics)
+    return ends is not None and max(map(abs, ends)) > FLOAT32_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a column's values must be.
+
+    Attributes
+    ----------
+    expected, advice : str
+        In words, and what to do about a value that is otherwise.
+    bad : callable
+        Which values of an array are otherwise, ``(n,)`` bool.
+    in_statistics : callable
+        Whether a row group's statistics say that there is such a value.
+    """
+
+    expected: str
+    advice: str
+    bad: Callable[[pa.Array], NDArray[np.bool_]]
+    in_statistics: Callable[[pq.Statistics], bool]
+
+
+LABEL = Rule("a label is 0 or 1", "map labels to 0 and 1, or leave such rows out", _bad_labels, _label_shown)
+WEIGHT = Rule(
+    "a weight is finite in float32 and not negative",
+    "write 0 for an example that does not count, and 1 for an ordinary one",
+    _bad_weights,
+    _weight_shown,
+)
+DENSE = Rule(
+    "a dense value is finite in float32",
+    "write a null where it is unknown, or a number that is in reach",
+    _bad_numbers,
+    _number_shown,
+)
+
+
+def place_of(file: str, row: int, row_group: int, column: str) -> str:
+    """Where a value is; ``row`` counts in the file, from 0."""
+    return f"{shown(file)}: row {row} (from 0) in row group {row_group}, column {column!r}"
+
+
+def first_problem(
+    array: pa.Array, rule: Rule, file: str, first_row: int, row_group: int, column: str
+) -> str | None:
+    """The line about the first value of an array that breaks the rule; None where there is none."""
+    bad = rule.bad(array)
+    if not bad.any():
+        return None
+    i = int(np.argmax(bad))
+    value = array[i].as_py()
+    came = "null" if value is None else repr(value)
+    return f"{place_of(file, first_row + i, row_group, column)}: {rule.expected}, got {came}; {rule.advice}"
+
+
+def statistics_problems(file: str, opened: pq.ParquetFile, schema: Schema) -> list[str]:
+    """What the statistics of row groups tell of targets and numbers: nothing is decoded where all is well.
+
+    Parameters
+    ----------
+    file : str
+        For the messages.
+    opened : pyarrow.parquet.ParquetFile
+        Its columns fit ``schema``.
+    schema : Schema
+
+    Returns
+    -------
+    list of str
+        At most one line a column: its first bad value.
+    """
+    metadata = opened.metadata
+    places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    rules = {field.name: DENSE for field in schema.dense}
+    rules |= dict.fromkeys(schema.labels, LABEL)
+    rules |= {} if schema.weight is None else {schema.weight: WEIGHT}
+    problems = []
+    for name, rule in rules.items():
+        told = _first_told(opened, places.get(name), name, rule, file)
+        problems += [told] if told else []
+    return problems
+
+
+def _first_told(opened: pq.ParquetFile, place: int | None, name: str, rule: Rule, file: str) -> str | None:
+    if place is None:  # not a column of plain numbers
+        return None
+    metadata, first_row = opened.metadata, 0
+    for group in range(metadata.num_row_groups):
+        chunk = metadata.row_group(group)
+        statistics = chunk.column(place).statistics
+        if statistics is not None and rule.in_statistics(statistics):
+            for array, row in _arrays(opened, group, name):
+                if problem := first_problem(array, rule, file, first_row + row, group, name):
+                    return problem
+        first_row += chunk.num_rows
+    return None
+
+
+def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.Array, int]]:
+    """Parts of a column of a row group, and the row at which each begins in it."""
+    row = 0
+    try:
+        for batch in opened.iter_batches(row_groups=[group], columns=[name], use_threads=False):
+            yield batch.column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
+            row += len(batch)
+    except (OSError, pa.ArrowException):  # whoever reads it will say so
+        return
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of what an error says, without signs that a terminal can't show."""
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return "".join(sign if sign.isprintable() else "?" for sign in line)

@@ -1,0 +1,180 @@
+"""What is wrong with a request, seen by a server before any shard has touched anything.
+
+Each finding is a `Failure`, or None where nothing is wrong. Only table descriptions of shards are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pslib.client.calls import SHOWS_MIN
+from pslib.config import Limits
+from pslib.server.requests import failure_in
+from pslib.shard.shard import Shard
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.wire.messages import (
+    Adopt,
+    Erase,
+    Failure,
+    Keep,
+    Maintain,
+    Message,
+    Pull,
+    Push,
+    Release,
+    Reserve,
+    Setup,
+)
+from pslib.wire.push_checks import manner_problem
+from pslib.wire.quantization import gradients_of, request_problem
+
+__all__ = ["RequestChecks"]
+
+TIME_S_MAX = 1e12
+"""31,000 years; tables keep times in float32, which ends at 3e38."""
+
+
+class RequestChecks:
+    """Looks at requests as they come.
+
+    Parameters
+    ----------
+    limits : Limits
+        Of the codec that would send the answer.
+    shards : sequence of Shard
+        All shards of the server: they know its tables.
+    """
+
+    def __init__(self, limits: Limits, shards: Sequence[Shard]) -> None:
+        self._limits, self._shards = limits, shards
+
+    def problem(self, message: Message) -> Failure | None:
+        """What is wrong with a request that servers take, beside `setup_problem`."""
+        if isinstance(message, Pull):
+            return self._split_problem(message) or self._answer_problem(message)
+        if isinstance(message, Push | Erase):
+            problem = self._split_problem(message) or self._unit_problem("home unit", message.home)
+            return problem or (None if isinstance(message, Erase) else self._gradient_problem(message))
+        return self._rare_problem(message)
+
+    def setup_problem(self, message: Message) -> Failure | None:
+        """What is wrong with a set-up, for any shard: one may know tables for which another had no space."""
+        if not isinstance(message, Setup):
+            return None
+        for shard in self._shards:
+            try:
+                shard.check_setup(message)
+            except Exception as error:
+                return failure_in(shard, message, error)
+        return None
+
+    def _split_problem(self, message: Pull | Push | Erase) -> Failure | None:
+        problem = self._table_problem(message.keys)
+        if problem or isinstance(message, Erase):
+            return problem
+        return self._dense_problem(message) or _time_problem(message.time_s) or _packing_problem(message)
+
+    def _rare_problem(self, message: Message) -> Failure | None:
+        if isinstance(message, Release | Adopt | Keep):
+            return self._unit_problem("unit", message.unit)
+        if isinstance(message, Maintain):
+            return self._maintain_problem(message)
+        if isinstance(message, Reserve) and message.bytes > 2 * self._limits.message_bytes_max:
+            return Failure(
+                "configuration", f"credit: a request and its answer never have {message.bytes} bytes"
+            )
+        return None
+
+    def _table_problem(self, names: Iterable[str]) -> Failure | None:
+        tables = self._shards[0].tables
+        unknown = [name for name in names if name not in tables]
+        if not unknown:
+            return None
+        return Failure("unknown-table", f"table {unknown[0]!r} is unknown; tables: {sorted(tables)}")
+
+    def _maintain_problem(self, message: Maintain) -> Failure | None:
+        problem = self._table_problem([message.table]) or self._unit_problem("home unit", message.home)
+        partitions = self._shards[0].partitions
+        if message.units.size and int(message.units.max()) >= partitions:
+            return Failure("configuration", f"units: expected partitions in 0..{partitions - 1}")
+        return problem or _time_problem(message.time_s)
+
+    def _unit_problem(self, what: str, unit: int) -> Failure | None:
+        units = self._shards[0].partitions + self._shards[0].dense_blocks
+        if unit < units:
+            return None
+        return Failure("configuration", f"{what}: expected 0..{units - 1}, got {unit}")
+
+    def _answer_problem(self, message: Pull) -> Failure | None:
+        """Whether all that is asked for would fit an answer; looked at before memory is taken for it."""
+        tables, limits = self._shards[0].tables, self._limits
+        width = ROW_TYPES[message.rows_as].itemsize
+        sizes = [keys.size * tables[name].dim * width for name, keys in message.keys.items()]
+        half = limits.message_bytes_max // 2  # of an answer; refusals need room too
+        dense, dense_bytes = self._shards[0].dense, 0
+        if dense and message.blocks.size:
+            dense_bytes = dense.bounds.floats(message.blocks) * DENSE_TYPES[message.dense_as].itemsize
+        if max([*sizes, dense_bytes]) <= limits.frame_bytes_max and max(sum(sizes), dense_bytes) <= half:
+            return None
+        return Failure(
+            "configuration",
+            f"a pull of {sum(sizes)} bytes of rows and {dense_bytes} of dense blocks does not fit an answer; "
+            "pull fewer keys and blocks at a time",
+        )
+
+    def _dense_problem(self, message: Pull | Push) -> Failure | None:
+        if not message.blocks.size:
+            return None
+        dense, blocks = self._shards[0].dense, message.blocks
+        if dense is None:
+            return Failure("configuration", "dense parameters have not been set up")
+        rising = (blocks[1:] > blocks[:-1]).all()  # as a client asks
+        repeated = not rising and np.unique(blocks).size != blocks.size
+        if int(blocks.max()) >= self._shards[0].dense_blocks or repeated:
+            return Failure("configuration", "dense blocks: out of range or repeated")
+        if isinstance(message, Push) and message.dense.size != (floats := dense.bounds.floats(blocks)):
+            return Failure(
+                "configuration", f"dense gradient: expected {floats} floats, got {message.dense.size}"
+            )
+        return None
+
+    def _gradient_problem(self, message: Push) -> Failure | None:
+        if message.gradients.keys() != message.keys.keys():
+            return Failure("configuration", "gradients and keys name different tables")
+        for name, keys in message.keys.items():
+            problem = gradients_of(message, name).problem(keys.size, self._shards[0].tables[name].dim)
+            if problem:
+                return Failure("configuration", f"gradients of {name}: {problem}")
+        return _count_problem(message) or self._manner_problem(message)
+
+    def _manner_problem(self, message: Push) -> Failure | None:
+        first = self._shards[0]
+        dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
+        problem = manner_problem(message, first.tables, dense, units)
+        return Failure("configuration", problem) if problem else None
+
+
+def _time_problem(time_s: float) -> Failure | None:
+    if 0 <= time_s <= TIME_S_MAX:
+        return None
+    return Failure("configuration", f"time_s: expected 0..{TIME_S_MAX:g}, got {time_s:g}")
+
+
+def _packing_problem(message: Pull | Push) -> Failure | None:
+    problem = request_problem(message)
+    return Failure("configuration", problem) if problem else None
+
+
+def _count_problem(message: Push) -> Failure | None:
+    """Whether shows and clicks are of keys of this push, shows above 0 and clicks not below."""
+    if not message.shows and not message.clicks:
+        return None
+    for what, given, least in (("shows", message.shows, SHOWS_MIN), ("clicks", message.clicks, 0.0)):
+        for name, counts in given.items():
+            if name not in message.keys or counts.shape != message.keys[name].shape:
+                return Failure("configuration", f"{what} of {name}: expected one for each of its keys")
+            if not (np.isfinite(counts) & (counts >= least)).all():
+                return Failure("configuration", f"{what} of {name}: expected finite numbers >= {least:g}")
+    return None

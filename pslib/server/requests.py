@@ -1,0 +1,362 @@
+"""A request on its way through the shards of a server, and in which order one shard serves what waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslib.errors import (
+    ConfigurationError,
+    LogError,
+    PreemptedError,
+    PslibError,
+)
+from pslib.shard.key_slices import KeyShare
+from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
+from pslib.shard.shard import Shard
+from pslib.shard.snapshot import HELD
+from pslib.wire.applied_pushes import FencedError
+from pslib.wire.counters import STORE_COUNTERS
+from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.error_codes import failure_of
+from pslib.wire.messages import (
+    Adopt,
+    BeginSave,
+    CheckLoad,
+    DescribeTables,
+    EndSave,
+    Erase,
+    Failure,
+    Keep,
+    Load,
+    Maintain,
+    Message,
+    Pull,
+    Push,
+    Release,
+    Save,
+    SaveFiles,
+    Setup,
+    TrimLog,
+    Witness,
+)
+from pslib.wire.quantization import PackedRows
+from pslib.wire.streams import CLIENT_STREAMS
+
+__all__ = [
+    "HELD",
+    "Loads",
+    "ShardRequest",
+    "ShardTurns",
+    "Work",
+    "requests_over",
+    "run_on_shard",
+    "saves_over",
+    "shard_stats",
+    "steps_on_shard",
+]
+
+Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
+"""Loads a checkpoint into a shard, or says whether it could, or what tables that needs."""
+Work = Callable[[Shard], None]
+
+
+NO_DENSE = DenseAnswer()
+"""Room for nothing: nobody writes to it."""
+
+
+@dataclass(slots=True, eq=False)
+class ShardRequest:
+    """One request on its way through the shards.
+
+    Attributes
+    ----------
+    peer, request_id, message
+        Who asks what.
+    shards : tuple of int
+        Those that have a part in it.
+    shares : mapping of shard to table to KeyShare
+        Keys by shard, split once; a shard that is not in it looks at all keys.
+    rows, dense
+        Shared outputs of a pull.
+    results : dict of int to outcome
+        What shards have done.
+    answered : bool
+        Whether its reply has been made; a push of a sync step may be refused before all shards are done.
+    taker : callable or None
+        Takes the answer, where the server asks itself.
+    """
+
+    peer: bytes
+    request_id: int
+    message: Message
+    shards: tuple[int, ...] = (0,)
+    shares: Mapping[int, Mapping[str, KeyShare]] = field(default_factory=dict)
+    rows: dict[str, PackedRows] = field(default_factory=dict)
+    dense: DenseAnswer = field(default_factory=lambda: NO_DENSE)
+    results: dict[int, Any] = field(default_factory=dict)
+    answered: bool = False
+    taker: Callable[[Message], None] | None = None
+
+    @property
+    def key_count(self) -> int:
+        """Keys of all its tables."""
+        keys = getattr(self.message, "keys", None) or {}
+        return sum(array.size for array in keys.values())
+
+    def is_short(self, rows: int) -> bool:
+        """Whether it is a pull or push of at most so many rows that waits for nobody.
+
+        16 dense parameters count as one row.
+        """
+        message = self.message
+        if isinstance(message, Push):
+            if message.sync:
+                return False
+            dense = message.dense
+        elif isinstance(message, Pull):
+            dense = self.dense.vector
+        else:
+            return False
+        return self.key_count + dense.size // ROW_FLOATS <= rows
+
+
+def run_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
+    """Do one shard's share of a request, all at once."""
+    return finish(steps_on_shard(shard, request, loads))
+
+
+def steps_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
+    """Do one shard's share of a request; errors come back as values, so that a bad one harms no other."""
+    if shard.broken:
+        return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
+    try:
+        return (yield from _steps(shard, request, loads))
+    except LogError:  # nothing can be promised any more: the server ends
+        raise
+    except Exception as error:
+        return failure_in(shard, request.message, error)
+
+
+def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
+    """How a peer is told of an error; after a fault of ours the server goes on, but perhaps not the shard."""
+    if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
+        raise error
+    failure = failure_of(error)
+    if isinstance(error, PslibError | FencedError):
+        return failure
+    if isinstance(message, Push | Erase | Maintain):  # perhaps half applied: no mark can make a retry exact
+        name = f"{message.kind} ({message.stream}, {message.number})"
+        shard.broken = f"{name} ended half-way: {failure.text}"
+    return failure
+
+
+def requests_over(shard: Shard, request: ShardRequest, result: Any) -> list[tuple[ShardRequest, Any]]:
+    """The requests that one shard is through with when one has come to ``result``, with their outcomes.
+
+    Nearly always that is this one alone. A push of a sync step waits, and the last of its step ends them all.
+    """
+    over: list[tuple[ShardRequest, Any]] = [] if result is HELD else [(request, result)]
+    for waiter, outcome in shard.sync.take_over():
+        over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
+    return over + saves_over(shard)
+
+
+def saves_over(shard: Shard) -> list[tuple[ShardRequest, Any]]:
+    """Requests that waited for the files of an image, and are over."""
+    return [
+        (request, failure_of(outcome) if isinstance(outcome, Exception) else outcome)
+        for request, outcome in shard.cuts.take_over()
+    ]
+
+
+def _steps(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
+    message, shares = request.message, request.shares.get(shard.index)
+    if isinstance(message, Pull):
+        return (yield from shard.pull_steps(message, request.rows, request.dense, shares))
+    if isinstance(message, Push) and message.sync:
+        yield from shard.sync.push_steps(message, request)
+        return HELD
+    if isinstance(message, Push):
+        return (yield from shard.push_steps(message, shares))
+    if isinstance(message, Erase):
+        return (yield from shard.erase_steps(message, shares))
+    if isinstance(message, Maintain) and message.decay:
+        while shard.cuts.copying:  # it changes every row: all of them would be copied aside
+            if not shard.cuts.step():
+                shard.cuts.rest()
+            yield
+    return _run_rare(shard, request, loads)
+
+
+def _run_save(shard: Shard, request: ShardRequest) -> Any:
+    message, cuts = request.message, shard.cuts
+    if isinstance(message, BeginSave | Save):
+        cuts.begin(message)
+    if isinstance(message, EndSave):
+        cuts.settle(message)
+    return cuts.wait(request, message) if isinstance(message, Save | SaveFiles) else None
+
+
+def _run_load(shard: Shard, message: CheckLoad | DescribeTables | Load, loads: Loads) -> Any:
+    """Look, or load, unless others have the lease by now.
+
+    The bar stands before anything else may fail: who goes on after a load that was refused trains as well as
+    who has loaded. Its note is in the log before the first push of anybody who has heard of the outcome.
+    """
+    if isinstance(message, DescribeTables):
+        if not message.path:
+            return {"tables": [spec.to_dict() for spec in shard.tables.values()]}
+        return loads(shard, message)
+    if message.stream < CLIENT_STREAMS:
+        shard.marks.take_over(message.stream, message.epoch)
+        shard.say_later({"note": "seen", "stream": message.stream, "epoch": message.epoch, "below": 0})
+    if isinstance(message, Load):
+        shard.cuts.forget("rows are being loaded")
+    if not shard.owned:  # a server that has just joined knows neither tables nor dense parameters
+        return {"rows": 0}
+    return loads(shard, message)
+
+
+def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
+    message = request.message
+    if isinstance(message, Save | BeginSave | SaveFiles | EndSave):
+        return _run_save(shard, request)
+    if isinstance(message, CheckLoad | DescribeTables | Load):
+        return _run_load(shard, message, loads)
+    if isinstance(message, Maintain):
+        return shard.maintain(message)
+    if isinstance(message, Setup):
+        return shard.setup(message)
+    if isinstance(message, TrimLog):
+        return shard.trim_log()
+    if isinstance(message, Witness):
+        began_with = {"began_with": [shard.began_with]} if shard.began_with else {}
+        return {"unknown": _unknown(shard, message)} | began_with
+    if isinstance(message, Release | Adopt | Keep):
+        return _move(shard, message) if shard.is_responsible(message.unit) else None
+    return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
+
+
+def _unknown(shard: Shard, message: Witness) -> int:
+    """How many pushes a predecessor has not left to this shard, of those to units that it has or had then."""
+    if not message.streams.size == message.numbers.size == message.units.size:
+        raise ConfigurationError("witness: expected as many numbers and units as streams")
+    asked = zip(message.streams.tolist(), message.numbers.tolist(), message.units.tolist(), strict=True)
+    units = shard.owned | shard.marks.began_units
+    return sum(
+        units >> unit & 1 and not shard.marks.knew(stream, number, unit) for stream, number, unit in asked
+    )
+
+
+def _move(shard: Shard, message: Release | Adopt | Keep) -> Any:
+    if isinstance(message, Release):
+        return shard.release(message)
+    return shard.adopt(message) if isinstance(message, Adopt) else shard.keep(message)
+
+
+def shard_stats(shard: Shard) -> dict[str, Any]:
+    """Counters of one shard, to be summed over shards and servers.
+
+    ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` say of what it consists and
+    what policies have done.
+    """
+    totals = {
+        "pushes_applied": shard.counters.pushes_applied,
+        "updates_applied": shard.counters.updates_applied,
+        "rows_pushed": shard.counters.rows_pushed,
+        "rows_pulled": shard.counters.rows_pulled,
+        "maintained": shard.counters.maintained,
+        "memory_limit_bytes": shard.room.limit_bytes,
+        "rows": 0,
+        "parameters": 0,
+        "memory_bytes": 0,
+    } | dict.fromkeys(STORE_COUNTERS, 0)
+    for name, store in shard.stores.items():
+        stats, spec = store.stats(), shard.tables[name]
+        totals["rows"] += stats["rows"]
+        totals["parameters"] += stats["rows"] * spec.dim - stats["narrow_rows"] * spec.wide_only_dim
+        totals["memory_bytes"] += stats["resident_bytes"]
+        for counter in STORE_COUNTERS:
+            totals[counter] += stats[counter]
+    if shard.dense:
+        totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
+    return totals
+
+
+class ShardTurns:
+    """What waits for one shard, and what is served next: a pure machine.
+
+    Requests are served in the order in which they came, the long ones in slices; between two slices short
+    pulls have their turn. So a short pull waits for one slice, never for a whole long request; everything
+    else, and every second copy of a push, waits until the push before it is applied and marked.
+
+    Parameters
+    ----------
+    shard : Shard
+        Only this object touches it.
+    loads : callable
+        Loads a checkpoint into it.
+    """
+
+    def __init__(self, shard: Shard, loads: Loads) -> None:
+        self._shard, self._loads = shard, loads
+        self._lane: deque[ShardRequest | Work] = deque()
+        self._passing: deque[ShardRequest] = deque()
+        self._steps: Steps[Any] | None = None
+        self._long = 0
+        self._passed_rows = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lane or self._passing)
+
+    def __len__(self) -> int:
+        return len(self._lane) + len(self._passing)
+
+    @property
+    def has_long(self) -> bool:
+        """Whether a long request waits, or is half done."""
+        return self._long > 0
+
+    @property
+    def in_request(self) -> bool:
+        """Whether a long request is half done."""
+        return self._steps is not None
+
+    def put(self, work: ShardRequest | Work) -> None:
+        """Take in a request, or a function of the shard, which is called in its turn."""
+        if isinstance(work, ShardRequest):
+            is_long = work.key_count > self._shard.slice_rows
+            if self._long and not is_long and isinstance(work.message, Pull):
+                self._passing.append(work)
+                return
+            self._long += is_long
+        self._lane.append(work)
+
+    def turn(self) -> list[tuple[ShardRequest, Any]]:
+        """Serve one short request or one slice; the requests that this ended, with their outcomes.
+
+        Short pulls go first, but long requests get every second slice: nobody waits for ever.
+        """
+        if self._passing and (self._passed_rows < self._shard.slice_rows or not self._lane):
+            request = self._passing.popleft()
+            self._passed_rows += request.key_count
+            return [(request, run_on_shard(self._shard, request, self._loads))]
+        self._passed_rows = 0
+        work = self._lane[0]
+        if not isinstance(work, ShardRequest):
+            self._lane.popleft()
+            work(self._shard)
+            return []
+        if self._steps is None:
+            self._steps = steps_on_shard(self._shard, work, self._loads)
+        try:
+            next(self._steps)
+        except StopIteration as over:
+            self._lane.popleft()
+            self._steps = None
+            self._long -= work.key_count > self._shard.slice_rows
+            return requests_over(self._shard, work, over.value)
+        return []

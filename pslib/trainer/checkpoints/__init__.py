@@ -1,0 +1,1 @@
+"""Checkpoints of a trainer: save, load, schedule, and those taken while training."""

@@ -1,0 +1,263 @@
+"""Collective calls: every trainer opens the same job, and works on its leases until all are done.
+
+`fit`, `evaluate`, `save` and `load` are all jobs; a job with one lease is done by whoever gets it, and by
+another trainer if that one dies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.client.client import Client
+from pslib.client.pending import Pending
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order
+from pslib.errors import PslibError
+from pslib.table.tables import text_hash
+from pslib.trainer.progress import Progress
+from pslib.wire.fields import json_array
+from pslib.wire.messages import (
+    Arrays,
+    Clock,
+    EndLease,
+    JobResult,
+    Lease,
+    Message,
+    NextLease,
+    OpenJob,
+    Result,
+    Status,
+)
+
+__all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]
+
+log = logging.getLogger("pslib")
+NO_TABLE = np.empty(0, np.uint8)
+NAMED_FROM = 6
+"""Reports of a wait for others until it says who they are, half a minute, and as many until it asks again.
+
+At each end of an epoch hundreds of trainers wait a moment for the last leases, and all of them would ask for
+a status, which takes the coordinator some milliseconds then.
+"""
+NAMES_TOLD = 4
+ASK_AGAIN_S = 0.05
+ASK_AGAIN_MAX_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a job is: its kind, a fingerprint that must agree on all trainers, details for its outcome.
+
+    ``windows`` (leases,) uint32: the shuffle window of each lease. With ``by_rank`` every trainer has leases
+    of its own. ``resume`` is the table of the cut that it goes on from, or empty.
+    """
+
+    what: str
+    fingerprint: int
+    details: Mapping[str, Any]
+    windows: NDArray[np.uint32]
+    by_rank: bool = False
+    resume: Mapping[str, Any] = field(default_factory=dict)
+
+
+def spec_of(
+    what: str,
+    data: ParquetData,
+    order: Order,
+    counts: Sequence[int],
+    details: Mapping[str, Any],
+    settings: Sequence[Any],
+    by_rank: bool = False,
+) -> JobSpec:
+    """A job over some epochs of data, ``counts`` leases in each; all trainers must agree on ``settings``."""
+    windows: list[int] = []
+    first = 0
+    for epoch, count in enumerate(counts, int(details.get("first_epoch", 0))):
+        windows += [first + order.lease(epoch, index).window for index in range(count)]
+        first = windows[-1] + 1
+    fingerprint = text_hash(what, str(data.fingerprint), json.dumps([list(settings), list(counts)]))
+    return JobSpec(what, fingerprint, details, np.asarray(windows, np.uint32), by_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease that this trainer holds; ``time_s`` is the time of all its records."""
+
+    stream: int
+    index: int
+    epoch: int
+    first_batch: int
+    time_s: float = 0.0
+
+
+class Job:
+    """One collective call, seen from one trainer.
+
+    Parameters
+    ----------
+    client : Client
+        Asks the coordinator.
+    progress : Progress
+        Reports the positions of held leases.
+    number : int
+        The how-manieth collective call of the script this is.
+    spec : JobSpec
+        What it does.
+
+    Raises
+    ------
+    ConfigurationError
+        When another trainer's call of the same number is something else.
+    """
+
+    passed = False
+    """Whether a checkpoint says that it is done."""
+
+    def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
+        self.client, self.progress, self.number = client, progress, number
+        self._look = threading.Event()
+        progress.forget_jobs_below(number)  # what an earlier call left undone goes to others
+        message = OpenJob(
+            client.rank,
+            number,
+            spec.what,
+            spec.fingerprint,
+            dict(spec.details),
+            np.asarray(spec.windows, np.uint32),
+            spec.by_rank,
+            json_array(spec.resume) if spec.resume else NO_TABLE,
+        )
+        answer = client.ask_coordinator(message)
+        self._may_wait = spec.what == "window"  # for files, however long
+        self.ranks: tuple[int, ...] = ()
+        """Trainers that share the leases of a job ``by_rank``."""
+        if isinstance(answer, Result):
+            self.ranks = tuple(answer.values["ranks"])
+
+    def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
+        """Leases for this trainer, one after the other, until all of the job (everybody's) are done.
+
+        Parameters
+        ----------
+        over : Event or None
+            Ends the wait for more leases when it is set and `look_again` is called.
+        """
+        clock, report_s = self.client.endpoint.clock, self.client.endpoint.timing.report_s
+        pause_s, waiting_since, reported_s = ASK_AGAIN_S, clock.now_s(), clock.now_s()
+        reports, hold = 0, "other trainers hold"
+        while not (over and over.is_set()):
+            self._look.clear()
+            lease = self._next()
+            if lease.state == "done":
+                return
+            if lease.state == "held":
+                self.progress.hold(lease.stream)
+                yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch, lease.time_s)
+                pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
+                reports, hold = 0, "other trainers hold"  # whoever it was, it may be others next time
+                continue
+            now_s = clock.now_s()
+            alone = not (self._may_wait or self.progress.held())  # else for files, or for its own work
+            if now_s - max(reported_s, waiting_since) > report_s and alone:
+                reported_s, reports = now_s, reports + 1
+                hold = self._who_holds() if reports % NAMED_FROM == 0 else hold
+                log.warning("pslib: waiting %.0f s for leases that %s", now_s - waiting_since, hold)
+            self._look.wait(pause_s)
+            pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
+
+    def _who_holds(self) -> str:
+        """Who has the leases that this trainer waits for, in words."""
+        answer = self.client.ask_coordinator(Status(details=True))
+        status = answer.values if isinstance(answer, Result) else {}
+        held = {rank for rank, _leases in status.get("work", {}).get("held", ())} - {self.client.rank}
+        names = [
+            f"trainer {one['rank']} ({one['where']})"
+            for one in status.get("members", ())
+            if one["role"] == "trainer" and one["state"] == "live" and one["rank"] in held
+        ]
+        more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+        hold = "holds" if len(names) == 1 else "hold"
+        return f"{', '.join(names[:NAMES_TOLD]) or 'other trainers'}{more} {hold}"
+
+    def look_again(self) -> None:
+        """End a pause in `leases`: one has ended, or there is no need for more; any thread may call it."""
+        self._look.set()
+
+    def _next(self) -> Lease:
+        holding = np.asarray(self.progress.held(), np.uint64)
+        message = NextLease(self.client.rank, self.client.member.incarnation, self.number, holding)
+        answer = self.client.ask_coordinator(message)
+        assert isinstance(answer, Lease)
+        return answer
+
+    def confirm(self) -> None:
+        """Make sure that the leases held here are still this trainer's, before what can't be undone.
+
+        Raises
+        ------
+        UnavailableError
+            When the coordinator counts this trainer as lost: others have its leases.
+        """
+        self._next()
+
+    def tell_clock(self, clock: int) -> Pending[Message]:
+        """Say how many batches are applied for this trainer; the pending gives `Clocks`."""
+        message = Clock(self.client.rank, self.client.member.incarnation, self.number, clock)
+        return self.client.endpoint.ask(self.client.member.coordinator, message)
+
+    def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
+        """Say that all batches of a lease are applied everywhere; the pending is done when it is recorded."""
+        pending = self._end(lease, payload or {})
+        pending.on_done(lambda: self.progress.drop(lease.stream))
+        return pending
+
+    def give_back(self, lease: HeldLease) -> None:
+        """Let others have the one lease of a job that has failed here; nobody waits for the answer."""
+        self.progress.drop(lease.stream)
+        with suppress(PslibError):  # a client that has ended can ask nothing
+            self._end(lease, {"given_back": np.ones(1, np.uint8)})
+
+    def _end(self, lease: HeldLease, payload: Arrays) -> Pending[Message]:
+        client = self.client
+        about = (client.rank, client.member.incarnation, self.number, lease.stream, lease.epoch)
+        return client.endpoint.ask(client.member.coordinator, EndLease(*about, payload))
+
+    def outcome(self) -> dict[str, Any]:
+        """What the job came to; all its leases must be done."""
+        answer = self.client.ask_coordinator(JobResult(self.number))
+        assert isinstance(answer, Result)
+        return dict(answer.values["outcome"])
+
+
+class PassedJob(Job):
+    """A call that a checkpoint says is done: there is nothing to do, and its outcome is known.
+
+    Parameters
+    ----------
+    number : int
+    outcome : mapping
+    ranks : sequence of int
+        Trainers that shared it, where leases went by rank.
+    """
+
+    passed = True
+
+    def __init__(self, number: int, outcome: Mapping[str, Any], ranks: Sequence[int]) -> None:
+        self.number, self.ranks, self._outcome = number, tuple(ranks), dict(outcome)
+
+    def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
+        """None."""
+        return iter(())
+
+    def outcome(self) -> dict[str, Any]:
+        """What it came to then."""
+        return self._outcome

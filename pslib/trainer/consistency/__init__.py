@@ -1,0 +1,1 @@
+"""Consistency modes of training: async, sync, ssp, geo."""

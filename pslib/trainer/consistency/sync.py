@@ -1,0 +1,146 @@
+"""Training in step: which batches make a step together, and pushes that say so.
+
+Leases go by rank, so the ``k``-th batch of each trainer is known before anything starts: together they are
+step ``k``. Its contributors are the trainers that have a ``k``-th batch. All of it is a function of the lease
+plan and of the ranks, which the coordinator fixes when the job is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.client.calls import Manner
+from pslib.client.client import Client, PendingPush
+from pslib.client.session import Moment, PushName
+from pslib.table.tables import TableSpec
+from pslib.table.wire_format import FLOAT32, WireFormat
+from pslib.trainer.pipeline.pace import LeasePlan
+from pslib.trainer.pipeline.row_source import Gradients, PulledRows, ServerRows
+
+__all__ = ["SyncPlan", "SyncRows"]
+
+
+class SyncPlan:
+    """The steps of one job whose leases go by rank.
+
+    Parameters
+    ----------
+    lease_rows : sequence of int
+        Examples of each lease, through all epochs of the job.
+    batch_rows : int
+        Examples of a batch.
+    first_step : int
+        Steps of all jobs before it.
+    maintain_every : int
+        The table is maintained after a step whose number, from 1, is a multiple of this; 0: never.
+    ranks : sequence of int
+        The trainers, ascending: lease ``i`` belongs to the ``i mod n``-th of them.
+
+    Examples
+    --------
+    >>> plan = SyncPlan([10, 4, 3], batch_rows=4, first_step=0, maintain_every=0, ranks=(0, 1))
+    >>> plan.of(2), plan.contributors(0), plan.contributors(1), plan.end
+    (LeasePlan(first_step=3, batches=1, maintained=False), (0, 1), (0,), 4)
+    >>> plan.share(0, 0), plan.share(1, 0)
+    (0.5, 0.5)
+    """
+
+    def __init__(
+        self,
+        lease_rows: Sequence[int],
+        batch_rows: int,
+        first_step: int,
+        maintain_every: int,
+        ranks: Sequence[int],
+    ) -> None:
+        self.first_step, self._every, self._batch_rows = first_step, maintain_every, batch_rows
+        self.ranks = tuple(ranks)
+        rows = np.asarray(lease_rows, np.int64)
+        batches = -(-rows // batch_rows)
+        self._rows, self._batches = rows, batches
+        self._begins = np.zeros(rows.size, np.int64)
+        self._ends = {}
+        for place, rank in enumerate(self.ranks):
+            ends = np.cumsum(batches[place :: len(self.ranks)])
+            self._begins[place :: len(self.ranks)] = ends - batches[place :: len(self.ranks)]
+            self._ends[rank] = ends
+
+    @property
+    def end(self) -> int:
+        """Steps of this job and of all before it."""
+        return self.first_step + max(self._steps(rank) for rank in self.ranks)
+
+    def of(self, lease: int) -> LeasePlan:
+        """The plan of one lease; maintenance is a part of steps."""
+        return LeasePlan(self.first_step + int(self._begins[lease]), int(self._batches[lease]))
+
+    def contributors(self, step: int) -> tuple[int, ...]:
+        """Ranks whose batches make a step."""
+        return tuple(rank for rank in self.ranks if step - self.first_step < self._steps(rank))
+
+    def share(self, rank: int, step: int) -> float:
+        """What part of the examples of a step is in the batch of this rank."""
+        rows = {one: self._batch_rows_of(one, step - self.first_step) for one in self.contributors(step)}
+        return rows[rank] / sum(rows.values())
+
+    def maintains(self, step: int) -> bool:
+        """Whether tables are maintained after a step."""
+        return self._every > 0 and (step + 1) % self._every == 0
+
+    def _steps(self, rank: int) -> int:
+        ends = self._ends[rank]
+        return int(ends[-1]) if ends.size else 0
+
+    def _batch_rows_of(self, rank: int, step: int) -> int:
+        """Examples of a rank's batch number ``step`` of this job."""
+        nth = int(np.searchsorted(self._ends[rank], step, side="right"))
+        lease = self.ranks.index(rank) + nth * len(self.ranks)
+        number = step - int(self._begins[lease])
+        return int(min(self._batch_rows, self._rows[lease] - number * self._batch_rows))
+
+
+class SyncRows(ServerRows):
+    """Rows from the servers, gradients to a step that all contributors make together.
+
+    Gradients of a batch are of its mean loss. Weighted by the batch's share of the step's examples, their sum
+    is the gradient of the mean loss over all examples of the step, also where batches differ in length.
+
+    Parameters
+    ----------
+    client : Client
+    table : TableSpec
+        The table that batches name.
+    plan : SyncPlan
+    wire : WireFormat
+        How rows, gradients and dense parameters travel.
+    """
+
+    def __init__(self, client: Client, table: TableSpec, plan: SyncPlan, wire: WireFormat = FLOAT32) -> None:
+        super().__init__(client, table, wire)
+        self._plan = plan
+
+    def push(
+        self,
+        batch: Batch,
+        pulled: PulledRows,
+        gradients: Gradients,
+        name: PushName,
+        moment: Moment,
+        rate: float = 1.0,
+    ) -> PendingPush:
+        """The contribution of this trainer to a step."""
+        rank, step = self._client.rank, moment.step
+        contributors = self._plan.contributors(step)
+        if len(contributors) > 1:
+            share = np.float32(self._plan.share(rank, step))
+            gradients = Gradients(_times(gradients.rows, share), _times(gradients.dense, share))
+        manner = Manner(rate, False, rank, contributors, self._plan.maintains(step))
+        return self._send(batch, gradients, name, moment, manner)
+
+
+def _times(gradient: NDArray[np.float32], share: np.float32) -> NDArray[np.float32]:
+    return gradient * share

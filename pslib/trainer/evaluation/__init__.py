@@ -1,0 +1,1 @@
+"""Scoring of held-out data: metrics, predictions, early stopping."""

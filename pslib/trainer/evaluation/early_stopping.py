@@ -1,0 +1,247 @@
+"""When to lower the learning rates, when to stop, and which epoch's parameters to keep."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pslib.errors import ConfigurationError
+from pslib.metrics.metrics import EvalResult
+from pslib.metrics.ranking import RankResult
+from pslib.settings import Setting, Settings
+from pslib.table.optimizers import Optimizer, rate_problem
+from pslib.table.tables import TableSpec
+from pslib.text import counted
+
+__all__ = [
+    "METRICS",
+    "WATCH",
+    "EarlyStopping",
+    "Plateau",
+    "check_epochs",
+    "check_stopping",
+    "followed",
+    "metric_problem",
+    "place_of_metric",
+]
+
+log = logging.getLogger("pslib")
+Result = TypeVar("Result", EvalResult, RankResult)
+
+METRICS = {"auc": 1.0, "logloss": -1.0}
+"""What may be watched of clicks, and the sign that makes more better."""
+RANKINGS = re.compile(r"(recall|mrr|ndcg)@([1-9][0-9]{0,6})")
+"""What may be watched of a ranking."""
+
+
+def place_of_metric(metric: str) -> int | None:
+    """The k of a ranking's metric; None for metrics of clicks."""
+    found = RANKINGS.fullmatch(metric)
+    return int(found[2]) if found else None
+
+
+def metric_problem(metric: str, ranked: bool) -> str | None:
+    """What is wrong with a metric for a model that ranks items, or for one of clicks; None: nothing."""
+    if ranked:
+        fits, expected = place_of_metric(metric) is not None, "recall@K, mrr@K or ndcg@K for some number K"
+    else:
+        fits, expected = metric in METRICS, "one of auc, logloss"
+    return None if fits else f"metric: expected {expected}, got {metric!r}"
+
+
+def _figure(result: EvalResult | RankResult, metric: str) -> float:
+    """What a result says by a metric, more is better."""
+    k = place_of_metric(metric)
+    if k is None:
+        return METRICS[metric] * float(getattr(result, metric))
+    return float(getattr(result, metric.partition("@")[0])[k])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStopping(Settings):
+    """What a fit does with the results of its validation data. Each fit begins to count anew."""
+
+    AT = "stopping."
+
+    metric: Annotated[
+        str,
+        Setting(
+            "What is watched: of clicks ``auc`` or ``logloss``, of a ranking ``recall@20`` and so on.",
+            pattern="|".join([*METRICS, RANKINGS.pattern]),
+            texts=f"one of {', '.join(METRICS)}, recall@K, mrr@K or ndcg@K for some number K",
+        ),
+    ] = "auc"
+    patience: Annotated[
+        int,
+        Setting(
+            "The fit ends after so many epochs in a row without a better result; 0: only with its last "
+            "epoch.",
+            ge=0,
+            le=1 << 31,  # more epochs than anybody trains
+            unit="epochs",
+        ),
+    ] = 2
+    factor: Annotated[
+        float,
+        Setting(
+            "Learning rates count so many times less after each epoch without a better result; 1: they stay.",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.1
+    min_delta: Annotated[float, Setting("A result is better when it is so by more than this.", ge=0)] = 0.0
+    restore: Annotated[
+        bool,
+        Setting(
+            "Whether the fit ends with the parameters of the best epoch. They are saved after each epoch "
+            "that is better."
+        ),
+    ] = True
+
+
+WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
+"""Results are for the user to see, nothing else."""
+
+
+def check_epochs(epochs: int) -> int:
+    """How many, NumPy's number as Python's own; ConfigurationError unless there is an epoch to train."""
+    if epochs < 1:
+        raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
+    return int(epochs)
+
+
+def check_stopping(
+    stopping: EarlyStopping | None,
+    valid: object,
+    best: object,
+    table: TableSpec,
+    dense: Optimizer,
+    ranked: bool = False,
+) -> None:
+    """Refuse what lacks something or does not go together.
+
+    Parameters
+    ----------
+    stopping : EarlyStopping or None
+    valid, best : path or None
+        As given to `Trainer.fit`.
+    table : TableSpec
+        Whose parts' optimizers take other rates, or don't.
+    dense : Optimizer
+    ranked : bool
+        Whether results are those of rankings.
+
+    Raises
+    ------
+    ConfigurationError
+        All problems at once.
+    """
+    if best is not None and not (stopping and stopping.restore):
+        raise ConfigurationError("best: expected a stopping that restores it; give stopping=EarlyStopping()")
+    if stopping is None:
+        return
+    problem = metric_problem(stopping.metric, ranked)
+    problems = [f"stopping.{problem}"] if problem else []
+    if valid is None:
+        problems.append("stopping: expected data to evaluate on after each epoch; give valid=PATH")
+    if stopping.restore and best is None:
+        problems.append(
+            "stopping: restore=True needs a folder for the best epoch; give best=PATH or restore=False"
+        )
+    if stopping.factor < 1:
+        optimizers = [("dense_optimizer", dense), *((f"part {p.name}", p.optimizer) for p in table.parts)]
+        problems += [
+            f"stopping: factor: {name}: {problem}; give factor=1.0"
+            for name, optimizer in optimizers
+            if (problem := rate_problem([optimizer]))
+        ]
+    if problems:
+        raise ConfigurationError(*problems)
+
+
+class Plateau:
+    """Follows the results of a fit, epoch by epoch; every trainer sees the same ones and comes to the same.
+
+    Parameters
+    ----------
+    settings : EarlyStopping
+    """
+
+    def __init__(self, settings: EarlyStopping) -> None:
+        self.settings = settings
+        self.best_epoch = -1
+        """The how-manieth epoch was best, from 0; -1: none yet."""
+        self.rate = 1.0
+        """Factor of the learning rates from now on."""
+        self._best, self._epochs, self._worse = -math.inf, 0, 0
+
+    def seen(self, result: EvalResult | RankResult) -> bool:
+        """Take the result of the next epoch; return whether it is the best so far."""
+        value = _figure(result, self.settings.metric)
+        better = value > self._best + self.settings.min_delta  # never where it is nan
+        if better:
+            self._best, self.best_epoch, self._worse = value, self._epochs, 0
+        else:
+            self._worse += 1
+            self.rate *= self.settings.factor
+        self._epochs += 1
+        return better
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fit ends here."""
+        return 0 < self.settings.patience <= self._worse
+
+    def ended(self, before: int, epochs: int) -> str:
+        """Why the fit, begun after ``before`` epochs with ``epochs`` planned, ends here, for people."""
+        metric, patience = self.settings.metric, self.settings.patience
+        line = f"stopped early after epoch {before + self._epochs} of {before + epochs}: {metric} was not "
+        line += f"better for {counted(patience, 'epoch')} in a row (stopping.patience)"
+        if self.best_epoch < 0:
+            return f"{line}, and never defined"
+        figure = self._best * METRICS.get(metric, 1.0)
+        taken = ", whose parameters are taken" if self.settings.restore else ""
+        return f"{line}; best was epoch {before + self.best_epoch + 1} with {figure:.4f}{taken}"
+
+
+def followed(
+    settings: EarlyStopping,
+    epochs: int,
+    one_epoch: Callable[[float, int], Result],
+    save: Callable[[str | os.PathLike[str]], object],
+    load: Callable[[str | os.PathLike[str]], object],
+    best: str | os.PathLike[str] | None,
+    before: int = 0,
+) -> list[Result]:
+    """Train epoch by epoch as long as the results let it go on; return them.
+
+    Parameters
+    ----------
+    settings : EarlyStopping
+    epochs : int
+        At most.
+    one_epoch : callable
+        Trains one with learning rates that count so many times, and evaluates; also gets how many epochs may
+        come after it.
+    save, load : callable
+        Of a checkpoint at a path.
+    best : path or None
+        Where the best epoch's is kept.
+    before : int
+        Epochs that the training has behind it.
+    """
+    plateau, results, kept = Plateau(settings), list[Result](), best if settings.restore else None
+    while len(results) < epochs and not plateau.is_over:
+        results.append(one_epoch(plateau.rate, epochs - 1 - len(results)))
+        if plateau.seen(results[-1]) and kept is not None:
+            save(kept)
+    if len(results) < epochs:
+        log.warning("pslib: %s", plateau.ended(before, epochs))
+    if kept is not None and 0 <= plateau.best_epoch < len(results) - 1:
+        load(kept)
+    return results

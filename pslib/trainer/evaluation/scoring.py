@@ -1,0 +1,177 @@
+"""Scores of batches that are not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.client.client import Client, PendingPull
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
+from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
+from pslib.metrics.metrics import EvalResult, ScoreCounts
+from pslib.schema import Schema
+from pslib.trainer.collective import Job
+from pslib.trainer.evaluation.predictions import PredictionFiles
+from pslib.trainer.model import TrainableModel
+from pslib.trainer.pipeline.compute import ModelThreads
+from pslib.trainer.pipeline.dense import DenseLayout
+
+__all__ = ["Scorer", "check_label", "data_of", "said_of", "task_of"]
+
+Floats = NDArray[np.float32]
+UNKNOWN = {"positives": 0} | dict.fromkeys(("auc", "logloss", "calibration"), float("nan"))
+"""The figures of an evaluation without labels."""
+AHEAD = 4
+"""Batches whose rows are pulled ahead: nothing can be stale."""
+
+
+def check_label(model: TrainableModel, call: str, instead: str) -> None:
+    """Refuse to judge predictions by a label where the schema has none: all figures would be nan.
+
+    Parameters
+    ----------
+    model : TrainableModel
+    call, instead : str
+        What was asked for, and what serves a model that ranks items.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is none.
+    """
+    if not model.schema.labels:
+        told = f"{type(model).__name__} predicts no clicks, as its schema has no label"
+        raise ConfigurationError(f"{told}, for {call} to judge it by: if it ranks items, call {instead}")
+
+
+def task_of(schema: Schema, label: str | None) -> int:
+    """Which of the schema's labels this is, from 0; None: the first.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is none of them.
+    """
+    if label is None:
+        return 0
+    if label not in schema.labels:
+        raise ConfigurationError(
+            f"label: expected one of {', '.join(schema.labels) or 'no label'}, got {label!r}"
+        )
+    return schema.labels.index(label)
+
+
+def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
+    """What an evaluation's record says of its task, where there are several, and of its data."""
+    label = {"label": schema.labels[task]} if len(schema.labels) > 1 else {}
+    return label | ({"name": name} if name else {})
+
+
+def data_of(
+    paths: Sequence[str], schema: Schema, task: int, key_kinds: KeyKinds, predicted: bool
+) -> ParquetData:
+    """Data to evaluate. What is ``predicted`` needs no label; that of the task is read where it is.
+
+    Raises
+    ------
+    DataError
+        When a file does not fit, or some have that label and others have not.
+    """
+    if not (predicted and schema.labels):
+        return ParquetData(paths, schema, key_kinds=key_kinds)
+    label = schema.labels[task]
+    found = ParquetData(paths, _fields_and(None, schema), key_kinds=key_kinds)
+    if label not in found.names:
+        return found
+    return ParquetData(paths, _fields_and(label, schema), key_kinds=key_kinds)
+
+
+def _fields_and(label: str | None, schema: Schema) -> Schema:
+    """The features of a schema, and this label."""
+    return Schema(label=label, dense=schema.dense, sparse=schema.sparse, ragged=schema.ragged)
+
+
+class Scorer:
+    """Predicts batches with the rows and dense parameters that the servers have now.
+
+    Parameters
+    ----------
+    model : ModelThreads
+    client : Client
+    table : str
+        The table that batches name.
+    layout : DenseLayout
+        Of the model's dense parameters, which are read once, here.
+    step : int
+        The step at which rows are read: weight decay that they have missed up to it shows.
+    task : int
+        Which of the schema's labels, from 0.
+    """
+
+    def __init__(
+        self,
+        model: ModelThreads,
+        client: Client,
+        table: str,
+        layout: DenseLayout,
+        step: int,
+        task: int = 0,
+    ) -> None:
+        self._task = task
+        self._model, self._client, self._table, self._step = model, client, table, step
+        self._kept: list[tuple[Floats, Floats]] = []
+        self._dense = layout.views(client.pull({}, dense=True).wait().dense)
+
+    def score(self, batches: Iterator[Batch]) -> ScoreCounts:
+        """How often each score came with each label; `examples` has them one by one."""
+        parts: list[ScoreCounts] = []
+        self._kept = []
+        ahead: list[tuple[Batch, PendingPull]] = []
+        for batch in batches:
+            ahead.append((batch, self._client.pull({self._table: batch.keys}, step=self._step)))
+            if len(ahead) > AHEAD:
+                parts.append(self._one(*ahead.pop(0)))
+        parts += [self._one(*one) for one in ahead]
+        return ScoreCounts.merge(parts)
+
+    def work_at(self, job: Job, reader: LeaseReader, files: PredictionFiles | None) -> EvalResult:
+        """Score the examples of all leases, with all other trainers; what they came to together.
+
+        With ``files`` every example's score is written down, and its label where the data has any.
+        """
+        labelled = bool(reader.data.schema.labels)
+        if files:
+            files.begin(reader.leases)
+        for lease in job.leases():
+            counts = self.score(reader.batches(0, lease.index))
+            if files:
+                labels, predictions = self.examples()
+                files.write(lease.index, labels if labelled else None, predictions)
+            found: dict[str, NDArray[Any]] = {}
+            if labelled:
+                found = dict(zip(("scores", "positives", "negatives"), counts.to_arrays(), strict=True))
+            job.end(lease, found).wait()
+        outcome = {**UNKNOWN, **job.outcome()}
+        names = ("examples", "positives", "auc", "logloss", "calibration")
+        return EvalResult(**{name: outcome[name] for name in names})
+
+    def _one(self, batch: Batch, pull: PendingPull) -> ScoreCounts:
+        rows = pull.wait().rows[self._table]
+        predicted, labels = self._model.predict(batch, rows, self._dense), batch.every_label
+        predicted = predicted[:, self._task] if predicted.ndim == 2 else predicted
+        labels = labels[:, self._task] if labels.ndim == 2 else labels
+        probabilities = np.ascontiguousarray(predicted, np.float32)
+        self._kept.append((labels, probabilities))
+        return ScoreCounts.of(probabilities, labels)
+
+    def examples(self) -> tuple[Floats, Floats]:
+        """Labels and probabilities of all examples of the last `score`, ``(n,)`` each, in their order."""
+        none = np.empty(0, np.float32)
+        labels, probabilities = zip(*self._kept, strict=True) if self._kept else ((none,), (none,))
+        return np.concatenate(labels).astype(np.float32), np.concatenate(probabilities)

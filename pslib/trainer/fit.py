@@ -1,0 +1,99 @@
+"""One `fit`: which examples its leases are, and their way through the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.client.client import Client
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order
+from pslib.data.reader import LeaseReader
+from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.collective import HeldLease, Job
+from pslib.trainer.consistency.modes import JobPlan, Mode
+from pslib.trainer.model import TrainableModel
+from pslib.trainer.pipeline.compute import Computer, ModelThreads
+from pslib.trainer.pipeline.dense import DenseLayout
+from pslib.trainer.pipeline.pace import epoch_and_index, step_seed
+from pslib.trainer.pipeline.pipeline import Maintain, Pipeline
+from pslib.trainer.progress import Progress
+from pslib.trainer.retrieval.towers import sampler_of
+from pslib.trainer.settings import TrainerSettings
+
+__all__ = ["Fit", "FitTools"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitTools:
+    """What all fits of a trainer share."""
+
+    client: Client
+    model: TrainableModel
+    layout: DenseLayout
+    progress: Progress
+    settings: TrainerSettings
+    gate: CutGate
+    maintain: Maintain
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Leases of one job.
+
+    Attributes
+    ----------
+    data : ParquetData
+    order : Order
+    first_epoch : int
+        Epochs of all fits before it.
+    counts : list of int
+        Leases of each of its epochs.
+    rate : float
+        Learning rates count so many times.
+    """
+
+    data: ParquetData
+    order: Order
+    first_epoch: int
+    counts: list[int]
+    rate: float = 1.0
+
+    def train(self, tools: FitTools, job: Job, mode: Mode, steps: JobPlan, began_s: float) -> None:
+        """Train on this trainer's share, until all of the job is done."""
+        settings = tools.settings
+        sampler = sampler_of(tools.model, self.data, settings.seed)
+        reader = LeaseReader(self.data, tools.model.schema, self.order, settings.batch_rows, sampler)
+
+        def batches_of(lease: HeldLease) -> Iterator[Batch]:
+            epoch, index = epoch_and_index(self.counts, lease.index)
+            first = min(lease.first_batch, steps.of(lease.index).batches)
+            return reader.batches(self.first_epoch + epoch, index, first)
+
+        pipeline = Pipeline(
+            tools.client,
+            job,
+            batches_of,
+            lambda lease: steps.of(lease.index),
+            tools.maintain,
+            mode.rows,
+            mode.pace,
+            ahead=mode.ahead,
+            gate=tools.gate.begin_job(settings.consistency == "sync"),
+            began_s=began_s,
+        )
+        threads, overlap = settings.compute_threads, pipeline.pushes_behind
+        with closing(reader), ModelThreads(tools.model, threads, overlap, settings.products) as model:
+            computer = Computer(
+                model,
+                tools.layout,
+                mode.rows,
+                tools.progress,
+                lambda item: step_seed(
+                    settings.seed, self.first_epoch, self.counts, item.lease.index, item.number
+                ),
+                lambda step, staleness: self.rate * settings.rate(step, staleness),
+            )
+            pipeline.run(computer)

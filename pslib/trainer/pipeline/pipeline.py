@@ -1,0 +1,377 @@
+"""The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
+
+Four threads and bounded queues: one reads, one pulls, the caller's computes, one pushes; acknowledgements
+come in the endpoint's thread. Where rows come from is the business of a `RowSource`
+(`pslib.trainer.pipeline.row_source`), how far a trainer may run ahead that of a `Pace`
+(`pslib.trainer.pipeline.pace`).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from pslib.batch import Batch
+from pslib.client.client import Client, PendingPush
+from pslib.client.session import Moment
+from pslib.errors import DataError, PreemptedError, PslibError
+from pslib.process.shutdown import preemption
+from pslib.text import counted
+from pslib.trainer.checkpoints.pause import JobGate
+from pslib.trainer.collective import HeldLease, Job
+from pslib.trainer.pipeline.pace import LeasePlan, Pace
+from pslib.trainer.pipeline.row_source import PendingRows, RowSource
+
+__all__ = ["Compute", "Pipeline", "Prefetched"]
+
+READ_AHEAD = 4
+"""Batches that wait between reading and pulling: hides the decoding of a window's next piece."""
+PUSHES_WAITING = 2
+"""Computed batches that wait to be pushed: each holds its gradients."""
+TURN_S = 0.2
+SETTLE_S = 2.0
+"""So long a fit that ends half way waits for what it has pushed: whoever goes on must know what is in."""
+
+BatchesOf = Callable[[HeldLease], Iterator[Batch]]
+PlanOf = Callable[[HeldLease], LeasePlan]
+Send = Callable[[], PendingPush | None]
+"""Sends what a step has left; None when nothing of it travels now."""
+Maintain = Callable[[HeldLease, LeasePlan], PendingPush]
+
+
+@dataclass(slots=True)
+class _LeaseState:
+    """How much of a lease is still on its way."""
+
+    lease: HeldLease
+    plan: LeasePlan
+    left: int
+    """Batches that are not applied yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """A batch whose pull is on its way."""
+
+    lease: HeldLease
+    number: int
+    batch: Batch
+    pull: PendingRows
+    staleness: int
+    moment: Moment
+
+
+class Compute(Protocol):
+    """Computes batches, one after the other or overlapping; see `pslib.trainer.pipeline.compute.Computer`."""
+
+    def train(
+        self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """Compute a batch or let it begin: ``push`` gets what sends its gradients, in the order of batches.
+
+        ``failed`` gets an error that comes after this call.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait until all batches that have begun are computed."""
+        ...
+
+
+class Pipeline:
+    """Batches of a job's leases, pulled ahead.
+
+    Parameters
+    ----------
+    client : Client
+        Pulls and pushes.
+    job : Job
+        Gives leases.
+    batches_of : callable
+        Batches of one lease from its ``first_batch`` on.
+    plan_of : callable
+        Which steps they are.
+    maintain : callable
+        Starts the maintenance that ends a lease.
+    rows : RowSource
+        Where rows come from.
+    pace : Pace
+        When a batch may be pulled.
+    ahead : int
+        How many batches may wait for the computing thread, at least 1.
+    gate : JobGate
+        Where batches stop for a cut.
+    began_s : float
+        Seconds of training before this cluster began.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        job: Job,
+        batches_of: BatchesOf,
+        plan_of: PlanOf,
+        maintain: Maintain,
+        rows: RowSource,
+        pace: Pace,
+        ahead: int,
+        gate: JobGate,
+        began_s: float = 0.0,
+    ) -> None:
+        self._client, self._job, self._batches_of = client, job, batches_of
+        self._plan_of, self._maintain = plan_of, maintain
+        self._rows, self._pace, self._began_s, self._gate = rows, pace, began_s, gate
+        self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
+        self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
+        self._lock = threading.Lock()
+        self._pushed = threading.Condition(self._lock)
+        self._open = 0  # pushes that wait or are on their way, and the maintenances that follow them
+        self._error: BaseException | None = None
+        self._refused: DataError | None = None
+        self._over = threading.Event()
+        self._computed: queue.Queue[tuple[_LeaseState, Send]] = queue.Queue(PUSHES_WAITING)
+        works = {"reader": self._read_all, "puller": self._pull_all}
+        # With one batch at a time there is nothing to compute while its gradients are sent.
+        self._pushes_behind = rows.pushes_behind and ahead > 1
+        if self._pushes_behind:
+            works["pusher"] = self._push_all
+        self._threads = [
+            threading.Thread(target=self._guard, args=(work,), name=f"pslib-{name}", daemon=True)
+            for name, work in works.items()
+        ]
+
+    @property
+    def pushes_behind(self) -> bool:
+        """Whether a batch may be computed before the gradients of the one before it are sent."""
+        return self._pushes_behind
+
+    def run(self, compute: Compute) -> None:
+        """Begin every batch, in this thread; return when all of the job's leases are done.
+
+        Parameters
+        ----------
+        compute : Compute
+            Gives what sends the gradients of a batch: it is called in the order of batches, while the next
+            one computes where the row source allows that.
+
+        Raises
+        ------
+        PslibError
+            What any stage ended with.
+        """
+        for thread in self._threads:
+            thread.start()
+        try:
+            with preemption.finishing():
+                while (item := self._next()) is not None:
+                    state, prefetched = item
+                    if not self._gate.enter(prefetched.moment.step, self._must_stop):
+                        break
+                    compute.train(prefetched, partial(self._push, state), self._stop)
+                compute.finish()
+                self._check()  # an error counts more than being asked to leave
+                if preemption.asked:
+                    self._drain()
+                if self._refused is not None:  # what was pushed is acknowledged soon, see `_settle`
+                    raise self._refused
+            self._check()
+        finally:
+            self._end()
+            for thread in self._threads:
+                thread.join(10.0)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for what is on its way where the caller's thread was interrupted and nothing else failed."""
+        if self._error is None and not preemption.asked:
+            with self._pushed:
+                self._pushed.wait_for(lambda: not self._open or self._error, SETTLE_S)
+
+    def _next(self) -> tuple[_LeaseState, Prefetched] | None:
+        """The next batch to compute; None at the end, or when this process is asked to leave."""
+        while not preemption.asked:
+            self._check()
+            try:
+                return self._pulled.get(timeout=TURN_S)
+            except queue.Empty:
+                if self._over.is_set():
+                    break
+        return None
+
+    def _must_stop(self) -> bool:
+        """Whether a batch that waits for a cut is not to be computed at all."""
+        self._check()
+        return preemption.asked or self._over.is_set()
+
+    def _drain(self) -> None:
+        """Asked to leave: begin nothing more, and wait until all that was pushed is acknowledged.
+
+        Leaving gives the leases back, with the batches below which all is applied; whoever gets them goes on
+        there, under the same names. So what is not acknowledged in time is not lost, and counts once too.
+        """
+        self._end()
+        with self._pushed:
+            self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
+        self._check()
+        left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
+        raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
+
+    # --- stages -------------------------------------------------------------------------------------------
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # whatever it is, the computing thread must hear of it
+            self._stop(error)
+
+    def _read_all(self) -> None:
+        for lease in self._job.leases(self._over):
+            plan = self._plan_of(lease)
+            first = min(lease.first_batch, plan.batches)  # the maintenance may be done too
+            state = _LeaseState(lease, plan, plan.batches - first)
+            with self._client.endpoint.lock:
+                self._client.session.open_stream(lease.stream, lease.first_batch)
+            if state.left == 0:
+                if not self._gate.enter(plan.first_step + plan.batches, self._must_stop):
+                    return
+                self._lease_done(state, lambda: None)
+            try:
+                for number, batch in enumerate(self._batches_of(lease), first):
+                    if not self._put(self._read, (state, number, batch)):
+                        return
+            except DataError as error:  # what was read before is sound: it is trained, and may be saved
+                self._refused = error
+                break
+            if self._over.is_set():
+                return
+        self._put(self._read, None)
+
+    def _pull_all(self) -> None:
+        while (item := self._take(self._read)) is not None:
+            state, number, batch = item
+            staleness = self._pace.enter(state.lease, number, self._over)
+            if staleness is None:
+                return
+            moment = Moment(state.plan.first_step + number, self._began_s + state.lease.time_s)
+            pull = self._rows.pull(batch, moment)
+            prefetched = Prefetched(state.lease, number, batch, pull, staleness, moment)
+            if not self._put(self._pulled, (state, prefetched)):
+                return
+        self._put(self._pulled, None)
+
+    def _push(self, state: _LeaseState, send: Send) -> None:
+        """Send what a step has left, or leave it to the pusher."""
+        if not self._pushes_behind:
+            self._after(send(), partial(self._batch_done, state))
+            return
+        with self._lock:
+            self._open += 1
+        self._put(self._computed, (state, send))
+
+    def _push_all(self) -> None:
+        while (item := self._take(self._computed)) is not None:
+            state, send = item
+            self._after(send(), partial(self._batch_done, state))
+            self._one_less_open()
+
+    def _batch_done(self, state: _LeaseState) -> None:
+        with self._lock:
+            state.left -= 1
+            over = state.left == 0
+        if over:
+            self._lease_done(state, self._pace.applied)
+        else:
+            self._pace.applied()
+            self._gate.ended()
+
+    def _lease_done(self, state: _LeaseState, then: Callable[[], None]) -> None:
+        """All batches are applied: flush and, if it is time, maintain the table, before the pace hears of it.
+
+        Else a pull of the next lease could see rows, with staleness 0 too, that this maintenance lets go.
+        """
+
+        def end() -> None:
+            then()
+            self._end_lease(state)
+
+        def maintain() -> None:
+            due = state.plan.maintained and state.lease.first_batch <= state.plan.batches  # else it was done
+            self._after(self._maintain(state.lease, state.plan) if due else None, end)
+
+        self._after(self._rows.flush(state.lease, state.plan), maintain)
+
+    def _after(self, pending: PendingPush | None, then: Callable[[], None]) -> None:
+        """Call ``then`` when a push is applied, at once when there is none."""
+        if pending is None:
+            then()
+            return
+        with self._lock:
+            self._open += 1
+
+        def applied() -> None:
+            try:
+                pending.wait(0)
+                then()
+            except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
+                self._stop(error)
+            self._one_less_open()
+
+        pending.on_done(applied)
+
+    def _one_less_open(self) -> None:
+        with self._pushed:
+            self._open -= 1
+            self._pushed.notify_all()
+
+    def _end_lease(self, state: _LeaseState) -> None:
+        pending = self._job.end(state.lease)
+        with self._client.endpoint.lock:
+            self._client.session.close_stream(state.lease.stream)
+
+        def ended() -> None:
+            try:
+                pending.wait(0)
+            except PslibError as error:
+                self._stop(error)
+            self._gate.ended()
+            self._job.look_again()
+
+        pending.on_done(ended)
+
+    # --- queues that end when anything fails --------------------------------------------------------------
+
+    def _stop(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._end()
+
+    def _end(self) -> None:
+        """Let every stage end at its next turn."""
+        self._over.set()
+        self._job.look_again()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _put(self, target: queue.Queue, item: object) -> bool:  # type: ignore[type-arg]
+        while not self._over.is_set():
+            try:
+                target.put(item, timeout=TURN_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def _take(self, source: queue.Queue):  # type: ignore[type-arg, no-untyped-def]
+        while True:
+            self._check()
+            try:
+                return source.get(timeout=TURN_S)
+            except queue.Empty:
+                if self._over.is_set():
+                    return None

@@ -1,0 +1,1 @@
+"""Retrieval models: item vectors, nearest items, ranking metrics."""

@@ -1,0 +1,253 @@
+"""Retrieval: rank items, write the best of each example, export vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.client.client import Client
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
+from pslib.data.item_catalog import catalogue_of
+from pslib.data.order import Order
+from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
+from pslib.metrics.ranking import RankResult
+from pslib.schema import Schema
+from pslib.trainer.checkpoints.save_load import Position
+from pslib.trainer.collective import Job
+from pslib.trainer.evaluation.predictions import PartFiles
+from pslib.trainer.pipeline.dense import DenseLayout
+from pslib.trainer.retrieval.ranking import Ranker, ServedParameters, sound
+from pslib.trainer.retrieval.towers import Sides, places_in
+from pslib.trainer.settings import TrainerSettings
+
+__all__ = ["PathTo", "Paths", "Retrieval", "lasting", "strings"]
+
+PathTo: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = PathTo | Sequence[PathTo] | Iterator[PathTo]
+
+LEASE_ROWS = 4096
+"""Examples of a lease: some seconds of one trainer."""
+BATCH_ROWS = 1024
+"""Examples whose rows are pulled together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retrieval:
+    """Ranking, recommending and exporting for one call of a `pslib.trainer.trainer.Trainer`.
+
+    Its methods do what the trainer's methods of the same names say, whose arguments they take.
+
+    Attributes
+    ----------
+    sides : Sides
+        Of the model.
+    client : Client
+    table : str
+        Name of the model's table.
+    layout : DenseLayout
+    settings : TrainerSettings
+    key_kinds : KeyKinds
+        Of the training data.
+    standing : callable
+        Gives the position of the training, and what is behind it, for records.
+    look : callable
+        Before a call that only looks: lets the training stand where its checkpoint does.
+    open_job : callable
+        Opens a job of this trainer, see `pslib.trainer.collective.spec_of`.
+    """
+
+    sides: Sides
+    client: Client
+    table: str
+    layout: DenseLayout
+    settings: TrainerSettings
+    key_kinds: KeyKinds
+    standing: Callable[[], tuple[Position, dict[str, int]]]
+    look: Callable[[], None]
+    open_job: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
+
+    def check_data(
+        self,
+        data: Paths,
+        items: Paths,
+        at: Sequence[int],
+        history: str | None,
+        target: str | None,
+        exclude_seen: bool,
+    ) -> None:
+        """Look at what will be ranked, before hours of training; errors as for `rank`."""
+        schema = _schema_asked(self.sides, at, history, target, exclude_seen)
+        for paths, columns in ((items, self.sides.named_in), (data, schema)):
+            ParquetData(strings(paths), columns, key_kinds=self.key_kinds)
+
+    def rank(
+        self,
+        data: Paths,
+        items: Paths,
+        at: Sequence[int],
+        history: str | None,
+        target: str | None,
+        exclude_seen: bool,
+        name: str,
+    ) -> RankResult:
+        """See `pslib.Trainer.rank`."""
+        schema = _schema_asked(self.sides, at, history, target, exclude_seen)
+        self.look()
+        ranker, about = self._ranker(items, history, exclude_seen)
+        job, reader = self._leases(
+            "rank", data, schema, about, {"at": list(at)} | ({"name": name} if name else {})
+        )
+        with closing(reader):
+            return ranker.work_at(job, reader)
+
+    def recommend(
+        self,
+        data: Paths,
+        items: Paths,
+        out: PathTo,
+        k: int,
+        history: str | None,
+        exclude_seen: bool,
+        approximate: bool,
+    ) -> None:
+        """See `pslib.Trainer.recommend`."""
+        if k < 1:
+            raise ConfigurationError(f"k: expected at least 1, got {k}")
+        examples, ranked = strings(data), strings(items)
+        files = PartFiles("recommend", out, [*examples, *ranked])
+        if approximate:
+            self._check_vectors()
+        schema = self.sides.example_schema(history)
+        self.look()
+        ranker, about = self._ranker(ranked, history, exclude_seen)
+        job, reader = self._leases("recommend", examples, schema, [*about, k])
+        files.begin(reader.leases)
+        names, best_of = ranker.items.values, ranker.nearest() if approximate else ranker.best
+        with closing(reader):
+            for lease in job.leases():
+                best = [best_of(batch, k) for batch in reader.batches(0, lease.index)]
+                files.write_table(lease.index, pa.concat_tables(_best_table(names, *one) for one in best))
+                job.end(lease).wait()
+
+    def export_vectors(self, data: Paths, out: PathTo, side: str, history: str | None) -> None:
+        """See `pslib.Trainer.export_vectors`."""
+        if side not in ("item", "query"):
+            raise ConfigurationError(f"side: expected item or query, got {side!r}")
+        sides = self.sides
+        self._check_vectors()
+        rows = strings(data)
+        self.look()
+        files, parameters = PartFiles("export_vectors", out, rows), self._parameters()
+        schema = sides.item_schema if side == "item" else sides.example_schema(history)
+        job, reader = self._leases("export", rows, schema, [side])
+        files.begin(reader.leases)
+        names = catalogue_of(reader.data, sides.item) if side == "item" else None
+        with closing(reader):
+            for lease in job.leases():
+                batches = reader.batches(0, lease.index)
+                if names is None:
+                    pieces = [_table(sides.states(one, parameters, history)) for one in batches]
+                else:
+                    pieces = [_items_table(sides, one, parameters, *names) for one in batches]
+                files.write_table(lease.index, pa.concat_tables(pieces))
+                job.end(lease).wait()
+
+    def _check_vectors(self) -> None:
+        if not self.sides.by_product:
+            name = self.sides.model_name
+            raise ConfigurationError(f"{name}: scores are no products of vectors: recommend, exactly")
+
+    def _parameters(self) -> ServedParameters:
+        return ServedParameters(self.client, self.table, self.layout, self.standing()[0].steps)
+
+    def _ranker(self, items: Paths, history: str | None, exclude_seen: bool) -> tuple[Ranker, list[Any]]:
+        """The ranker, and what all trainers must agree on."""
+        _check_seen(self.sides, history, exclude_seen)
+        parameters = self._parameters()
+        ranked = self.sides.items(strings(items), parameters, self.key_kinds)
+        agreed = [int(ranked.keys.size), exclude_seen, history]
+        return Ranker(self.sides, ranked, parameters, history, exclude_seen), agreed
+
+    def _leases(
+        self, what: str, data: Paths, schema: Schema, agreed: list[Any], more: Mapping[str, Any] | None = None
+    ) -> tuple[Job, LeaseReader]:
+        """The job that goes through all rows of some data, and what reads them."""
+        position, behind = self.standing()
+        batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
+        rows = ParquetData(strings(data), schema, key_kinds=self.key_kinds)
+        order = Order(0, [group.rows for group in rows.row_groups], LEASE_ROWS, shuffle=False)
+        details = {"examples": rows.rows, **behind, **(more or {})}
+        job = self.open_job(
+            what, rows, order, [order.leases(0)], details, [batch_rows, position.epochs, *agreed]
+        )
+        return job, LeaseReader(rows, schema, order, batch_rows)
+
+
+def _check_seen(sides: Sides, history: str | None, exclude_seen: bool) -> None:
+    if exclude_seen and sides.seen(history) is None:
+        raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
+
+
+def _schema_asked(
+    sides: Sides, at: Sequence[int], history: str | None, target: str | None, exclude_seen: bool
+) -> Schema:
+    """Columns of examples that are ranked; ConfigurationError where nothing can be."""
+    if min(at, default=0) < 1:
+        raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
+    _check_seen(sides, history, exclude_seen)
+    return sides.example_schema(history, [sides.goal(target)])
+
+
+def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
+    """Vectors as lists of fixed size, after other columns."""
+    floats = pa.array(np.ascontiguousarray(sound(vectors, "rows"), np.float32).ravel())
+    lists, given = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1]), columns or {}
+    return pa.table({**given, _beside("vector", given): lists})
+
+
+def _beside(name: str, given: Collection[str]) -> str:
+    """A name for a column of ours: users may have called theirs so."""
+    return f"{name}_" if name in given else name
+
+
+def _items_table(
+    sides: Sides, batch: Batch, parameters: ServedParameters, known: NDArray[np.uint64], names: pa.Array
+) -> pa.Table:
+    """A row an item: what the data calls it, its key, its vector."""
+    keys = batch.keys[batch.sparse[:, sides.item_schema.sparse.index(sides.item)]]
+    values = names.take(pa.array(places_in(known, keys)))
+    columns = {sides.item.name: values, _beside("key", [sides.item.name]): pa.array(keys)}
+    return _table(sides.item_vectors(batch, parameters), columns)
+
+
+def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]) -> pa.Table:
+    """A row an example: its best items and their scores, without places that are free."""
+    taken = places >= 0
+    offsets = pa.array(np.concatenate([[0], np.cumsum(taken.sum(axis=1))]).astype(np.int32))
+    items = pa.ListArray.from_arrays(offsets, names.take(pa.array(places[taken])))
+    return pa.table(
+        {
+            "items": items,
+            "scores": pa.ListArray.from_arrays(offsets, pa.array(scores[taken].astype(np.float32))),
+        }
+    )
+
+
+def strings(paths: Paths) -> list[str]:
+    """Paths as texts."""
+    return [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+
+
+def lasting(paths: Paths) -> PathTo | Sequence[PathTo]:
+    """Paths that may be gone through for every epoch, as what `Path.glob` gives may not."""
+    return list(paths) if isinstance(paths, Iterator) else paths

@@ -1,0 +1,351 @@
+"""The two sides of a model that ranks items: how examples and items are read, and what stands for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
+from pslib.data.item_catalog import catalogue_of
+from pslib.data.negatives import NegativeSampler, Sampling
+from pslib.data.order import Order
+from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
+from pslib.schema import RaggedField, Schema, SparseField
+
+__all__ = [
+    "MatchingModel",
+    "Parameters",
+    "RankedItems",
+    "RankingModel",
+    "Sides",
+    "sampler_of",
+    "sides_of",
+    "whole_batches",
+]
+
+Array: TypeAlias = NDArray[Any]
+
+PULL_KEYS = 65_536
+"""Items whose rows are read with one request."""
+ITEM_ROWS = 8192
+"""Items whose fields are read together."""
+
+
+@runtime_checkable
+class RankingModel(Protocol):
+    """A model of sessions: rows of items are ``bias, vector``, a state's product with them is their score."""
+
+    @property
+    def schema(self) -> Schema:
+        """With one ragged field: the items of a session."""
+        ...
+
+    @property
+    def history(self) -> str:
+        """Its name."""
+        ...
+
+    def encode(self, batch: Batch, rows: Array, dense: dict[str, Array], field: str) -> Array:
+        """(B, D) states at the end of the items in ``field``."""
+        ...
+
+
+@runtime_checkable
+class MatchingModel(Protocol):
+    """A model of queries and items that have fields of their own; see `rec_models.matching`."""
+
+    @property
+    def item(self) -> tuple[str, ...]:
+        """Fields of an item, first the one that names it."""
+        ...
+
+    @property
+    def by_product(self) -> bool:
+        """Whether scores are products of vectors."""
+        ...
+
+    @property
+    def query_schema(self) -> Schema:
+        """Fields of a query."""
+        ...
+
+    @property
+    def item_schema(self) -> Schema:
+        """Fields of an item."""
+        ...
+
+    def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, M) numbers for each query."""
+        ...
+
+    def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, M) numbers for each item."""
+        ...
+
+    def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, V) scores of what the other two give."""
+        ...
+
+
+def sampler_of(model: object, data: ParquetData, seed: int) -> NegativeSampler | None:
+    """What draws or counts items for each batch of a model whose ``sampling()`` asks for it; else None."""
+    asked: Callable[[], Sampling | None] | None = getattr(model, "sampling", None)
+    sampling = asked() if asked else None
+    return NegativeSampler(data, sampling, seed) if sampling else None
+
+
+class Parameters(Protocol):
+    """A model's parameters as the servers have them now."""
+
+    @property
+    def dense(self) -> dict[str, Array]:
+        """Dense parameters by name."""
+        ...
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """(n, D) rows of keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankedItems:
+    """Items that are ranked.
+
+    Attributes
+    ----------
+    keys : (V,) uint64
+        Ascending.
+    values : pyarrow.Array of V
+        What the data calls them.
+    vectors : (V, M)
+        What the model makes of them.
+    """
+
+    keys: NDArray[np.uint64]
+    values: pa.Array
+    vectors: Array
+
+    def places(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Place of each key among the items; -1 for others."""
+        return places_in(self.keys, keys)
+
+
+class Sides(ABC):
+    """What a model takes for an example, and for an item.
+
+    Attributes
+    ----------
+    item : SparseField
+        Names an item, in rows of items.
+    item_schema : Schema
+        Of rows of items.
+    named_in : Schema
+        Of the data whose items are ranked: those rows, or the sessions that hold them.
+    by_product : bool
+        Whether a score is the product of two vectors.
+    model_name : str
+        Class of the model, for errors.
+    """
+
+    item: SparseField
+    item_schema: Schema
+    named_in: Schema
+    by_product = True
+    model_name: str
+
+    @abstractmethod
+    def goal(self, target: str | None) -> SparseField:
+        """The field of the item that is looked for; None: the column is named as the kind of model has it."""
+
+    @abstractmethod
+    def example_schema(self, history: str | None, goal: Sequence[SparseField] = ()) -> Schema:
+        """Schema of examples, with a goal or without; it is the last sparse field then."""
+
+    @abstractmethod
+    def seen(self, history: str | None) -> str | None:
+        """The ragged field of examples that holds the items before, where there is one."""
+
+    @abstractmethod
+    def states(self, batch: Batch, parameters: Parameters, history: str | None) -> Array:
+        """(B, M) numbers for each example."""
+
+    @abstractmethod
+    def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
+        """(B, M) numbers for each row of items."""
+
+    @abstractmethod
+    def items(
+        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
+    ) -> RankedItems:
+        """All items that some data names; ``key_kinds`` as for `ParquetData`."""
+
+    def scores(self, states: Array, vectors: Array, parameters: Parameters) -> Array:
+        """(B, n) scores of items."""
+        return states @ vectors.T
+
+
+def sides_of(model: object) -> Sides:
+    """The two sides of a model.
+
+    Raises
+    ------
+    ConfigurationError
+        When it ranks nothing.
+    """
+    if isinstance(model, MatchingModel):
+        return _MatchingSides(model)
+    if isinstance(model, RankingModel):
+        return _SessionSides(model)
+    raise ConfigurationError(f"{type(model).__name__} predicts clicks and ranks no items: evaluate it")
+
+
+class _SessionSides(Sides):
+    """Sessions, whose items are rows: the state has a 1 before it, as the bias stands before the vector."""
+
+    def __init__(self, model: RankingModel) -> None:
+        own = model.schema.ragged[0]
+        self.model_name = type(model).__name__
+        self._model, self._vocabulary = model, own.vocabulary or own.name
+        self.item = SparseField("item", self._vocabulary)
+        self.item_schema = Schema(label=None, sparse=[self.item])
+        self.named_in = model.schema
+
+    def goal(self, target: str | None) -> SparseField:
+        return SparseField(target or "target", self._vocabulary)
+
+    def example_schema(self, history: str | None, goal: Sequence[SparseField] = ()) -> Schema:
+        lists = RaggedField(self.seen(history), vocabulary=self._vocabulary)
+        return Schema(label=None, sparse=goal, ragged=[lists])
+
+    def seen(self, history: str | None) -> str:
+        return history or "prefix"
+
+    def states(self, batch: Batch, parameters: Parameters, history: str | None) -> Array:
+        rows = parameters.rows(batch.keys)
+        states = self._model.encode(batch, rows, parameters.dense, self.seen(history))
+        return np.concatenate([np.ones((len(states), 1), states.dtype), states], axis=1)
+
+    def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
+        return parameters.rows(batch.keys)[batch.sparse[:, 0]]
+
+    def items(
+        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
+    ) -> RankedItems:
+        data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
+        every = catalogue_of(data, self.named_in.ragged[0])
+        keys, values = _without_null(*every)
+        starts = range(0, keys.size, PULL_KEYS)
+        rows = np.concatenate([parameters.rows(keys[i : i + PULL_KEYS]) for i in starts])
+        return RankedItems(keys, values, rows)
+
+
+class _MatchingSides(Sides):
+    """Queries and items with fields of their own."""
+
+    def __init__(self, model: MatchingModel) -> None:
+        self.model_name = type(model).__name__
+        self._model, self.by_product = model, model.by_product
+        self.item_schema = self.named_in = model.item_schema
+        self.item = next(field for field in self.item_schema.sparse if field.name == model.item[0])
+
+    def goal(self, target: str | None) -> SparseField:
+        own = self.item
+        return own if target in (None, own.name) else SparseField(str(target), own.vocabulary or own.name)
+
+    def example_schema(self, history: str | None, goal: Sequence[SparseField] = ()) -> Schema:
+        query, own = self._model.query_schema, self.item
+        names = [
+            *(one.name for one in query.dense),
+            *(one.name for one in query.sparse),
+            *(one.name for one in query.ragged),
+        ]
+        for one in goal:
+            if one.name in names:
+                raise ConfigurationError(
+                    f"target: expected a column beside those of a query, {', '.join(names)}, got "
+                    f"{one.name!r}; name the column of the item that is looked for: target=COLUMN (job "
+                    "file: ranking.target)"
+                )
+        lists: list[RaggedField] = []
+        if history is not None and history not in {field.name for field in query.ragged}:
+            lists = [RaggedField(history, vocabulary=own.vocabulary or own.name)]
+        sparse, ragged = [*query.sparse, *goal], [*query.ragged, *lists]
+        return Schema(label=None, dense=query.dense, sparse=sparse, ragged=ragged)
+
+    def seen(self, history: str | None) -> str | None:
+        return history
+
+    def states(self, batch: Batch, parameters: Parameters, history: str | None) -> Array:
+        fields = len(self._model.query_schema.sparse)  # without the target
+        cut = replace(batch, sparse=np.ascontiguousarray(batch.sparse[:, :fields]))
+        return self._model.encode(cut, parameters.rows(batch.keys), parameters.dense)
+
+    def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
+        return self._model.encode_items(batch, parameters.rows(batch.keys), parameters.dense)
+
+    def items(
+        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
+    ) -> RankedItems:
+        """An item that stands there several times is taken as it stands first."""
+        data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
+        keys, values = catalogue_of(data, self.item)
+        column = self.item_schema.sparse.index(self.item)
+        vectors, missing = np.empty((0, 0)), np.ones(keys.size, np.bool_)
+        for batch in whole_batches(data, ITEM_ROWS):
+            places = places_in(keys, batch.keys[batch.sparse[:, column]])
+            which, first = np.unique(places, return_index=True)
+            first = first[missing[which]]
+            if not first.size:
+                continue
+            some = self.item_vectors(batch, parameters)
+            if not vectors.size:
+                vectors = np.empty((keys.size, some.shape[1]), some.dtype)
+            vectors[places[first]] = some[first]
+            missing[places] = False
+        named, values = _without_null(keys, values)
+        return RankedItems(
+            named, values, vectors if named.size == keys.size else vectors[np.isin(keys, named)]
+        )
+
+    def scores(self, states: Array, vectors: Array, parameters: Parameters) -> Array:
+        return self._model.scores(states, vectors, parameters.dense)
+
+
+def _without_null(keys: NDArray[np.uint64], values: pa.Array) -> tuple[NDArray[np.uint64], pa.Array]:
+    """Items without null, which is a key but nothing to show to anybody.
+
+    Raises
+    ------
+    ConfigurationError
+        When null is all there is.
+    """
+    if values.null_count == 0:
+        return keys, values
+    named = values.is_valid()
+    if values.null_count == len(values):
+        raise ConfigurationError("items: expected items that have a name, got null alone")
+    return keys[named.to_numpy(zero_copy_only=False)], values.filter(named)
+
+
+def places_in(keys: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Place of each of ``some`` in ascending ``keys``, at least one; -1 for others."""
+    places = np.minimum(np.searchsorted(keys, some), keys.size - 1)
+    return np.where(keys[places] == some, places, -1)
+
+
+def whole_batches(data: ParquetData, batch_rows: int) -> Iterator[Batch]:
+    """All rows of the data in their order, keyed."""
+    order = Order(0, [group.rows for group in data.row_groups], batch_rows, shuffle=False)
+    with closing(LeaseReader(data, data.schema, order, batch_rows)) as reader:
+        for lease in range(order.leases(0)):
+            yield from reader.batches(0, lease)

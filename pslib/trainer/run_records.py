@@ -1,0 +1,102 @@
+"""Records of a run inside one process: the bar, metrics.jsonl, summary.json and the picture.
+
+Under a launcher the launcher keeps them, for all trainers together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pslib.clock import SystemClock
+from pslib.cluster import Cluster
+from pslib.coordinator.results import of_kind
+from pslib.errors import ConfigurationError, PslibError
+from pslib.recorder import RunRecorder
+from pslib.recorder.event_files import check_event_files
+from pslib.storage import check_local, unwritable
+
+__all__ = ["check_out", "record"]
+
+log = logging.getLogger("pslib")
+
+LOOK_S = 0.5
+"""Fine enough for a bar; a status costs the coordinator well below a millisecond."""
+
+
+def check_out(cluster: Cluster, out: str | os.PathLike[str] | None, tensorboard: bool) -> None:
+    """See whether `record` could write there, before the cluster counts a trainer.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is a URI, the folder can't be made, or no file in it; or when event files are asked for that
+        can't be written, or without a folder.
+    """
+    if tensorboard and cluster.embedded:  # else it is the launcher's business, as all of it is
+        check_event_files()
+        if out is None:
+            raise ConfigurationError("tensorboard: expected out beside it, the folder of its files")
+    check_local("out", out)
+    if cluster.embedded and out is not None and (why := unwritable(Path(out))):
+        raise ConfigurationError(
+            f"out: {out} can't be written to: {why}; give another folder, or leave it out"
+        )
+
+
+def record(
+    cluster: Cluster,
+    out: str | os.PathLike[str] | None,
+    progress: bool,
+    seed: int,
+    tensorboard: bool = False,
+) -> None:
+    """Look at an embedded cluster until it closes; elsewhere, or when nobody wants to see, do nothing.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Calls back at its end with the last status.
+    out : path or None
+        Folder of the records; None writes no file.
+    progress : bool
+        Whether to show a bar.
+    seed : int
+        For the summary.
+    tensorboard : bool
+        Whether to write event files too.
+    """
+    if not cluster.embedded or (out is None and not progress):
+        return
+    recorder = RunRecorder(
+        Path(out) if out is not None else None, SystemClock(), progress=progress, tensorboard=tensorboard
+    )
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            try:
+                recorder.observe(of_kind(cluster.status(), "evaluate"))
+            except PslibError:  # the cluster is closing; its last status comes to `end`
+                return
+
+    thread = threading.Thread(target=look, name="pslib-recorder", daemon=True)
+    thread.start()
+
+    def stop_looking() -> None:
+        over.set()
+        thread.join(5.0)
+
+    def end(status: Mapping[str, Any]) -> None:
+        recorder.observe(of_kind(status, "evaluate"))
+        servers, trainers = status["servers_configured"], status["trainers_configured"]
+        try:
+            recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
+        except OSError as error:  # the script has its results
+            log.warning("pslib: %s: %s; its records are not all there", out, error.strerror or error)
+
+    cluster.at_close(stop_looking, end)

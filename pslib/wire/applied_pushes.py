@@ -1,0 +1,173 @@
+"""Which named pushes have been applied to which units: the memory that makes a push count once.
+
+A push is named ``(stream, number)``. Because a partition can change its owner while the parts of a push are
+on their way, "applied" is a fact about a *unit* (a partition or a dense block), never about a server: for
+each stream there is a floor (every number below it is applied everywhere, says the client) and, for the few
+numbers above it, the set of units to which it has been applied here. A unit that moves takes its part of
+this memory along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cython_ext.common.hashing import mix64_of
+from cython_ext.table.push_marks import FencedError, PushMarks, StreamMarks
+from pslib.errors import ConfigurationError
+from pslib.validation import came
+
+__all__ = ["FencedError", "Marks", "check_marks", "record_salt"]
+
+NUMBERS = 1 << 64
+
+
+def record_salt(stream: int, number: int) -> int:
+    """Random bits of a record: a hash of its name alone, so the same however the push is split."""
+    return mix64_of(mix64_of(stream) ^ number)
+
+
+def check_marks(unit: int, plain: Mapping[str, Any]) -> None:
+    """ConfigurationError when this is nothing that `Marks.export` gives: it would be found out half-way."""
+    match plain:
+        case {"done_below": below, "streams": [*streams]} if _is_number(below):
+            wrong = [one for one in streams if not _is_stream(one)]
+        case _:
+            wrong = [plain]
+    if wrong:
+        raise ConfigurationError(
+            f"unit {unit}: its marks: expected a number done_below and streams of [stream, epoch, floor, "
+            f"[numbers]], got {came(wrong[0])}"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < NUMBERS
+
+
+def _is_stream(plain: Any) -> bool:
+    match plain:
+        case [stream, epoch, floor, [*numbers]]:
+            return all(map(_is_number, (stream, epoch, floor, *numbers)))
+    return False
+
+
+class Marks(PushMarks):
+    """Marks of the units that one shard owns; `fresh`, `record` and `raise_floor` are `PushMarks`'s.
+
+    Examples
+    --------
+    >>> marks = Marks()
+    >>> marks.fresh(stream=7, number=0, epoch=0, units=0b011)
+    3
+    >>> marks.record(stream=7, number=0, units=0b011)
+    >>> marks.fresh(stream=7, number=0, epoch=0, units=0b110)
+    4
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began_units = 0
+        """Units that were here when all of a predecessor's records had been replayed; see `begin`."""
+        self._began: Marks = self
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def knows(self, stream: int, number: int, unit: int) -> bool:
+        """Whether a push has been applied to a unit; changes nothing."""
+        if stream < self.done_below:
+            return True
+        known = self.streams.get(stream)
+        if known is None:
+            return False
+        return number < known.floor or bool(known.applied.get(number, 0) >> unit & 1)
+
+    def begin(self, units: int) -> None:
+        """All records of a predecessor that owned ``units`` are replayed: `knew` is about this moment."""
+        began = Marks()
+        began.done_below = self.done_below
+        for stream, known in self.streams.items():
+            began.streams[stream] = StreamMarks(known.floor, known.epoch, dict(known.applied))
+        self.began_units, self._began = units, began
+
+    def knew(self, stream: int, number: int, unit: int) -> bool:
+        """Whether a push of the time before `begin` had been applied to a unit.
+
+        Floors that have come since say that somebody was told so, which is not the same when the end of a log
+        is lost. A unit that has come since brought what is known of it along.
+        """
+        return (self._began if self.began_units >> unit & 1 else self).knows(stream, number, unit)
+
+    def saw(self, stream: int, epoch: int, below: int) -> None:
+        """A request of this stream has come, under this epoch, with this floor; nothing of it was applied."""
+        if stream >= self.done_below:
+            known = self.streams.setdefault(stream, StreamMarks())
+            known.epoch = max(known.epoch, epoch)
+            self.raise_floor(stream, below)
+
+    def take_over(self, stream: int, epoch: int) -> None:
+        """What is no push comes under a lease: it is its holder's, and no earlier one's from now on.
+
+        Raises
+        ------
+        FencedError
+            When a later holder has been heard of, or the lease is over.
+        """
+        known = self.streams.get(stream)
+        if stream < self.done_below:
+            raise FencedError(f"lease {stream} is over: others have gone on while this trainer was silent")
+        if known is not None and epoch < known.epoch:
+            raise FencedError(
+                f"lease {stream} is held under epoch {known.epoch}; this trainer, which was silent, had it "
+                f"under epoch {epoch}"
+            )
+        self.saw(stream, epoch, 0)
+
+    def floors(self) -> list[list[int]]:
+        """Number, epoch and floor of each stream: what is known of no single unit."""
+        return [[stream, known.epoch, known.floor] for stream, known in self.streams.items()]
+
+    def finish_below(self, stream: int) -> None:
+        """All streams below ``stream`` are over (their leases are done): only this one number is kept."""
+        if stream <= self.done_below:
+            return
+        self.done_below = stream
+        for number in [number for number in self.streams if number < stream]:
+            del self.streams[number]
+
+    def export(self, unit: int) -> dict[str, Any]:
+        """What is known about one unit, in plain form for a message."""
+        bit = 1 << unit
+        return {
+            "done_below": self.done_below,
+            "streams": [
+                [
+                    stream,
+                    known.epoch,
+                    known.floor,
+                    sorted(n for n, units in known.applied.items() if units & bit),
+                ]
+                for stream, known in self.streams.items()
+            ],
+        }
+
+    def adopt(self, unit: int, plain: Mapping[str, Any]) -> None:
+        """Add what another shard knew about ``unit``: floors hold everywhere, numbers for this unit alone."""
+        self.finish_below(int(plain["done_below"]))
+        for stream, epoch, floor, numbers in plain["streams"]:
+            if stream < self.done_below:
+                continue
+            known = self.streams.setdefault(int(stream), StreamMarks())
+            known.epoch = max(known.epoch, int(epoch))
+            self.raise_floor(int(stream), int(floor))
+            for number in numbers:
+                if number >= known.floor:
+                    self.record(int(stream), int(number), 1 << unit)
+
+    def forget_unit(self, unit: int) -> None:
+        """Drop what is known about a unit that has left."""
+        mask = ~(1 << unit)
+        for known in self.streams.values():
+            kept = {number: units & mask for number, units in known.applied.items()}
+            known.applied = {number: units for number, units in kept.items() if units}

@@ -1,0 +1,70 @@
+"""Errors as refusals, and refusals as errors: which code of a `Failure` stands for which exception."""
+
+from __future__ import annotations
+
+from pslib.errors import (
+    AccessError,
+    CheckpointError,
+    CheckpointFullError,
+    ConfigurationError,
+    LogFullError,
+    LogStillFullError,
+    MemoryLimitError,
+    PslibError,
+    RemoteProtocolError,
+    SupersededError,
+    UnavailableError,
+    UnknownTableError,
+)
+from pslib.wire.applied_pushes import FencedError
+from pslib.wire.messages import Failure, Message
+
+__all__ = ["COUNTS_AS_LOST", "error_of", "failure_of", "fitting"]
+
+COUNTS_AS_LOST = "the coordinator counts this process as lost"
+"""What the reason begins with when others have its place, or its work."""
+CHARS_MAX = 1000
+"""An error text must fit a message, whatever it quotes."""
+
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (FencedError, "fenced"),
+    (AccessError, "forbidden"),
+    (UnknownTableError, "unknown-table"),
+    (CheckpointFullError, "checkpoint-full"),
+    (CheckpointError, "checkpoint"),
+    (LogFullError, "log-full"),
+    (MemoryLimitError, "memory-limit"),
+    (PslibError, "configuration"),
+)
+"""The first that an error belongs to; what is none of them is a fault of ours."""
+_ERRORS: dict[str, type[PslibError]] = {
+    "configuration": ConfigurationError,
+    "unknown-table": UnknownTableError,
+    "forbidden": AccessError,
+    "fenced": SupersededError,
+    "checkpoint": CheckpointError,
+    "checkpoint-full": CheckpointFullError,
+    "log-full": LogFullError,
+    "log-still-full": LogStillFullError,
+    "memory-limit": MemoryLimitError,
+    "protocol": RemoteProtocolError,
+}
+
+
+def failure_of(error: Exception) -> Failure:
+    """How a peer is told of an error."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return Failure(code, str(error))
+    return Failure("internal", f"{type(error).__name__}: {error}")
+
+
+def error_of(failure: Failure, peer: str) -> PslibError:
+    """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
+    text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
+    return _ERRORS.get(failure.code, UnavailableError)(text)
+
+
+def fitting(answer: Message) -> Message:
+    """An answer as it can be sent: the text of a refusal is cut where it is too long."""
+    return Failure(answer.code, answer.text[:CHARS_MAX]) if isinstance(answer, Failure) else answer

@@ -1,0 +1,9 @@
+"""Streams of pushes that belong to clients, not to leases."""
+
+from __future__ import annotations
+
+__all__ = ["CLIENT_STREAMS"]
+
+
+CLIENT_STREAMS = 1 << 63
+"""From here on streams are clients' own: no lease is one."""

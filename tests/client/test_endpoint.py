@@ -1,0 +1,154 @@
+"""The thread that asks: what it counts, and callers who wait until there is room for what they ask."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pslib.client.endpoint import Endpoint
+from pslib.client.failover import meet_successors
+from pslib.client.membership import MemberHandle
+from pslib.client.pending import Pending
+from pslib.client.session import ClientSession, PushName
+from pslib.clock import SystemClock
+from pslib.errors import ServerLeftError, UnavailableError
+from pslib.table.partition_map import PartitionMap
+from pslib.transport import MemoryTransport, ServerLink
+from pslib.wire.messages import Pulled, Pushed, Stats
+from tests.support.protocol_worlds import BITS, CODEC, NO_FLOATS, NO_OWNERS, NO_UNITS, TIMING, keys_in
+from tests.support.waiting import WAIT_S, wait_until
+
+PATIENT = replace(TIMING, retry_s=30.0, retry_max_s=30.0)
+"""Nothing is lost here: a message that came twice would be one to which a slow test has not answered yet."""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Endpoint, ServerLink]]:
+    """An endpoint with a session over one server, which answers what a test says."""
+    transport = MemoryTransport()
+    link = transport.listen("memory:server:0")
+    endpoint = Endpoint(transport.connect(), CODEC, PATIENT, SystemClock(), 1)
+    endpoint.session = ClientSession(
+        endpoint.requests, PartitionMap.even(BITS, 4, (link.address,)), {"t": 2}, 0
+    )
+    yield endpoint, link
+    endpoint.close()
+    link.close()
+
+
+def asked(link: ServerLink) -> tuple[bytes, list[bytes]]:
+    """The next message, whole."""
+    ((peer, frames),) = link.poll(WAIT_S)
+    return peer, [bytes(frame) for frame in frames]
+
+
+def pull(endpoint: Endpoint) -> Pending[int]:
+    return endpoint.call("a pull", lambda session, now_s: session.pull(now_s, {"t": keys_in(0)}))[1]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["short", "in full"])
+def test_all_messages_and_their_bytes_are_counted_once(
+    server: tuple[Endpoint, ServerLink], large: bool
+) -> None:
+    endpoint, link = server
+    keys = np.arange(3000, dtype=np.uint64) if large else keys_in(0)
+    pending = endpoint.call("a pull", lambda session, now_s: session.pull(now_s, {"t": keys}))[1]
+    peer, frames = asked(link)
+    assert (endpoint.messages_sent, endpoint.bytes_sent) == (1, sum(map(len, frames)))
+    rows = np.ones((keys.size, 2), np.float32)
+    answer = CODEC.encode(1, Pulled({"t": rows}, NO_FLOATS, NO_UNITS, NO_OWNERS))
+    assert (len(frames), len(answer)) == ((2, 2) if large else (1, 1))
+    link.send(peer, answer)
+    pending.wait(WAIT_S)
+    assert (endpoint.messages_received, endpoint.bytes_received) == (1, sum(map(len, answer)))
+
+
+@pytest.mark.parametrize("ends", ["with room", "with an error"])
+def test_a_caller_waits_while_more_waits_for_credit_than_one_server_may_have(
+    server: tuple[Endpoint, ServerLink], ends: str
+) -> None:
+    endpoint, link = server
+    endpoint.requests.shares.share_bytes = 1000
+    endpoint.requests.unsent_bytes = 1001
+    came: list[object] = []
+
+    def ask() -> None:
+        try:
+            came.append(pull(endpoint))
+        except UnavailableError as error:
+            came.append(error)
+
+    caller = threading.Thread(target=ask, daemon=True)
+    caller.start()
+    assert link.poll(0.2) == []
+    if ends == "with room":
+        with endpoint.lock:
+            endpoint.requests.unsent_bytes = 0
+        asked(link)
+    else:
+        endpoint.fail(UnavailableError("gone"))
+    wait_until(lambda: not caller.is_alive(), WAIT_S / 3, "the caller to go on")
+    assert [type(one) for one in came] == [Pending if ends == "with room" else UnavailableError]
+
+
+def test_calls_that_end_begin_others_and_none_is_forgotten(server: tuple[Endpoint, ServerLink]) -> None:
+    """A callback of a short call begins the next one while its answer is being taken."""
+    endpoint, link = server
+    last = threading.Event()
+
+    def push(number: int) -> None:
+        if number == 3:
+            last.set()
+            return
+        gradients = {"t": (keys_in(0), np.ones((1, 2), np.float32))}
+        pending = endpoint.call(
+            "a push", lambda session, now_s: session.push(now_s, PushName(7, number), gradients)
+        )[1]
+        pending.on_done(lambda: push(number + 1))
+
+    push(0)
+    for number in range(3):
+        peer, frames = asked(link)
+        request_id, message = CODEC.decode(frames)
+        assert message.number == number
+        link.send(peer, CODEC.encode(request_id, Pushed(NO_UNITS, NO_OWNERS)))
+    assert last.wait(WAIT_S)
+    assert endpoint.session is not None
+    wait_until(lambda: endpoint.session.acked_below(7) == 3, WAIT_S, "the floor to rise")
+
+
+def test_who_asked_a_server_that_has_left_is_told_at_once_and_calls_go_on_elsewhere(
+    server: tuple[Endpoint, ServerLink],
+) -> None:
+    endpoint, link = server
+    assert endpoint.session is not None
+    stats, part = endpoint.ask(link.address, Stats()), pull(endpoint)
+    before = endpoint.session.map
+    gone = replace(before, version=before.version + 1, addresses=("", "memory:elsewhere"))
+    member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
+    meet_successors(endpoint, member, replace(before, addresses=(link.address, "memory:elsewhere")), gone)
+    with pytest.raises(ServerLeftError, match=f"server 0 at {link.address} has left the cluster"):
+        stats.wait(WAIT_S)
+    assert not part.done
+    assert [what for _peer, what, _waited_s in endpoint.waits(-1.0)] == ["Pull"]
+
+
+def test_a_server_that_joins_where_another_one_was_is_asked_itself(
+    server: tuple[Endpoint, ServerLink],
+) -> None:
+    """Its port was that of a server which lives elsewhere by now, and which was asked in its place."""
+    endpoint, link = server
+    assert endpoint.session is not None
+    first = endpoint.session.map
+    member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
+    elsewhere = replace(first, version=2, addresses=("memory:elsewhere",))
+    meet_successors(endpoint, member, first, elsewhere)
+    pull(endpoint)
+    assert link.poll(0.05) == [], "it is asked elsewhere"
+    meet_successors(endpoint, member, elsewhere, elsewhere.with_address(1, link.address))
+    endpoint.ask(link.address, Stats())
+    assert CODEC.decode(asked(link)[1]).message == Stats()

@@ -1,0 +1,147 @@
+"""Files of an object store are opened by threads before they are wanted, in the order that was told."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from pslib import storage
+from pslib.data.parquet_files import AHEAD, OpenedAhead, open_file, parquet_from
+from pslib.storage import open_uri
+from tests.support.waiting import PATIENCE_S
+
+FAR = [f"s3://bucket/{i}" for i in range(3 * AHEAD)]
+
+
+class Opened:
+    """Stands for a Parquet file."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.closed = name, False
+
+    def close(self, force: bool) -> None:
+        self.closed = force
+
+
+def ahead_of(open_one: object) -> OpenedAhead:
+    return OpenedAhead(open_one)  # type: ignore[arg-type]
+
+
+def noting() -> tuple[OpenedAhead, list[str]]:
+    """One that opens anything, and the names in the order in which it began to."""
+    begun: list[str] = []
+
+    def open_one(name: str) -> Opened:
+        begun.append(name)
+        return Opened(name)
+
+    return ahead_of(open_one), begun
+
+
+def test_so_many_files_are_opened_at_once() -> None:
+    """Each opening waits for the others: one after the other they would never end."""
+    together = threading.Barrier(AHEAD)
+
+    def open_one(name: str) -> Opened:
+        together.wait(PATIENCE_S)
+        return Opened(name)
+
+    ahead = ahead_of(open_one)
+    ahead.expect(FAR[:AHEAD])
+    assert [ahead.open(name).name for name in FAR[:AHEAD]] == FAR[:AHEAD]  # type: ignore[attr-defined]
+    ahead.close()
+
+
+def test_no_more_than_those_are_open_before_they_are_wanted() -> None:
+    ahead, begun = noting()
+    ahead.expect(FAR)
+    for i, name in enumerate(FAR):
+        ahead.open(name)
+        assert len(begun) <= i + 1 + AHEAD
+    assert sorted(begun) == sorted(FAR)
+    ahead.close()
+
+
+def test_files_on_a_disk_are_opened_when_they_are_wanted_and_so_is_one_that_was_not_expected() -> None:
+    ahead, begun = noting()
+    ahead.expect(["a", "file:///b", "c"])
+    ahead.open("c")
+    ahead.open("s3://bucket/other")
+    assert begun == ["c", "s3://bucket/other"]
+    ahead.close()
+
+
+def test_an_error_comes_where_its_file_is_asked_for() -> None:
+    def open_one(name: str) -> Opened:
+        if name == FAR[1]:
+            raise OSError("gone")
+        return Opened(name)
+
+    ahead = ahead_of(open_one)
+    ahead.expect(FAR[:3])
+    ahead.open(FAR[0])
+    with pytest.raises(OSError, match="gone"):
+        ahead.open(FAR[1])
+    assert ahead.open(FAR[2]).name == FAR[2]  # type: ignore[attr-defined]
+    ahead.close()
+
+
+def test_what_was_opened_and_not_asked_for_is_closed() -> None:
+    every: list[Opened] = []
+
+    def open_one(name: str) -> Opened:
+        if name == FAR[3]:
+            raise OSError("gone, and nobody asked")
+        every.append(Opened(name))
+        return every[-1]
+
+    ahead = ahead_of(open_one)
+    ahead.expect(FAR[:AHEAD])
+    mine = ahead.open(FAR[0])
+    ahead.expect(FAR[AHEAD : AHEAD + 2])
+    assert all(one.closed for one in every if one is not mine)
+    ahead.close()
+
+
+def test_a_source_that_is_no_parquet_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"text")
+    source = open_file(str(tmp_path / "a"))
+    with pytest.raises(pa.ArrowInvalid):
+        parquet_from(source)
+    assert source.closed
+
+
+def test_uris_of_one_store_share_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_FILESYSTEMS", {})
+    query = "endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
+    one, inner = open_uri(f"s3://key:secret@bucket/a%20b/c?{query}")
+    same, other = open_uri(f"s3://key:secret@bucket/d?{query}")
+    assert one is same
+    assert (inner, other) == ("bucket/a b/c", "bucket/d")
+    assert open_uri(f"s3://other:secret@bucket/d?{query}")[0] is not one
+    assert open_uri(f"s3://key:secret@bucket/d?{query}".replace("us-east-1", "eu-west-1"))[0] is not one
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ["/", "/a", "/a/b.parquet", "/a/day=1/", "/a%20b/c", "/a//b", "/a+b", "/%C3%BC", "/a~b"],
+)
+@pytest.mark.parametrize("store", ["s3://key:secret@bucket", "file://"])
+def test_a_path_is_the_same_whether_its_store_is_known_or_not(store: str, inside: str) -> None:
+    """Of a store that is known, plain paths are taken from the URI: pyarrow says the same of each."""
+    query = "" if store == "file://" else "?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
+    for before in (inside, "/known/before", "/a%20b"):
+        storage._FILESYSTEMS.clear()
+        open_uri(store + before + query)
+        said = fs.FileSystem.from_uri(store + inside + query)[1].rstrip("/")
+        assert open_uri(store + inside + query)[1] == said
+
+
+def test_few_stores_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_FILESYSTEMS", {})
+    monkeypatch.setattr(storage, "FILESYSTEMS_MAX", 2)
+    for i in range(5):
+        open_uri(f"s3://key:secret@bucket{i}/d?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
+        assert len(storage._FILESYSTEMS) <= 2

@@ -1,0 +1,287 @@
+"""A bug is planted in each thing that must hold, and the simulated clusters find it and name the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pslib.coordinator import jobs
+from pslib.coordinator.checkpoint_barrier import CutSession
+from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.leases import Grant, LeaseBook
+from pslib.coordinator.membership import Member
+from pslib.coordinator.session import CoordinatorSession
+from pslib.shard import replay as shard_replay
+from pslib.shard.shard import Shard
+from pslib.update_log import CoordinatorLog, RollingLog, shard_log
+from pslib.update_log.shard_log import ShardLog
+from pslib.wire.applied_pushes import Marks
+from pslib.wire.journal import Entry
+from pslib.wire.messages import Adopt, Erase, Image, Message, Push, Release
+from tests.simulation.mishaps import Mishaps
+from tests.simulation.planting import caught, error_of
+from tests.simulation.world import Planted
+
+
+class NoMarks(Marks):
+    """Everything is new: a push that comes twice counts twice."""
+
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
+        super().fresh(stream, number, epoch, units)
+        return units
+
+
+class MarksStayBehind(Marks):
+    """A unit moves without its marks: a push applied before the move counts once more after it."""
+
+    def export(self, unit: int) -> dict[str, Any]:
+        return {"done_below": 0, "streams": []}
+
+
+class NoFence(Marks):
+    """Epochs are not looked at: who has lost a lease goes on with it."""
+
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
+        return super().fresh(stream, number, 1 << 40, units)
+
+
+class LostTrainers(Mishaps):
+    """Trainers that reach all servers and not the coordinator, again and again: others have their leases."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._forget_the_coordinator, 6)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "text", "mishaps"),
+    [
+        (NoMarks, "expected one of", Mishaps),
+        (MarksStayBehind, "", Mishaps),
+        (NoFence, "after one under", LostTrainers),
+    ],
+)
+def test_a_bug_in_the_marks_is_caught(marks: type[Marks], text: str, mishaps: type[Mishaps]) -> None:
+    assert text in caught(Planted(marks=marks, make_mishaps=mishaps), 300)
+
+
+class KeepsWhatItGivesAway(Shard):
+    """Owns a unit still when it has made the image for another server."""
+
+    def release(self, message: Release) -> Image:
+        image = super().release(message)
+        self.owned |= 1 << message.unit
+        return image
+
+
+class AdoptsNothing(Shard):
+    """Says that it has taken a unit, and has not."""
+
+    def adopt(self, message: Adopt) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("make_shard", "text"), [(KeepsWhatItGivesAway, "two owners"), (AdoptsNothing, "no owner")]
+)
+def test_a_unit_with_two_owners_or_none_is_caught(make_shard: type[Shard], text: str) -> None:
+    """Every seed may end with another symptom: whoever waits for such a unit never ends either."""
+    errors = [error_of(seed, Planted(make_shard=make_shard)) for seed in range(5)]
+    assert all(errors)
+    assert any(text in error for error in errors)
+
+
+class SameEpoch(LeaseBook):
+    """A lease that changes hands keeps its epoch."""
+
+    def trainer_lost(self, holder: tuple[int, int]) -> list[int]:
+        lost = super().trainer_lost(holder)
+        for index in lost:
+            self._epochs[index] -= 1
+        return lost
+
+
+class SkipsABatch(LeaseBook):
+    """A lease goes on one batch too late."""
+
+    def _grant(self, index: int, holder: tuple[int, int]) -> Grant:
+        grant = super()._grant(index, holder)
+        return Grant(index, grant.epoch, grant.first_batch + (grant.epoch > 0), grant.time_s)
+
+
+class KeepsLeases(LeaseBook):
+    """The leases of a lost trainer stay where they are."""
+
+    def trainer_lost(self, holder: tuple[int, int]) -> list[int]:
+        return []
+
+
+class EndsAnother(LeaseBook):
+    """With a lease that ends another one ends too."""
+
+    def end(self, holder: tuple[int, int], index: int, epoch: int) -> bool:
+        over = super().end(holder, index, epoch)
+        for other in list(self._held)[:1]:
+            super().end(self._held[other].holder, other, self._held[other].epoch)
+        return over
+
+
+@pytest.mark.parametrize(
+    ("book", "text", "seeds"),
+    [
+        (SameEpoch, "was given to trainer", 300),
+        (SkipsABatch, "is not acknowledged", 300),
+        (KeepsLeases, "", 300),
+        (EndsAnother, "not all of it is acknowledged", 300),
+    ],
+)
+def test_a_bug_in_the_leases_is_caught(
+    book: type[LeaseBook], text: str, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LeaseBook", book)
+    assert text in caught(Planted(), seeds)
+
+
+class FinishesTooEarly(JobDesk):
+    """Streams count as done one lease too early: their pushes are taken for known ones."""
+
+    def streams_done_below(self) -> int:
+        return super().streams_done_below() + 1
+
+
+class CountsTooFar(JobDesk):
+    """Of a lease one batch more counts as applied than is acknowledged."""
+
+    def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
+        super().progress(member, [(stream, below + 1) for stream, below in streams])
+
+
+def desk(kind: type[JobDesk]) -> Planted:
+    def change(session: CoordinatorSession) -> None:
+        session.desk.__class__ = kind
+
+    return Planted(change_coordinator=change)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "seeds"),
+    [(FinishesTooEarly, "counts as done", 300), (CountsTooFar, "is not acknowledged", 300)],
+)
+def test_a_bug_at_the_desk_of_jobs_is_caught(kind: type[JobDesk], text: str, seeds: int) -> None:
+    assert text in caught(desk(kind), seeds)
+
+
+class WritesBehind(ShardLog):
+    """Each record is written with the next one: an answer leaves before what it promises is in the log."""
+
+    def append(self, *entries: Entry) -> None:
+        self.later(*entries)
+        if len(self._later) > 1:
+            self.flush()
+
+
+class ForgetsNames(ShardLog):
+    """Records say what was pushed and not under which name: after a restart it counts once more."""
+
+    def append(self, *entries: Entry) -> None:
+        named = [replace(one, stream=1 << 62) if isinstance(one, Push) else one for one in entries]
+        super().append(*named)
+
+
+class ForgetsReleases(ShardLog):
+    """What has been given away is not recorded: after a restart two servers own it."""
+
+    def append(self, *entries: Entry) -> None:
+        kept = [one for one in entries if not isinstance(one, Release)]
+        if kept:
+            super().append(*kept)
+
+
+class ForgetsErases(ShardLog):
+    """Rows that were erased come back with a restart."""
+
+    def append(self, *entries: Entry) -> None:
+        kept = [one for one in entries if not isinstance(one, Erase)]
+        if kept:
+            super().append(*kept)
+
+
+@pytest.mark.parametrize("make_journal", [WritesBehind, ForgetsNames, ForgetsReleases, ForgetsErases])
+def test_a_bug_in_the_log_of_a_server_is_caught(make_journal: type[ShardLog]) -> None:
+    assert caught(Planted(make_journal=make_journal), 300)
+
+
+def test_images_without_marks_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    images_of = shard_replay.images_of
+
+    def without_marks(shard: Shard, units: Sequence[int]) -> list[Entry]:
+        images = images_of(shard, units)
+        for image in images:
+            if isinstance(image, Image):
+                image.marks["streams"][:] = []
+        return images
+
+    monkeypatch.setattr(shard_log, "images_of", without_marks)
+    assert caught(Planted(), 300)
+
+
+def test_an_answer_that_does_not_wait_for_the_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RollingLog, "durable", property(lambda log: log.last))
+    assert caught(Planted(), 300)
+
+
+def forgetful(what: str) -> Planted:
+    """A coordinator whose journal does not hold some records."""
+
+    def change(session: CoordinatorSession) -> None:
+        append = session.diary.append
+
+        def kept(entries: Sequence[Entry]) -> None:
+            about = entries[-1]
+            if what != (about.kind if isinstance(about, Message) else about["note"]):
+                append(entries)
+
+        session.diary.append = kept
+
+    return Planted(change_coordinator=change)
+
+
+@pytest.mark.parametrize("what", ["NextLease", "OpenJob", "move"])
+def test_a_journal_of_the_coordinator_that_forgets_is_caught(what: str) -> None:
+    assert caught(forgetful(what), 300)
+
+
+def test_a_coordinator_that_answers_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CoordinatorLog, "flush", lambda _log: True)
+    assert caught(Planted(), 300)
+
+
+class BeginsBeforeAllIsAcknowledged(CutSession):
+    """A trainer that has heard of a cut counts as one that has stopped."""
+
+    def _is_ready(self, cut: Any, rank: int) -> bool:
+        return rank in cut.heard
+
+
+class ForgetsTakeOvers(LeaseBook):
+    """Of a lease that was taken over from a dead trainer more may be applied than anybody knows of."""
+
+    @property
+    def taken_over(self) -> bool:
+        return False
+
+
+def test_a_cut_that_begins_before_all_is_acknowledged_is_caught() -> None:
+    def change(session: CoordinatorSession) -> None:
+        session.cuts.__class__ = BeginsBeforeAllIsAcknowledged
+
+    assert "a cut says" in caught(Planted(change_coordinator=change), 300)
+
+
+def test_a_cut_in_the_middle_of_a_lease_that_was_taken_over_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "LeaseBook", ForgetsTakeOvers)
+    assert "a cut says" in caught(Planted(make_mishaps=LostTrainers), 300)

@@ -1,0 +1,97 @@
+"""Simulated clusters to which one thing happens: what must come of it, in each of many worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pslib.coordinator.failure_detector import Losses
+from pslib.update_log import RollingLog
+from tests.simulation.mishaps import Mishaps
+from tests.simulation.world import Planted, World
+from tests.support.invariants import SimulationError
+
+SEEDS = 12
+LOST = "all trainers are lost before the work was done"
+
+
+class AllTrainers(Mishaps):
+    """All trainers die, perhaps twice, and come back."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._kill_all_trainers, 2)]
+
+
+class AllTrainersForGood(Mishaps):
+    """All trainers die, and nobody comes."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._kill_all_trainers_for_good, 2)]
+
+
+class SlowReaders(Mishaps):
+    """Trainers read their answers late."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._read_slowly, 4)]
+
+
+class TrimmedLogs(Mishaps):
+    """Logs are to forget what was erased, while servers die."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        logged = self.world.config.durability != "memory"
+        return [(self._trim_logs, 6), (self._kill_server, 1)] if logged else []
+
+
+def worlds_of(kind: type[Mishaps], seeds: int = SEEDS) -> list[World]:
+    """Worlds in which nothing else goes wrong than the weather of the network; all have ended."""
+    return [World(seed, Planted(make_mishaps=kind)).run() for seed in range(seeds)]
+
+
+def test_when_all_trainers_die_at_once_their_successors_do_the_rest() -> None:
+    """In half the worlds no lease is taken over, in others up to four: a sum over a dozen is chance."""
+    seeds = 3 * SEEDS
+    worlds = worlds_of(AllTrainers, seeds)
+    assert not [world.seed for world in worlds if world.coordinator.session.error]
+    assert sum(trainer.generation > 1 for world in worlds for trainer in world.trainers) > seeds // 2
+    assert sum(epoch > 0 for world in worlds for epoch in world.checks.epoch.values()) > seeds // 2
+
+
+def test_when_nobody_starts_the_last_trainers_again_the_run_ends_and_says_so() -> None:
+    worlds = [world for world in worlds_of(AllTrainersForGood) if world.mishaps.kills]
+    assert len(worlds) > SEEDS // 3
+    for world in worlds:
+        undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
+        assert bool(undone) <= (world.coordinator.session.error == LOST), world.seed
+
+
+def test_a_slow_reader_holds_up_nobody_for_ever() -> None:
+    worlds = worlds_of(SlowReaders)
+    assert sum(world.mishaps.slow for world in worlds) > SEEDS
+    assert not [world.seed for world in worlds if world.coordinator.session.error]
+
+
+def test_a_coordinator_that_awaits_no_successors_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "trainers_over", lambda self, _now_s: self._members.trainers_over())
+    for seed in range(10 * SEEDS):
+        if World(seed, Planted(make_mishaps=AllTrainers)).run().coordinator.session.error == LOST:
+            return
+    pytest.fail("no world has ended too early")
+
+
+def test_of_what_was_erased_nothing_is_left_in_a_log_that_was_trimmed() -> None:
+    worlds = worlds_of(TrimmedLogs)
+    assert sum(world.mishaps.trims for world in worlds) > 2 * SEEDS
+    assert sum(world.checks.forgotten for world in worlds) > 5
+
+
+def test_a_log_that_removes_nothing_when_it_is_trimmed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RollingLog, "trim", lambda _log, _below: None)
+    with pytest.raises(SimulationError, match="its log was to forget"):
+        list(map(run_trimmed, range(10 * SEEDS)))
+
+
+def run_trimmed(seed: int) -> World:
+    return World(seed, Planted(make_mishaps=TrimmedLogs)).run()

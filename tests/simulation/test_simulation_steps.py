@@ -1,0 +1,288 @@
+"""Steps that trainers make together, and maintenances of tables, in simulated clusters whose servers die."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cython_ext.common.hashing import partition_of
+from pslib.client.calls import BEGINNING, Counts, Manner, Moment
+from pslib.client.session import ClientSession, PushName
+from pslib.shard.sync_steps import SyncSteps
+from pslib.table.policies import Score
+from pslib.table.tables import PartSpec, TableSpec
+from pslib.wire.applied_pushes import Marks
+from pslib.wire.messages import Setup
+from tests.simulation import server as simulated_server
+from tests.simulation import trainer as simulated_trainer
+from tests.simulation.checks import Checks
+from tests.simulation.mishaps import Mishaps
+from tests.simulation.runs import with_log
+from tests.simulation.test_simulator_sync import (
+    ADAGRAD,
+    KEYS,
+    TABLE,
+    KeepsWhatHasLeft,
+    PushPlan,
+    Reference,
+    check_bits,
+    rate_of,
+    shard_with,
+)
+from tests.simulation.trainer import Trainer
+from tests.simulation.world import PARTITION_BITS, Planted, World
+from tests.support import simulated_processes
+from tests.support.definitions import unmix64
+from tests.support.invariants import SimulationError
+from tests.support.simulated_processes import SGD_1
+
+SEEDS = 8
+FOUND = (53, 84)
+"""Steps that waited for credit which their own parts held."""
+
+
+def use(monkeypatch: pytest.MonkeyPatch, table: TableSpec, **changes: Any) -> None:
+    """Let all tables of a world be those that it has, and one more."""
+    tables = [*simulated_processes.SETUP.tables["tables"], table.to_dict()]
+    setup = replace(simulated_processes.SETUP, tables={"tables": tables}, **changes)
+    assert isinstance(setup, Setup)
+    for module in (simulated_server, simulated_trainer):
+        monkeypatch.setattr(module, "SETUP", setup)
+    monkeypatch.setattr(simulated_trainer, "DIMS", simulated_processes.DIMS | {table.name: table.dim})
+
+
+class ServersDie(Mishaps):
+    """Servers and the coordinator die, are silent, and find no space."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        kinds: list[tuple[Callable[[], None], int]] = [(self._kill_server, 4), (self._kill_coordinator, 2)]
+        return [*kinds, (self._forget_a_server, 1), (self._fill_disk, 1)]
+
+
+# --- consistency: sync ---
+
+
+class StepTrainer(Trainer):
+    """Pulls, pushes, and waits until the step is applied everywhere; then the next one."""
+
+    world: StepWorld
+    step, waits = 0, False
+
+    @property
+    def done(self) -> bool:
+        return self.step == len(self.world.plan.of_rank[self.rank])
+
+    def _open(self) -> None:
+        return
+
+    def _begin(self) -> None:
+        if not self.waits and not self.done:
+            self.waits = True
+            moment = Moment(self.step)
+            self._call(lambda session, now_s: session.pull(now_s, {"summed": KEYS}, True, moment), self._seen)
+
+    def _seen(self, number: int) -> None:
+        assert self.session is not None
+        pulled = self.session.pulled(number)
+        seen = pulled.rows["summed"].tobytes(), pulled.dense.tobytes()
+        if seen != self.world.reference.after[self.step]:
+            raise SimulationError(f"rank {self.rank}: its pull of step {self.step} sees another state")
+        self._call(self._push, self._taken)
+
+    def _push(self, session: ClientSession, now_s: float) -> int:
+        plan, step = self.world.plan, self.step
+        push = plan.of_rank[self.rank][step]
+        manner = Manner(rate_of(step), rank=self.rank, contributors=plan.contributors(step))
+        rows = {"summed": (push.keys, push.gradients)}
+        return session.push(now_s, PushName(self.rank, step), rows, push.dense, Moment(step), None, manner)
+
+    def _taken(self, _number: int) -> None:
+        self.step, self.waits = self.step + 1, False
+
+
+class StepChecks(Checks):
+    """Rows and blocks have the bits of the reference, at the end."""
+
+    world: StepWorld
+
+    def _check_block(self, shard: Any, block: int) -> None:
+        return
+
+    def check_end(self) -> None:
+        self.check_owners()
+        trainers = [one for one in self.world.trainers if isinstance(one, StepTrainer)]
+        if not all(one.done or "counts this process as lost" in one.ended for one in trainers):
+            raise SimulationError(f"not all steps are made: {self.world.coordinator.session.error}")
+        for shard in self.world.live_shards():
+            check_bits(self.world.reference, shard)
+
+
+class StepWorld(World):
+    """Its trainers train in step, and units of their keys move."""
+
+    def __init__(self, seed: int, **planted: Any) -> None:
+        about = {"make_mishaps": ServersDie, "make_trainer": StepTrainer, "change_config": with_log}
+        super().__init__(seed, Planted(**about | planted))
+        self.restless = [*partition_of(KEYS, PARTITION_BITS).tolist(), self.config.partitions]
+        self.checks.__class__ = StepChecks
+        self.plan = PushPlan(self.random)
+        while len(self.plan.of_rank) != self.config.trainers:
+            self.plan = PushPlan(self.random)
+        self.reference = Reference(self.plan)
+
+
+@pytest.fixture
+def in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, TABLE, dense_optimizer=ADAGRAD.to_dict())
+
+
+@pytest.mark.usefixtures("in_step")
+def test_steps_have_the_bits_of_the_reference_whichever_server_dies() -> None:
+    worlds = [StepWorld(seed).run() for seed in (*range(SEEDS), *FOUND)]
+    assert sum(server.generation - 1 for world in worlds for server in world.servers) > SEEDS // 2
+    assert sum(world.coordinator.generation - 1 for world in worlds) > SEEDS // 4
+    assert sum(world.map.version >> 16 for world in worlds) > 2 * SEEDS
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("in_step")
+def test_steps_have_the_bits_of_the_reference_in_many_more_worlds() -> None:
+    for seed in range(SEEDS, 1000):
+        StepWorld(seed).run()
+
+
+class HalfAStep(SyncSteps):
+    """Says that a push is applied when it is only held."""
+
+    def push_steps(self, message: Any, waiter: Any) -> Any:
+        yield from super().push_steps(message, waiter)
+        held = [one for step in self._steps.values() for one in step.held if waiter in one.waiters]
+        for one in held:
+            one.waiters.remove(waiter)
+            self._over.append((waiter, {}))
+
+
+@pytest.mark.usefixtures("in_step")
+@pytest.mark.parametrize("kind", [HalfAStep, KeepsWhatHasLeft])
+def test_a_bug_in_the_steps_is_caught(kind: type[SyncSteps]) -> None:
+    def run(seed: int) -> World:
+        return StepWorld(seed, make_shard=shard_with(kind)).run()
+
+    assert is_caught(run)
+
+
+def is_caught(run: Callable[[int], World]) -> bool:
+    """Whether one of the first worlds is not as it must be."""
+    for seed in range(60):
+        try:
+            run(seed)
+        except SimulationError:
+            return True
+    return False
+
+
+# --- maintenance ---
+
+ALL = np.array([unmix64(p << (64 - PARTITION_BITS) | 1) for p in range(1 << PARTITION_BITS)], np.uint64)
+WORTH = TableSpec("worth", (PartSpec("v", 1, SGD_1),), score=Score(decay=0.5))
+SHOWS = 2.0**60
+"""Of one row in each partition; a maintenance halves them, so what is left counts maintenances exactly."""
+MAINTENANCES = 3
+
+
+class Maintainer(Trainer):
+    """Does what every trainer does; it shows one row in each partition first, under a name that all share."""
+
+    started = acknowledged = 0
+    shows, shown, waits = False, False, False
+
+    @property
+    def done(self) -> bool:
+        return super().done and self.shown and self.started == MAINTENANCES and not self.waits
+
+    def _begin(self) -> None:
+        if not self.shows:
+            self.shows = True
+            self._call(self._show, self._is_shown)
+        if self.shown and not self.waits and self.started < MAINTENANCES:
+            self.started, self.waits = self.started + 1, True
+            self._call(self._maintain, self._maintained)
+        super()._begin()
+
+    def _show(self, session: ClientSession, now_s: float) -> int:
+        rows = {"worth": (ALL, np.zeros((ALL.size, 1), np.float32))}
+        shows = Counts(np.full(ALL.size, SHOWS, np.float32), np.zeros(ALL.size, np.float32))
+        name = PushName(1 << 63 | 1 << 51, 0)
+        return session.push(now_s, name, rows, None, BEGINNING, {"worth": shows})
+
+    def _is_shown(self, _number: int) -> None:
+        self.shown = True
+
+    def _maintain(self, session: ClientSession, now_s: float) -> int:
+        number = int(self.name.partition("-")[2])
+        name = PushName(1 << 63 | 1 << 50 | number, self.started)
+        return session.maintain(now_s, name, "worth", True, BEGINNING)
+
+    def _maintained(self, _number: int) -> None:
+        self.acknowledged, self.waits = self.acknowledged + 1, False
+
+
+class AllDie(ServersDie):
+    """Trainers, too."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [*super()._kinds(), (self._kill_trainer, 2)]
+
+
+def maintained(seed: int, **planted: Any) -> World:
+    """One world; raises when a row of it was maintained too often or not."""
+    about = {"make_mishaps": AllDie, "make_trainer": Maintainer, "change_config": with_log}
+    world = World(seed, Planted(**about | planted)).run()
+    trainers = [one for one in world.trainers if isinstance(one, Maintainer)]
+    least, most = sum(one.acknowledged for one in trainers), sum(one.started for one in trainers)
+    shards = list(world.live_shards())
+    if not (world.all_servers_live and any(one.shown for one in trainers)):
+        return world  # one that died when all was done has not come back, or nothing was done
+    states = [shard.stores["worth"].export_partition(p)[2] for shard in shards for p in range(ALL.size)]
+    times = [round(math.log2(SHOWS / float(row[0]))) for state in states for row in state]
+    if len(times) != ALL.size or not all(least <= one <= most for one in times):
+        raise SimulationError(f"seed {seed}: expected {least}..{most} maintenances, got {times}")
+    return world
+
+
+@pytest.fixture
+def maintaining(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, WORTH)
+
+
+@pytest.mark.usefixtures("maintaining")
+def test_every_maintenance_happens_once_whichever_server_dies() -> None:
+    worlds = [maintained(seed) for seed in range(SEEDS)]
+    assert sum(server.generation - 1 for world in worlds for server in world.servers) > SEEDS // 2
+    assert sum(getattr(one, "acknowledged", 0) for world in worlds for one in world.trainers) > 3 * SEEDS
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("maintaining")
+def test_every_maintenance_happens_once_in_many_more_worlds() -> None:
+    for seed in range(SEEDS, 600):
+        maintained(seed)
+
+
+class StaysBehind(Marks):
+    """Marks are in no image: a maintenance counts once more after a move, or from a log that was trimmed."""
+
+    def export(self, unit: int) -> dict[str, Any]:
+        return {"done_below": 0, "streams": []}
+
+
+@pytest.mark.usefixtures("maintaining")
+def test_a_maintenance_without_marks_is_caught() -> None:
+    assert is_caught(lambda seed: maintained(seed, marks=StaysBehind, make_mishaps=ServersDie))

@@ -1,0 +1,84 @@
+"""A coordinator alone: everybody's side of the talk with it, through the codec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pslib.config import ClusterConfig, Timing
+from pslib.coordinator.leases import stream_of
+from pslib.coordinator.session import CoordinatorSession
+from pslib.wire.codec import Codec
+from pslib.wire.messages import (
+    EndLease,
+    Heartbeat,
+    Message,
+    NextLease,
+    OpenJob,
+    Register,
+    Result,
+    Status,
+)
+
+__all__ = ["CODEC", "EVERYBODY", "NO_WINDOWS", "Cluster"]
+
+CONFIG = ClusterConfig(
+    servers=2, trainers=2, partition_bits=5, dense_blocks=4, timing=Timing(silence_s=6.0, start_s=60.0)
+)
+CODEC = Codec("demo")
+NO_WINDOWS = np.zeros(0, np.uint32)
+
+
+class Cluster:
+    """A coordinator session, and everybody's side of the talk with it; all through the codec."""
+
+    def __init__(self, trainers: int = 2) -> None:
+        self.session = CoordinatorSession(CONFIG)
+        self.now_s = 0.0
+        for number in range(2):
+            self.register("server", number)
+        for number in range(2):
+            self.beat("server", number)
+        for number in range(trainers):
+            self.register("trainer", number)
+
+    def ask(self, message: Message) -> Any:
+        received = CODEC.decode([bytes(frame) for frame in CODEC.encode(1, message)]).message
+        answer = self.session.handle(self.now_s, received)
+        return CODEC.decode([bytes(frame) for frame in CODEC.encode(1, answer)]).message
+
+    def register(self, role: str, number: int) -> Any:
+        return self.ask(Register(role, f"tcp://{role}:{number}", 100 + number, 7, "host"))
+
+    def beat(self, role: str, rank: int, version: int = 1, **progress: Any) -> Any:
+        return self.ask(Heartbeat(role, rank, 100 + rank, version, progress))
+
+    def open(self, rank: int, job: int = 0, leases: int = 3, **changes: Any) -> Any:
+        values = {"what": "fit", "fingerprint": 5, "details": {"epochs": 1, "examples": 30}} | changes
+        windows = np.zeros(leases, np.uint32)
+        return self.ask(OpenJob(rank, job, values["what"], values["fingerprint"], values["details"], windows))
+
+    def lease(self, rank: int, holding: tuple[int, ...] = (), job: int = 0) -> Any:
+        streams = np.array([stream_of(job, index) for index in holding], np.uint64)
+        return self.ask(NextLease(rank, 100 + rank, job, streams))
+
+    def end(self, rank: int, index: int, epoch: int = 0, job: int = 0, payload: Any = None) -> Any:
+        return self.ask(EndLease(rank, 100 + rank, job, stream_of(job, index), epoch, payload or {}))
+
+    def pass_time(self, seconds: float, *alive: tuple[str, int]) -> None:
+        """Let time pass; only ``alive`` are heard."""
+        for _ in range(int(seconds * 2)):
+            self.now_s += 0.5
+            for role, rank in alive:
+                self.beat(role, rank)
+            self.session.tick(self.now_s)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        answer = self.ask(Status())
+        assert isinstance(answer, Result)
+        return dict(answer.values)
+
+
+EVERYBODY = (("server", 0), ("server", 1), ("trainer", 0), ("trainer", 1))

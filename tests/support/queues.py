@@ -1,0 +1,33 @@
+"""Two queues for two workers: tests that start processes, one after the other, beside all others.
+
+Most tests keep one core busy, so two workers take little more than half of the time. Those that start
+processes keep several busy, and wait for them: two of them at once would wait for each other.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+__all__ = ["PROCESSES", "starts_processes"]
+
+TESTS = Path(__file__).resolve().parents[1]
+PROCESSES = "processes"
+"""Name of their queue; each other file has one of its own name."""
+_WORDS = r"\b(subprocess|multiprocessing)\b", r"os\.fork", r"^(from|import) launch", r"\bstart: Callable"
+_STARTS = re.compile("|".join(_WORDS), re.M)
+_HELPERS = re.compile(r"from tests\.([\w.]+) import")
+
+
+@cache
+def starts_processes(path: Path) -> bool:
+    """Whether a file of tests, or a helper that it imports, says that it starts processes."""
+    texts: dict[Path, str] = {}
+    to_read = [path]
+    while to_read:  # helpers import each other
+        here = to_read.pop()
+        if here not in texts and here.is_file():
+            texts[here] = here.read_text()
+            to_read += [TESTS / f"{name.replace('.', '/')}.py" for name in _HELPERS.findall(texts[here])]
+    return any(_STARTS.search(text) for text in texts.values())

@@ -1,0 +1,28 @@
+"""Published data that tests read where somebody has it; its terms forbid that this repository carries it.
+
+Whatever such a test measures on real data is tested on data that we make ourselves as well, everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+__all__ = ["real_data"]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("PSLIB_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+def real_data(name: str = "") -> Path:
+    """A file or folder of it; where it is absent the test is skipped, with this reason."""
+    path = FOLDER / name
+    if not path.exists():
+        pytest.skip(
+            f"{name or FOLDER}: published data whose terms forbid handing it on, so this repository can't "
+            "carry it; the same code is tested on data that is made here, everywhere; set PSLIB_TEST_DATA to "
+            "a folder that has it to test both"
+        )
+    return path.resolve()

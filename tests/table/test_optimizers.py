@@ -1,0 +1,365 @@
+"""Optimizer steps: the kernel gives the bits of the definition, and every hyperparameter counts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cython_ext.table.steps import apply_dense, apply_dense_blocks, apply_row
+from cython_ext.table.store import Store, vector_levels
+from pslib.errors import ConfigurationError
+from pslib.shard.stores import store_parts
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import (
+    FTRL,
+    MODIFIERS,
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamL2,
+    AdamW,
+    Momentum,
+    Optimizer,
+    RowwiseAdagrad,
+)
+from pslib.table.tables import PartSpec, TableSpec
+from tests.support import definitions
+from tests.support.definitions_optimizers import STEPS, full_step
+
+ALL: list[Optimizer] = [
+    SGD(0.1),
+    Momentum(0.1, 0.8),
+    Momentum(0.1, 0.8, nesterov=True),
+    Adagrad(0.1, 1e-6, 0.25),
+    RowwiseAdagrad(0.1, 1e-6, 0.25),
+    Adam(0.01, 0.8, 0.9, 1e-6),
+    Adam(0.01, 0.0, 0.0, 1e-6),
+    AdamW(0.01, 0.8, 0.9, 1e-6, weight_decay=0.1),
+    AdamL2(0.01, 0.8, 0.9, 1e-6, l2=0.1),
+    FTRL(0.1, 0.5, 0.01, 0.02),
+    FTRL(0.1, 0.0),
+]
+
+
+def name_of(optimizer: Optimizer) -> str:
+    own = [field.name for field in fields(optimizer) if getattr(optimizer, field.name)]
+    return "-".join([type(optimizer).__name__, *own])
+
+
+DIMS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 100]
+KEYS = np.asarray([0, 7, 2**64 - 1], np.uint64)
+
+
+def table_of(optimizer: Optimizer, dim: int) -> TableSpec:
+    return TableSpec("embedding", (PartSpec("v", dim, optimizer, Uniform(0.5)),), seed=3)
+
+
+def rows_after(optimizer: Optimizer, dim: int, gradients: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and state of KEYS after these pushes, by ascending row number; the same on all levels."""
+    found = [rows_at(level, optimizer, dim, gradients) for level in vector_levels()]
+    for weights, state in found[1:]:
+        assert weights.tobytes() == found[0][0].tobytes()
+        assert state.tobytes() == found[0][1].tobytes()
+    return found[0]
+
+
+def rows_at(
+    level: str, optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    with mock.patch.dict(os.environ, PSLIB_VECTORS=level):
+        store = Store(0, store_parts(table_of(optimizer, dim)), counters=counters_of(optimizer))
+    for place, gradient in enumerate(gradients):
+        store.push(KEYS, gradient, now=3 * place)
+    keys, weights, state = store.export_partition(0)
+    assert keys.tolist() == KEYS.tolist()
+    return weights, state[:, counters_of(optimizer) :]
+
+
+def counters_of(optimizer: Optimizer) -> int:
+    """Rows that make up for missed steps know when they were seen."""
+    return int(optimizer.catches_up)
+
+
+def defined_rows_after(
+    optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    table = definitions.DictTable(table_of(optimizer, dim), 0, counters=counters_of(optimizer))
+    for place, gradient in enumerate(gradients):
+        table.push(KEYS, gradient, now=3 * place)
+    _, weights, state = table.export_partition(0)
+    return weights, state[:, counters_of(optimizer) :]
+
+
+def some_gradients(dim: int, count: int, seed: int = 0, scale: float = 1.0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal((len(KEYS), dim)) * scale).astype(np.float32) for _ in range(count)]
+
+
+def dense_step(optimizer: Optimizer, weights: np.ndarray, state: np.ndarray, gradient: np.ndarray) -> None:
+    apply_dense(
+        optimizer.kind,
+        optimizer.hyperparameters(),
+        optimizer.modifiers(),
+        optimizer.corrections(),
+        weights,
+        state,
+        gradient,
+    )
+
+
+def row_step(
+    optimizer: Optimizer,
+    weights: np.ndarray,
+    state: np.ndarray,
+    gradient: np.ndarray,
+    shows: float = 1,
+    missed: float = 0,
+) -> None:
+    numbers = (optimizer.kind, optimizer.hyperparameters(), optimizer.modifiers(), optimizer.corrections())
+    apply_row(*numbers, weights, state, gradient, shows, missed)
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
+@pytest.mark.parametrize("dim", DIMS)
+def test_rows_have_the_bits_of_the_definition(optimizer: Optimizer, dim: int) -> None:
+    gradients = some_gradients(dim, 5)
+    have, want = rows_after(optimizer, dim, gradients), defined_rows_after(optimizer, dim, gradients)
+    assert have[0].tobytes() == want[0].tobytes()
+    assert have[1].tobytes() == want[1].tobytes()
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), dim=st.integers(1, 40))
+def test_any_finite_gradient_has_the_bits_of_the_definition(
+    optimizer: Optimizer, data: st.DataObject, dim: int
+) -> None:
+    numbers = st.floats(-1e6, 1e6, width=32)
+    flat = data.draw(st.lists(numbers, min_size=3 * dim, max_size=3 * dim))
+    gradients = [np.asarray(flat, np.float32).reshape(3, dim)] * 2
+    have, want = rows_after(optimizer, dim, gradients), defined_rows_after(optimizer, dim, gradients)
+    assert np.array_equal(have[0], want[0], equal_nan=True)
+    assert np.array_equal(have[1], want[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("optimizer", [o for o in ALL if o.elementwise], ids=name_of)
+@pytest.mark.parametrize("length", [0, 1, 3, 16, 1000])
+def test_a_dense_step_has_the_bits_of_the_definition(optimizer: Optimizer, length: int) -> None:
+    rng = np.random.default_rng(length)
+    weights = rng.standard_normal(length).astype(np.float32)
+    state = optimizer.initial_state(length)
+    want_weights, want_state = weights.copy(), state.copy()
+    for _ in range(4):
+        gradient = rng.standard_normal(length).astype(np.float32)
+        full_step(optimizer, want_weights, want_state, gradient, missed=1)
+        dense_step(optimizer, weights, state, gradient)
+    assert weights.tobytes() == want_weights.tobytes()
+    assert state.tobytes() == want_state.tobytes()
+
+
+EXAMPLES: dict[type[Optimizer], Optimizer] = {type(optimizer): optimizer for optimizer in ALL} | {
+    Adam: Adam(0.01, 0.8, 0.9, 1e-3),
+    FTRL: FTRL(0.1, 0.5, 0.1, 0.2),
+}
+ON = {
+    "weight_decay": {"weight_decay": 0.2},
+    "clip_norm": {"clip_norm": 0.5},
+    "cowclip_ratio": {"cowclip_ratio": 0.5, "cowclip_floor": 1e-6},
+    "cowclip_floor": {"cowclip_floor": 0.1},
+}
+
+
+def test_every_optimizer_has_a_definition_and_is_held_against_it() -> None:
+    kinds = set(OPTIMIZERS.values())
+    assert set(STEPS) == kinds == {type(optimizer) for optimizer in ALL} == set(EXAMPLES)
+
+
+def row_after(optimizer: Optimizer) -> bytes:
+    """Weights of a row that was pushed to three times, and had missed steps between."""
+    weights = np.linspace(-1, 1, 8, dtype=np.float32)
+    state = optimizer.initial_state(8)
+    for gradient in some_gradients(8, 3):
+        row_step(optimizer, weights, state, gradient[0], missed=2)
+    return weights.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(kind, field.name) for kind in OPTIMIZERS.values() for field in fields(kind)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_hyperparameter_changes_the_result(kind: type[Optimizer], field: str) -> None:
+    if (kind, field) == (FTRL, "weight_decay"):
+        with pytest.raises(ConfigurationError, match="use l2"):
+            FTRL(weight_decay=0.1)
+        return
+    one = replace(EXAMPLES[kind], **ON.get(field, {}))
+    value = getattr(one, field)
+    assert value > 0, "the example must set it"
+    other = replace(one, **{field: not value if isinstance(value, bool) else value / 2})
+    assert row_after(one) != row_after(other)
+    if field in MODIFIERS:
+        off = {name: 0.0 for name in ON[field]}
+        assert row_after(one) != row_after(replace(one, **off))
+
+
+def test_sgd_moves_by_the_rate_times_the_gradient() -> None:
+    weights, gradient = np.asarray([1.0, -2.0], np.float32), np.asarray([0.5, 4.0], np.float32)
+    dense_step(SGD(0.25), weights, np.zeros(0, np.float32), gradient)
+    assert weights.tolist() == [0.875, -3.0]
+
+
+def test_the_first_adagrad_step_has_the_length_of_the_rate() -> None:
+    weights, state = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    gradient = np.asarray([3.0, -0.5], np.float32)
+    dense_step(Adagrad(0.25), weights, state, gradient)
+    assert state.tolist() == [9.0, 0.25]
+    assert weights == pytest.approx([-0.25, 0.25])
+
+
+def test_rowwise_adagrad_divides_all_columns_by_one_number() -> None:
+    gradient = np.tile(np.asarray([3.0, 4.0], np.float32), (3, 1))
+    first, _ = rows_after(RowwiseAdagrad(1.0), 2, [gradient * 0])
+    weights, state = rows_after(RowwiseAdagrad(1.0), 2, [gradient])
+    assert state[:, 0].tolist() == [12.5] * 3
+    assert first - weights == pytest.approx(np.tile(np.asarray([3.0, 4.0]) / np.sqrt(12.5), (3, 1)), rel=1e-5)
+
+
+def test_the_first_adam_step_has_the_length_of_the_rate_and_counts_one() -> None:
+    gradient = np.full((3, 4), -7.0, np.float32)
+    first, _ = rows_after(SGD(1.0), 4, [gradient * 0])
+    weights, state = rows_after(Adam(0.5), 4, [gradient])
+    assert weights - first == pytest.approx(np.full((3, 4), 0.5), rel=1e-4)
+    assert state[:, -1].tolist() == [1.0] * 3
+
+
+def test_adam_counts_the_steps_of_each_row_apart() -> None:
+    store = Store(0, store_parts(table_of(Adam(), 2)))
+    for key, steps in ((11, 3), (12, 1)):
+        for _ in range(steps):
+            store.push(np.asarray([key], np.uint64), np.ones((1, 2), np.float32))
+    keys, _, state = store.export_partition(0)
+    assert dict(zip(keys.tolist(), state[:, -1].tolist(), strict=True)) == {11: 3.0, 12: 1.0}
+
+
+@pytest.mark.parametrize("count", [0.0, -5.0, 3.5, 1e30, np.inf, -np.inf, np.nan])
+def test_an_adam_count_from_a_damaged_file_stays_inside_its_table(count: float) -> None:
+    optimizer = Adam(0.01, 0.5, 0.5)
+    last = len(optimizer.corrections()) - 1
+    weights, gradient = np.ones(3, np.float32), np.ones(3, np.float32)
+    state = optimizer.initial_state(3)
+    state[-1] = count
+    want_weights, want_state = weights.copy(), state.copy()
+    full_step(optimizer, want_weights, want_state, gradient)
+    dense_step(optimizer, weights, state, gradient)
+    assert 1 <= state[-1] <= last
+    assert weights.tobytes() == want_weights.tobytes()
+    assert state.tobytes() == want_state.tobytes()
+
+
+def test_adam_stops_counting_where_both_corrections_are_one() -> None:
+    optimizer = Adam(0.01, 0.5, 0.6)
+    last = len(optimizer.corrections()) - 1
+    _, state = rows_after(optimizer, 1, [np.ones((3, 1), np.float32)] * (last + 5))
+    assert state[:, -1].tolist() == [float(last)] * 3
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_spoils_its_own_row_only(optimizer: Optimizer, bad: float) -> None:
+    gradients = some_gradients(17, 2)
+    clean, _ = rows_after(optimizer, 17, gradients)
+    gradients[0] = gradients[0].copy()
+    gradients[0][1, 3] = bad
+    weights, state = rows_after(optimizer, 17, gradients)
+    want_weights, want_state = defined_rows_after(optimizer, 17, gradients)
+    assert not np.isfinite(weights[1, 3])
+    assert weights[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
+    assert np.array_equal(weights, want_weights, equal_nan=True)
+    assert np.array_equal(state, want_state, equal_nan=True)
+
+
+# --- what the kernel refuses
+
+
+def dense_arguments() -> dict[str, object]:
+    return {
+        "optimizer_kind": 1,
+        "hyperparameters": np.zeros(8, np.float32),
+        "modifiers": np.zeros(4, np.float32),
+        "corrections": np.zeros((0, 2), np.float32),
+        "weights": np.zeros(4, np.float32),
+        "state": np.zeros(4, np.float32),
+        "gradient": np.zeros(4, np.float32),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("optimizer_kind", 6, "optimizer_kind: expected a whole number in 0..5, got 6"),
+        ("optimizer_kind", -1, "optimizer_kind: expected"),
+        ("optimizer_kind", 2, "elementwise"),
+        ("optimizer_kind", 3, "corrections: expected 2.. rows for Adam, got 0"),
+        ("hyperparameters", np.zeros(7, np.float32), r"hyperparameters: expected.*\(8,\), got.*\(7,\)"),
+        ("modifiers", np.zeros(4), r"modifiers: expected.*float32.*\(4,\), got.*float64"),
+        ("modifiers", np.full(4, -1, np.float32), "modifiers: expected finite numbers >= 0, got"),
+        ("modifiers", np.full(4, np.nan, np.float32), "modifiers: expected finite numbers >= 0, got"),
+        ("modifiers", np.eye(4, dtype=np.float32)[1], "modifiers: expected no clipping of a dense vector"),
+        ("modifiers", np.eye(4, dtype=np.float32)[2], "modifiers: expected no clipping of a dense vector"),
+        ("modifiers", np.eye(4, dtype=np.float32)[3], "modifiers: expected no clipping of a dense vector"),
+        ("corrections", np.zeros(4, np.float32), r"corrections: expected.*\(n, 2\), got.*\(4,\)"),
+        ("weights", np.zeros((4, 1), np.float32), r"weights: expected.*\(n,\), got.*\(4, 1\)"),
+        ("weights", np.zeros(8, np.float32)[::2], "weights: expected C-contiguous.*got strided"),
+        ("state", np.zeros(5, np.float32), r"state: expected.*\(4,\), got.*\(5,\)"),
+        ("gradient", np.zeros(4), "gradient: expected.*float32.*got.*float64"),
+        ("gradient", [0.0] * 4, "gradient: expected.*got list"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(name: str, value: object, message: str) -> None:
+    message = message.replace("2.. rows", "2..16777216 rows")
+    with pytest.raises(ValueError, match=message):
+        apply_dense(**(dense_arguments() | {name: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (5, 16, 0, 33)])
+def test_a_step_of_several_blocks_is_a_step_of_each(sizes: tuple[int, ...]) -> None:
+    rng, optimizer = np.random.default_rng(5), Adam(0.1)
+    numbers = (optimizer.kind, optimizer.hyperparameters(), optimizer.modifiers(), optimizer.corrections())
+    blocks = [rng.standard_normal(size, np.float32) for size in sizes]
+    states = [optimizer.initial_state(size) for size in sizes]
+    alone = [(block.copy(), state.copy()) for block, state in zip(blocks, states, strict=True)]
+    gradient = rng.standard_normal(sum(sizes), np.float32)
+    apply_dense_blocks(*numbers, blocks, states, gradient, 0.5)
+    start = 0
+    for block, state, (weights, own) in zip(blocks, states, alone, strict=True):
+        apply_dense(*numbers, weights, own, gradient[start : start + block.size], 0.5)
+        start += block.size
+        assert weights.tobytes() == block.tobytes()
+        assert own.tobytes() == state.tobytes()
+
+
+def test_a_step_of_several_blocks_that_do_not_fit_changes_none() -> None:
+    numbers = (0, *(dense_arguments()[name] for name in ("hyperparameters", "modifiers", "corrections")))
+    blocks = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    for states, gradient in (
+        ([np.empty(0, np.float32)], np.ones(5, np.float32)),
+        (None, np.ones(4, np.float32)),
+    ):
+        with pytest.raises(ValueError, match="apply_dense: "):
+            apply_dense_blocks(*numbers, blocks, states or [np.empty(0, np.float32)] * 2, gradient)
+    assert all((block == 1).all() for block in blocks)
+
+
+def test_dense_weights_that_are_read_only_are_refused() -> None:
+    arguments = dense_arguments()
+    arguments["weights"].setflags(write=False)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="weights: expected a writeable"):
+        apply_dense(**arguments)  # type: ignore[arg-type]

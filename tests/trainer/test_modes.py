@@ -1,0 +1,135 @@
+"""Training in step, with a bounded lead, and by deltas: with trainers in threads of this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pslib
+from pslib.client.client import PendingPush
+from pslib.client.pending import Pending
+from pslib.cluster import Cluster
+from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.errors import WaitTimeoutError
+from pslib.table.optimizers import Adam
+from rec_models.deepfm import DeepFM
+from tests.support.checkpoints import content_of
+from tests.support.clusters import cluster_of
+from tests.support.counting import CountingModel, write_examples
+from tests.support.training import counts_of, examples_counted, trainer_on
+
+CONFIG = GeneratorConfig(
+    train_rows=1000, test_rows=300, seed=3, vocabularies=(7, 60, 400), dense_fields=2, row_group_rows=250
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return generate(tmp_path_factory.mktemp("modes"), CONFIG)
+
+
+def deepfm() -> DeepFM:
+    schema = generated_schema(CONFIG)
+    return DeepFM(schema, dim=5, hidden=(6,), dropout=0.2, seed=11)
+
+
+def train(
+    data: Generated, folder: Path, trainers: int, servers: int = 1, **settings: Any
+) -> tuple[Any, list[Any]]:
+    """What a checkpoint holds after training, and what the trainers evaluate to."""
+
+    def script(cluster: Cluster) -> Any:
+        chosen = {"batch_rows": 64, "lease_rows": 130, "seed": 5, "progress": False} | settings
+        trainer = pslib.Trainer(deepfm(), cluster, dense_optimizer=Adam(0.005), **chosen)
+        trainer.fit(data.train_path, epochs=2)
+        trainer.save(folder)
+        return trainer.evaluate(data.test_path)
+
+    with cluster_of(servers, trainers) as running:
+        results = running.run(*[script] * trainers)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return content_of(folder), results
+
+
+@pytest.mark.parametrize("trainers", [1, 2, 4])
+def test_training_in_step_gives_the_same_bits_again(data: Generated, tmp_path: Path, trainers: int) -> None:
+    once = train(data, tmp_path / "one", trainers, consistency="sync")
+    again = train(data, tmp_path / "two", trainers, servers=2, consistency="sync", staleness=5)
+    assert once == again
+
+
+def test_one_trainer_in_step_is_one_trainer_that_is_exact(data: Generated, tmp_path: Path) -> None:
+    exact = train(data, tmp_path / "exact", 1, staleness=0)
+    assert train(data, tmp_path / "sync", 1, consistency="sync") == exact
+
+
+def test_training_in_step_with_other_trainers_is_another_training(data: Generated, tmp_path: Path) -> None:
+    """Steps of two batches are not steps of one: else nothing would be summed."""
+    one = train(data, tmp_path / "one", 1, consistency="sync")
+    assert train(data, tmp_path / "two", 2, consistency="sync") != one
+
+
+@pytest.mark.parametrize("mode", ["async", "sync", "ssp", "geo"])
+@pytest.mark.parametrize("trainers", [1, 3])
+def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trainers: int) -> None:
+    path = write_examples(tmp_path / "a.parquet", 130)
+
+    def script(cluster: Cluster) -> tuple[list[float], int]:
+        own = {"geo": {"geo_every_batches": 3}, "ssp": {"ssp_bound": 2}}.get(mode, {})
+        trainer_on(cluster, consistency=mode, **own).fit(path, epochs=2)
+        return counts_of(cluster, np.arange(130)).tolist(), examples_counted(cluster)
+
+    with cluster_of(2, trainers) as running:
+        results = running.run(*[script] * trainers)
+    dense = {"sync": None, "geo": 260 / trainers}.get(mode, 260)
+    for result in results:
+        assert not isinstance(result, BaseException), result
+        counts, examples = result
+        if dense:  # in step, a batch counts by its share of the step's examples
+            assert counts == [2.0] * 130
+            assert examples == pytest.approx(dense, abs=1)
+
+
+def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(tmp_path: Path) -> None:
+    """Else the heir begins with the window's last batch, and the name of it counts for the whole window."""
+    path = write_examples(tmp_path / "a.parquet", 320, row_group_rows=320)
+    own: dict[str, Any] = {"lease_rows": 160, "consistency": "geo", "geo_every_batches": 8, "staleness": 0}
+    holds_one, reported = threading.Event(), list[int]()
+
+    def failing(cluster: Cluster) -> None:
+        push, pushes = cluster.client.push, 0
+
+        def push_once(*arguments: Any, **named: Any) -> PendingPush:
+            nonlocal pushes
+            pushes += 1
+            holds_one.set()
+            if pushes == 1:
+                return push(*arguments, **named)
+            lost: Pending[Any] = Pending("a push")
+            lost.fail(WaitTimeoutError("planted"))
+            return PendingPush(lost)
+
+        cluster.client.push = push_once
+        try:
+            trainer_on(cluster, **own).fit(path)
+        finally:
+            reported.extend(below for _stream, below in cluster.client.member.progress()["streams"])
+
+    def heir(cluster: Cluster) -> list[float]:
+        trainer = trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.005)), **own)
+        assert holds_one.wait(20)
+        trainer.fit(path)
+        return counts_of(cluster, np.arange(320)).tolist()
+
+    with cluster_of(2, 2) as running:
+        failed, counts = running.run(failing, heir)
+    assert isinstance(failed, WaitTimeoutError), failed
+    assert counts == [1.0] * 320
+    assert reported == [8], "the second window is not reported as applied"

@@ -1,0 +1,245 @@
+"""ZeroMQ beyond what both doors promise: addresses, frames, and peers that are rude or gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from pslib.config import Limits
+from pslib.errors import ConfigurationError
+from pslib.transport import ZmqTransport, router, zmq_link
+from pslib.transport.addresses import is_loopback
+from tests.support.links import LOOPBACK, come, poll, poll_all
+from tests.support.waiting import WAIT_S, wait_until
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"])
+def test_an_address_open_to_the_network_must_be_asked_for_by_name(closing: Any, address: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"there are no keys; .* say --insecure-network"):
+        closing(ZmqTransport()).listen(address)
+
+
+def test_and_is_given_then(closing: Any) -> None:
+    link = closing(ZmqTransport(insecure_network=True)).listen("tcp://0.0.0.0:0")
+    assert link.address.startswith("tcp://0.0.0.0:")
+    link.close()
+
+
+def test_an_address_that_is_none_is_one_line(closing: Any) -> None:
+    client = closing(ZmqTransport()).connect()
+    with pytest.raises(ConfigurationError, match="expected tcp://HOST:PORT"):
+        client.send("nonsense", [b"x"])
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("tcp://127.0.0.1:5", True),
+        ("tcp://127.8.9.1:5", True),
+        ("tcp://[::1]:5", True),
+        ("tcp://localhost:5", True),
+        ("ipc:///tmp/a", True),
+        ("inproc://a", True),
+        ("tcp://0.0.0.0:5", False),
+        ("tcp://*:5", False),
+        ("tcp://[::]:5", False),
+        ("tcp://eth0:5", False),
+        ("udp://127.0.0.1:5", False),
+    ],
+)
+def test_what_counts_as_this_machine(address: str, expected: bool) -> None:
+    assert is_loopback(address) == expected
+
+
+def test_what_is_queued_for_a_peer_that_is_no_more_takes_no_memory(closing: Any) -> None:
+    """A trainer kept all large messages that were on their way to each server that had died, for good."""
+    transport = closing(ZmqTransport(same_host=False))
+    server, client = transport.listen(LOOPBACK), transport.connect()
+    gone = server.address
+    client.send(gone, [b"hello"])
+    come(server, WAIT_S)
+    server.close()
+
+    def is_kept(array: Callable[[], object]) -> bool:
+        client.ready()
+        client.wait(0.01)
+        return array() is not None
+
+    def send_one() -> Callable[[], object]:
+        array = np.ones(1 << 18)
+        client.send(gone, [b"header", array.view(np.uint8).data])
+        return weakref.ref(array)
+
+    def is_queued() -> bool:  # until the link has noticed the end, it may still send: those are gone at once
+        queued.append(send_one())
+        return all(is_kept(queued[-1]) for _ in range(10))
+
+    queued: list[Callable[[], object]] = []
+    wait_until(is_queued, WAIT_S, "a message to be queued")
+    client.forget(gone)
+    client.forget("tcp://127.0.0.1:1")
+    wait_until(lambda: not any(is_kept(array) for array in queued), WAIT_S, "the messages to be dropped")
+    again = transport.listen(gone)
+    client.send(gone, [b"somebody else is there"])
+    _peer, frames = poll(again)
+    assert [bytes(frame) for frame in frames] == [b"somebody else is there"]
+    again.close()
+    client.close()
+
+
+def test_a_large_frame_keeps_its_memory_when_its_link_is_closed(closing: Any) -> None:
+    transport = closing(ZmqTransport())
+    server, client, sent = transport.listen(LOOPBACK), transport.connect(), os.urandom(200_000)
+    client.send(server.address, [b"header", sent, b"last"])
+    came: list[Any] = []
+    while not came:  # a connection that comes about ends a wait too
+        came = come(server, WAIT_S)
+    ((_peer, (header, large, last)),) = came
+    array = np.frombuffer(large, np.uint8)
+    assert array.flags.writeable, "as pyzmq gives it"
+    del large
+    server.close()
+    client.close()
+    assert (header, array.tobytes(), last) == (b"header", sent, b"last")
+
+
+@pytest.mark.parametrize("number", [0, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENOTSOCK])
+def test_a_peer_that_takes_nothing_now_is_no_error_and_all_else_is(
+    closing: Any, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_: object, **_options: object) -> None:
+        if number:
+            raise zmq.ZMQError(number)
+
+    server = closing(ZmqTransport()).listen(LOOPBACK)
+    monkeypatch.setattr(server._socket, "send", send)
+    if number == errno.ENOTSOCK:
+        with pytest.raises(zmq.ZMQError, match="socket"):
+            server.send(b"peer", [b"x"])
+    else:
+        server.send(b"peer", [b"x"])
+    server.close()
+
+
+def test_all_messages_go_in_their_order_whatever_they_are_of(closing: Any) -> None:
+    """Small ones are copied, large ones are not, and connections are made as they are needed."""
+    transport = closing(ZmqTransport())
+    servers, client = [transport.listen(LOOPBACK) for _ in range(2)], transport.connect()
+    large = os.urandom(200_000)
+    kinds: list[list[Any]] = [[b"a"], [large], [b"b", b"c"], [b"d"], [memoryview(b"e")], [b"f"]]
+    plain = [list(map(bytes, kind)) for kind in kinds]
+    client.send_all([(server.address, kind) for kind in kinds for server in servers])
+    for server in servers:
+        came: list[Any] = []
+        while len(came) < len(kinds):
+            came += come(server, WAIT_S)
+        assert [list(map(bytes, frames)) for _peer, frames in came] == plain
+        server.send_all([(came[0][0], kind) for kind in kinds])
+    back: dict[str, list[list[bytes]]] = {server.address: [] for server in servers}
+    while sum(map(len, back.values())) < 2 * len(kinds):
+        client.wait(WAIT_S)
+        for peer, frames in client.receive():
+            back[peer].append(list(map(bytes, frames)))
+    assert list(back.values()) == [plain, plain]
+    client.send_all([])
+    for link in (client, *servers):
+        link.close()
+
+
+def test_whoever_is_sent_a_small_message_is_silent_until_it_answers(closing: Any) -> None:
+    """Of a peer that does not answer `refusals` finds out why."""
+    transport = closing(ZmqTransport())
+    server, client = transport.listen(LOOPBACK), transport.connect()
+    for _turn in range(2):  # connected by the first, known to the second
+        client.send_all([(server.address, [b"ask"])])
+        assert client.silent == {server.address}
+        ((peer, _frames),) = poll_all(server, 1)
+        server.send_all([(peer, [b"answer"])])
+        poll_all(client, 1)
+        assert client.silent == set()
+    client.close()
+    server.close()
+
+
+def test_sending_all_to_a_link_that_is_closed_says_so_and_to_nobody_is_no_error(closing: Any) -> None:
+    server = closing(ZmqTransport()).listen(LOOPBACK)
+    server.send_all([(b"nobody", [b"x"]), (b"nobody", [b"x", b"y"])])
+    server.close()
+    with pytest.raises(zmq.ZMQError):
+        server.send_all([(b"nobody", [b"x"])])
+
+
+def test_a_link_that_is_closed_says_so(closing: Any) -> None:
+    transport = closing(ZmqTransport())
+    for link in (transport.listen(LOOPBACK), transport.connect()):
+        link.close()
+        with pytest.raises(zmq.ZMQError):
+            link.receive()
+
+
+def test_a_link_of_a_transport_that_is_closed_says_so() -> None:
+    transport = ZmqTransport()
+    link = transport.listen(LOOPBACK)
+    transport.close()
+    with pytest.raises(zmq.ZMQError):
+        link.receive()
+    with pytest.raises(zmq.ZMQError):
+        link.send(b"peer", [b"x"])
+
+
+def test_a_frame_beyond_the_limit_is_not_taken_in(closing: Any) -> None:
+    """ZeroMQ itself drops the connection before memory is taken; others are served on."""
+    transport = closing(ZmqTransport(Limits(frame_bytes_max=1000)))
+    server, rude, polite = transport.listen(LOOPBACK), transport.connect(), transport.connect()
+    rude.send(server.address, [b"x" * 2000])
+    polite.send(server.address, [b"hello"])
+    assert poll(server)[1] == [b"hello"]
+    assert server.poll(0.2) == []
+    for link in (server, rude, polite):
+        link.close()
+
+
+def test_a_server_lets_go_of_a_client_that_was_busy_and_says_nothing_any_more(
+    closing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data after a client's last PING puts off what ZeroMQ does for want of another: servers ask, too."""
+    monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 100)
+    patience = 2000, "no longer than this thread may stand still before the client has said a word"
+    monkeypatch.setitem(router.OPTIONS, zmq.HEARTBEAT_TIMEOUT, patience)
+    server = closing(ZmqTransport()).listen(LOOPBACK)
+    try:
+        with _raw_client(server.address) as client:
+            client.sendall(_command(b"PING", (1).to_bytes(2, "big")) + bytes([0, 4]) + b"busy")
+            assert poll(server) == (b"raw", [b"busy"])
+            while client.recv(4096):  # until it hangs up; TimeoutError when it never does
+                pass
+    finally:
+        server.close()
+
+
+def _raw_client(address: str) -> socket.socket:
+    """A connection of ZMTP 3.1 (https://rfc.zeromq.org/spec/37) after its handshake; it answers nothing."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    client = socket.create_connection((host, int(port)), WAIT_S)
+    client.sendall(b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32))
+    about = {b"Socket-Type": b"DEALER", b"Identity": b"raw"}
+    pairs = (bytes([len(k)]) + k + len(v).to_bytes(4, "big") + v for k, v in about.items())
+    client.sendall(_command(b"READY", b"".join(pairs)))
+    heard = b""
+    while b"READY" not in heard:  # after its greeting
+        heard += client.recv(4096) or pytest.fail(f"{address} hung up after {heard!r}")
+    return client
+
+
+def _command(name: bytes, data: bytes) -> bytes:
+    body = bytes([len(name)]) + name + data
+    return bytes([4, len(body)]) + body
