@@ -83,9 +83,9 @@ def check_data(job: Job) -> None:
 
 def _check_stream(folder: str, stream: StreamSettings) -> None:
     """See whether there is a folder to watch."""
-    from pslib.data.file_watch import Arrivals
+    from pslib.data.file_watch import FileWatch
 
-    Arrivals(folder, stream)
+    FileWatch(folder, stream)
 
 
 def schema_asked(job: Job) -> Schema:

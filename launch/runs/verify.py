@@ -102,7 +102,7 @@ class Verified:
     def balances(self) -> bool:
         """Whether each push counts once.
 
-        Of a trainer that was killed nobody knows how much it had sent, and its heir sends some again.
+        Of a trainer that was killed nobody knows how much it had sent, and its successor sends some again.
         """
         exact = self.pushes_applied == self.pushes_due
         return exact and (self.killed > 0 or self.pushes_sent == self.pushes_due)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from launch.supervisor.outcome import ALL_LOST, is_hopeless, is_own
 from launch.supervisor.process import THIS_MACHINE, Running, Task, describe_exit
-from launch.supervisor.worker_output import Voices
+from launch.supervisor.worker_output import WorkerOutput
 from pslib.errors import ConfigurationError, PreemptedError, UnavailableError
 from pslib.process.machine import oom_kills
 
-__all__ = ["LastWords"]
+__all__ = ["ExitReport"]
 
 NO_MEMORY = (
     "; the kernel has killed a process for want of memory (OOM) since the run began, perhaps this one: keep "
@@ -19,21 +19,23 @@ NO_MEMORY = (
 )
 
 
-class LastWords:
+class ExitReport:
     """Lines on the ends of processes; nothing that a process has told people itself is said again.
 
     Parameters
     ----------
     running : mapping of Task to Running
         All processes of the run; it grows.
-    voices : Voices
+    worker_output : WorkerOutput
         What they have said.
     look : callable
         Takes in what they have said since.
     """
 
-    def __init__(self, running: Mapping[Task, Running], voices: Voices, look: Callable[[], None]) -> None:
-        self._running, self._voices, self._look = running, voices, look
+    def __init__(
+        self, running: Mapping[Task, Running], worker_output: WorkerOutput, look: Callable[[], None]
+    ) -> None:
+        self._running, self._worker_output, self._look = running, worker_output, look
         self._oom_kills = oom_kills()
 
     def cause(self, culprit: Task | None, error: str | None) -> str | None:
@@ -59,7 +61,7 @@ class LastWords:
 
     def _own_error(self) -> str | None:
         """What a trainer has said of an error of its own, or anybody of a final one; None: nobody had one."""
-        missed, final = UnavailableError.exit_code, self._voices.final
+        missed, final = UnavailableError.exit_code, self._worker_output.final
         failed = (
             one
             for task, one in self._running.items()
@@ -74,22 +76,22 @@ class LastWords:
         That is what is wrong with data, that it was asked to leave, or an error that it would have again;
         or another has said it.
         """
-        if running.task in self._voices.echoes:
+        if running.task in self._worker_output.echoes:
             return True
-        final = running.task in self._voices.final and running.exit_code == UnavailableError.exit_code
+        final = running.task in self._worker_output.final and running.exit_code == UnavailableError.exit_code
         told = (ConfigurationError.exit_code, PreemptedError.exit_code)
         if not final and running.exit_code not in told:
             return False
         complaints = running.complaints()
         self._look()
-        return bool(complaints) and self._voices.said.issuperset(complaints)
+        return bool(complaints) and self._worker_output.said.issuperset(complaints)
 
     def why(self, running: Running, lost: str) -> str:
         """One line: who ended how, what was lost, and where to read more."""
         assert running.exit_code is not None
         how = describe_exit(running.exit_code)
-        said = "; ".join(line for line in running.complaints() if line not in self._voices.said)
-        name = f"{running.task.name} ({running.where}, pid {self._voices.pids.get(running.task, '?')})"
+        said = "; ".join(line for line in running.complaints() if line not in self._worker_output.said)
+        name = f"{running.task.name} ({running.where}, pid {self._worker_output.pids.get(running.task, '?')})"
         end = f"{name} {how}{': ' + said if said else ''}"
         return f"{end}{self._no_memory(running)}{lost}; its log: {running.log}"
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from launch.supervisor.outcome import Verdict, judge
+from launch.supervisor.outcome import RunOutcome, judge
 from launch.supervisor.process import Running, Task
 from launch.supervisor.status import Watcher
 from pslib.clock import SystemClock
 from pslib.errors import PreemptedError, PslibError
 from pslib.process.shutdown import HARD_S
 
-__all__ = ["Draining", "LastSave"]
+__all__ = ["GracefulStop", "LastSave"]
 
 LOOK_S = 0.2
 SERVERS_S = 10.0
@@ -62,7 +62,7 @@ class LastSave:
             self.over = True
 
 
-class Draining:
+class GracefulStop:
     """Asks processes to leave, and says when the run is over.
 
     Parameters
@@ -94,7 +94,7 @@ class Draining:
         self.hurried = False
         """Set when somebody has asked twice: nobody is waited for."""
 
-    def turn(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+    def turn(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
         """Ask whose turn it is; the verdict when all have left, or time is over.
 
         Parameters
@@ -102,7 +102,7 @@ class Draining:
         exits : mapping of Task to int or None
             How each process has ended.
         """
-        over = Verdict(PreemptedError.exit_code)
+        over = RunOutcome(PreemptedError.exit_code)
         if self.hurried:
             return over
         verdict = judge(exits)

@@ -9,11 +9,11 @@ from launch.supervisor.process import Task
 from launch.supervisor.restarts import is_mishap
 from pslib.errors import EXIT_DONE, EXIT_SIGNALS, PreemptedError, UnavailableError
 
-__all__ = ["ALL_LOST", "Verdict", "is_hopeless", "is_own", "judge"]
+__all__ = ["ALL_LOST", "RunOutcome", "is_hopeless", "is_own", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunOutcome:
     """Why a run is over: its exit code, whose end made it so, and the reason where no process has told it."""
 
     exit_code: int
@@ -21,11 +21,11 @@ class Verdict:
     reason: str | None = None
 
 
-ALL_LOST = Verdict(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
+ALL_LOST = RunOutcome(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
 """They have ended with 0, nobody starts them again, and none has left."""
 
 
-def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
+def judge(exits: Mapping[Task, int | None]) -> RunOutcome | None:
     """Whether the run is over, from how each process has ended (None: it runs).
 
     A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
@@ -46,15 +46,15 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
         own_error = left
     for task, code in others.items():
         if code == UnavailableError.exit_code and own_error is not None:
-            return Verdict(own_error)
+            return RunOutcome(own_error)
         if code not in (None, EXIT_DONE):
-            return Verdict(_own_code(code), task)
+            return RunOutcome(_own_code(code), task)
     for code in trainers:
         if is_hopeless(code):
-            return Verdict(_own_code(code))
+            return RunOutcome(_own_code(code))
     if failed:
-        return Verdict(left if left in trainers else next(map(_own_code, trainers)))
-    return Verdict(EXIT_DONE) if over and None not in others.values() else None
+        return RunOutcome(left if left in trainers else next(map(_own_code, trainers)))
+    return RunOutcome(EXIT_DONE) if over and None not in others.values() else None
 
 
 def _ends_of_others(exits: Mapping[Task, int | None]) -> dict[Task, int | None]:

@@ -10,10 +10,10 @@ from types import FrameType
 
 from pslib.clock import Clock
 
-__all__ = ["EndSignals", "Waits"]
+__all__ = ["EndSignals", "WaitReporter"]
 
 
-class Waits:
+class WaitReporter:
     """Counts the time of waits that have names.
 
     Parameters

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from launch.supervisor.process import Running, Task, start
 from launch.supervisor.resume import Identity
 from launch.supervisor.run_spec import Launcher, Plan
-from launch.supervisor.worker_output import Voices
+from launch.supervisor.worker_output import WorkerOutput
 from launch.worker.key_input import FROM_INPUT
 from pslib.errors import ConfigurationError
 
@@ -26,7 +26,7 @@ class Starts:
         What.
     running : dict of Task to Running
         Gets each process that is started.
-    voices : Voices
+    worker_output : WorkerOutput
         Hear what it says, and know where the coordinator listens.
     generation : callable
         How often a task has been started again.
@@ -44,13 +44,13 @@ class Starts:
         launcher: Launcher,
         plan: Plan,
         running: dict[Task, Running],
-        voices: Voices,
+        worker_output: WorkerOutput,
         generation: Callable[[Task], int],
         say: Callable[[str], None],
     ) -> None:
         self.launch = plan.launch or Identity(plan.cluster_id)
         self._launcher, self._plan, self._generation = launcher, plan, generation
-        self._running, self._voices, self._say = running, voices, say
+        self._running, self._worker_output, self._say = running, worker_output, say
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
         self._begun = False
         """Whether all processes have been started, so that there is something to lose."""
@@ -81,8 +81,8 @@ class Starts:
         return self._start(task.role, task.number, self._own[task.role, task.number])
 
     def _common(self) -> tuple[str, ...]:
-        assert self._voices.address is not None
-        return "--cluster-id", self._plan.cluster_id, "--coordinator", self._voices.address
+        assert self._worker_output.address is not None
+        return "--cluster-id", self._plan.cluster_id, "--coordinator", self._worker_output.address
 
     def _start(self, role: str, number: int, own: tuple[str, ...]) -> Task:
         """Start a process with arguments of its own."""
@@ -97,14 +97,14 @@ class Starts:
         task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
         command = self._launcher.command(task)
         log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
-        self._voices.pids.pop(task, None)
-        self._voices.hosts.pop(task, None)
+        self._worker_output.pids.pop(task, None)
+        self._worker_output.hosts.pop(task, None)
         try:
             self._running[task] = start(
                 task,
                 command,
                 log,
-                self._voices.hear,
+                self._worker_output.hear,
                 None if key is None else key.to_text(),
                 self._say if self._begun else None,
             )
@@ -116,5 +116,5 @@ class Starts:
 
     def _listen(self, task: Task) -> str:
         """Where a coordinator or server is to listen: a coordinator's successor where all look for it."""
-        before = self._voices.address if task.role == "coordinator" else None
+        before = self._worker_output.address if task.role == "coordinator" else None
         return before or self._launcher.listen(task)

@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any
 
 from launch.supervisor.discovery import note_cluster
-from launch.supervisor.exit_report import LastWords
-from launch.supervisor.graceful_stop import Draining, LastSave
-from launch.supervisor.outcome import ALL_LOST, Verdict, judge
+from launch.supervisor.exit_report import ExitReport
+from launch.supervisor.graceful_stop import GracefulStop, LastSave
+from launch.supervisor.outcome import ALL_LOST, RunOutcome, judge
 from launch.supervisor.process import Running, Task
 from launch.supervisor.restarts import Restarts
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
-from launch.supervisor.signals import EndSignals, Waits
+from launch.supervisor.signals import EndSignals, WaitReporter
 from launch.supervisor.spawn import Starts
 from launch.supervisor.status import StatusPoller, Watcher, lost_with, watch_coordinator
-from launch.supervisor.worker_output import Voices
+from launch.supervisor.worker_output import WorkerOutput
 from pslib.clock import AwakeClock, SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.text import counted
@@ -132,20 +132,22 @@ class _Run:
         self._clock = AwakeClock(SystemClock())  # nobody is late while this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
-        self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
+        self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say)
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(SystemClock(), self._hurry)
-        self._draining: Draining | None = None
-        self._waits = Waits(self._clock, plan.config.timing.report_s, say)
+        self._draining: GracefulStop | None = None
+        self._waits = WaitReporter(self._clock, plan.config.timing.report_s, say)
         self._restarts = Restarts(plan.config)
-        self._starts = Starts(launcher, plan, self._running, self._voices, self._restarts.generation, say)
-        self._last_words = LastWords(self._running, self._voices, self._look)
+        self._starts = Starts(
+            launcher, plan, self._running, self._worker_output, self._restarts.generation, say
+        )
+        self._last_words = ExitReport(self._running, self._worker_output, self._look)
         self._gave_up_s = 0.0
 
     def to_the_end(self) -> Outcome:
         """Start all, follow them, and say why it is over."""
         self._starts.coordinator()
-        verdict = self._follow(lambda: self._voices.address is not None)
+        verdict = self._follow(lambda: self._worker_output.address is not None)
         if verdict is None:
             self._start_the_others()
             verdict = self._follow(lambda: False)
@@ -153,15 +155,15 @@ class _Run:
         return self._outcome(verdict)
 
     def _start_the_others(self) -> None:
-        address, plan = self._voices.address, self._plan
+        address, plan = self._worker_output.address, self._plan
         assert address is not None
         self._poller = StatusPoller(
-            lambda: self._watch(address, plan.cluster_id), lambda: self._voices.last_status
+            lambda: self._watch(address, plan.cluster_id), lambda: self._worker_output.last_status
         )
         note_cluster(plan.logs, address, plan.cluster_id, self._starts.launch.launch, plan.log, plan.config)
         self._starts.the_others()
 
-    def _follow(self, until: Callable[[], bool]) -> Verdict | None:
+    def _follow(self, until: Callable[[], bool]) -> RunOutcome | None:
         """Look until something ends the run (its verdict) or ``until`` holds (None)."""
         while not until():
             self._look()
@@ -174,20 +176,20 @@ class _Run:
             self._clock.sleep_s(LOOK_S)
         return None
 
-    def _judge(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+    def _judge(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
         """Whether the run is over: by how processes have ended, what they said of it, or a wait too long."""
         verdict = judge(exits) or self._late(exits)
         final = self._final(exits)
         if final is None or (verdict is not None and verdict.exit_code != UnavailableError.exit_code):
             return verdict
-        return Verdict(UnavailableError.exit_code)  # it has said why itself
+        return RunOutcome(UnavailableError.exit_code)  # it has said why itself
 
     def _final(self, exits: Mapping[Task, int | None]) -> Task | None:
         """Who has ended with an error that its successor would meet again, and has said so."""
         missed = UnavailableError.exit_code
-        return next((task for task in self._voices.final if exits.get(task) == missed), None)
+        return next((task for task in self._worker_output.final if exits.get(task) == missed), None)
 
-    def _may_follow_a_trainer(self, verdict: Verdict, exits: Mapping[Task, int | None]) -> bool:
+    def _may_follow_a_trainer(self, verdict: RunOutcome, exits: Mapping[Task, int | None]) -> bool:
         """Whether a server has given up, perhaps as trainers fail that have not ended: they get a moment."""
         if verdict.culprit is None or exits.get(verdict.culprit) != UnavailableError.exit_code:
             return False
@@ -210,7 +212,7 @@ class _Run:
                     self._await_news()  # it may have ended because the run has: nobody is started again then
                 ends = over or self.signals.number is not None or self._has_failed()
                 self._running[task].hear_out()
-                self._voices.take_in()
+                self._worker_output.take_in()
                 ends = ends or self._final(exits) is not None
                 again = "" if ends else self._restarts.ended(now_s, task, code)
                 if line := self._last_words.of_one(task, exits, again):
@@ -226,12 +228,12 @@ class _Run:
     def _has_failed(self) -> bool:
         return self._poller is not None and bool(self._poller.latest.get("error"))
 
-    def _late(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+    def _late(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
         """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""
         timing = self._plan.config.timing
-        if self._voices.address is None:
+        if self._worker_output.address is None:
             late = self._waits.too_long("the coordinator to say where it listens", timing.start_s)
-            return Verdict(UnavailableError.exit_code) if late else None
+            return RunOutcome(UnavailableError.exit_code) if late else None
         if all(task.role != "trainer" for task in exits):
             return None
         left = [task for task, code in exits.items() if code is None]
@@ -240,7 +242,7 @@ class _Run:
             if self._are_lost([task for task in exits if task.role == "trainer"]):
                 return ALL_LOST
             names = ", ".join([*self._guests(), names])
-            return Verdict(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
+            return RunOutcome(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
         if all(task.role == "trainer" and self._has_no_part(task, exits) for task in left):
             late = self._waits.too_long(f"{names} to end, whose work others have done", LOST_S)
             return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
@@ -252,7 +254,9 @@ class _Run:
 
     def _counts_as_lost(self, task: Task) -> bool:
         """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""
-        return self._poller is not None and self._poller.has_lost(task.role, *self._voices.process_of(task))
+        return self._poller is not None and self._poller.has_lost(
+            task.role, *self._worker_output.process_of(task)
+        )
 
     def _has_no_part(self, task: Task, exits: Mapping[Task, int | None]) -> bool:
         """Whether a trainer counts as lost, or was started again and came when all work was done.
@@ -264,7 +268,7 @@ class _Run:
             return True
         if self._poller is None or not _is_over(exits) or not self._restarts.generation(task):
             return False
-        return not self._poller.has_left(task.role, *self._voices.process_of(task))
+        return not self._poller.has_left(task.role, *self._worker_output.process_of(task))
 
     def _are_lost(self, tasks: list[Task]) -> bool:
         """Whether all of these count as lost, in a status of now too: they may have left since the last."""
@@ -279,20 +283,20 @@ class _Run:
             if alive and self._counts_as_lost(task):
                 running.kill()
 
-    def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+    def _asked_to_end(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
         if self._draining is not None:
             return self._draining.turn(exits)
         asked = signal.Signals(self.signals.number or 0)
         if asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
-            address, cluster_id = self._voices.address or "", self._plan.cluster_id
+            address, cluster_id = self._worker_output.address or "", self._plan.cluster_id
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
-            self._draining = Draining(self._running, drain_s, self._waits.too_long, saves or None)
+            self._draining = GracefulStop(self._running, drain_s, self._waits.too_long, saves or None)
             return None
         processes = counted(len(self._running), "process", "processes")
         self._say(f"got {asked.name}: ending {processes}")
-        return Verdict(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
+        return RunOutcome(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
 
     def _hurry(self) -> None:
         """Somebody has asked for the end again."""
@@ -305,7 +309,7 @@ class _Run:
         if self._poller is not None:
             self._poller.await_next(self._clock)
 
-    def _outcome(self, verdict: Verdict) -> Outcome:
+    def _outcome(self, verdict: RunOutcome) -> Outcome:
         if verdict.culprit is not None and verdict.culprit.role == "server":
             self._await_news()
         for running in self._running.values():
@@ -317,14 +321,16 @@ class _Run:
         cause = self._last_words.cause(verdict.culprit, error)
         reason = cause or error
         if reason and reason != cause:
-            self._voices.say_once(reason)
+            self._worker_output.say_once(reason)
         if verdict.culprit is not None:
             running = self._running[verdict.culprit]
             line = self._last_words.why(running, self._lost_with(running, status))
             reason = reason or line
             if not self._last_words.has_told_all(running):
                 self._say(line)
-        return Outcome(verdict.exit_code, self._voices.results, status, reason, bool(self._voices.final))
+        return Outcome(
+            verdict.exit_code, self._worker_output.results, status, reason, bool(self._worker_output.final)
+        )
 
     def _lost_with(self, running: Running, status: dict[str, Any]) -> str:
         """What was lost with it; of logs nothing is promised after an error, which may be one of theirs."""
@@ -357,11 +363,11 @@ class _Run:
     def _look(self) -> None:
         """Take in what has been said, and the newest status."""
         awake_s = self._clock.now_s()
-        self._voices.take_in()
-        if self._voices.asked:
+        self._worker_output.take_in()
+        if self._worker_output.asked:
             self.signals.told()
         if self._poller is not None and (status := self._poller.news()) is not None:
-            self._voices.tell_events(status, awake_s)
+            self._worker_output.tell_events(status, awake_s)
             self._start_awaited(status)
             self._observe(status)
 

@@ -12,7 +12,7 @@ from typing import Any
 from launch.supervisor.process import MESSAGE_PREFIX, Task
 from launch.worker.log_lines import LOG_PREFIX
 
-__all__ = ["Voices"]
+__all__ = ["WorkerOutput"]
 
 PEOPLE_PREFIX = "pslib: "
 WORDS = ("started", "listening", "result", "over", "final", "asked")
@@ -20,7 +20,7 @@ FAILED_S = 2.0
 """A run that has failed ends within a heartbeat or two; one that hangs then is told why it has failed."""
 
 
-class Voices:
+class WorkerOutput:
     """Takes lines from the threads that read them, and works on them in the launcher's own.
 
     Parameters
@@ -51,8 +51,8 @@ class Voices:
     asked : bool
         Whether a worker has been asked to leave by SIGTERM that comes to all, and has told it.
     echoes : set of Task
-        Who came to such an error after that: the heir of a save, say, which finds the disk as full. Nothing
-        that it says is told.
+        Who came to such an error after that: the successor of a save, say, which finds the disk as full.
+        Nothing that it says is told.
     """
 
     def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:

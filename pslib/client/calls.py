@@ -17,7 +17,7 @@ from pslib.table.block_bounds import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.dense_delta import VERSIONS, KnownDense
 from pslib.wire.messages import Erase, Maintain, Message, Pull, Push
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 from pslib.wire.staleness import Seen
 
 __all__ = [
@@ -161,7 +161,7 @@ class PushCall:
 
     name: PushName
     home: int
-    gradients: Mapping[str, PackedRows] | None
+    gradients: Mapping[str, QuantizedRows] | None
     keys: Mapping[str, Keys]
     dense: NDArray[Any]
     moment: Moment = BEGINNING
@@ -318,7 +318,7 @@ def check_keys(keys: Mapping[str, Keys], dims: Mapping[str, int]) -> None:
 
 def check_gradients(
     keys: Mapping[str, Keys],
-    packed: Mapping[str, PackedRows],
+    packed: Mapping[str, QuantizedRows],
     dims: Mapping[str, int],
     counts: Mapping[str, Counts],
 ) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pslib.client.calls import PLAINLY, Manner
 from pslib.client.endpoint import Endpoint
-from pslib.client.failover import Successors
+from pslib.client.failover import Failover
 from pslib.client.gradients import by_table, check_push, checked_keys, moment_of, prepared
 from pslib.client.load import FILE_PATIENCE_S, load_onto
 from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
@@ -86,7 +86,7 @@ class Client:
         except BaseException:
             self.endpoint.close()
             raise
-        self._successors = Successors(self.endpoint, self.member, self.joined.config)
+        self._successors = Failover(self.endpoint, self.member, self.joined.config)
         self._map = self.joined.map
         self.endpoint.use_timing(timing or self.joined.config.asking)
         self.endpoint.requests.shares.share_bytes = self.joined.config.client_share_bytes

@@ -15,7 +15,7 @@ from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import TableSpec
 from pslib.wire.messages import Message, Missing, Result, Setup
 
-__all__ = ["Successors", "meet_successors"]
+__all__ = ["Failover", "meet_successors"]
 
 log = logging.getLogger("pslib")
 
@@ -54,7 +54,7 @@ def meet_successors(
     endpoint.requests.are_here(filter(None, new.addresses))
 
 
-class Successors:
+class Failover:
     """Meets the successors of servers for one client.
 
     Parameters

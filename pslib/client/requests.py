@@ -61,7 +61,7 @@ class Request:
     attempts: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
     """Request ids of attempts for which the peer was, or is, asked for credit."""
-    wishes: list[int] = field(default_factory=list)
+    reserves: list[int] = field(default_factory=list)
     """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
     patient_until_s: float = field(init=False)
     """The deadline while nobody refuses it."""
@@ -109,7 +109,7 @@ class RequestTable:
         self._open: dict[int, Request] = {}
         self._by_attempt: dict[int, Request] = {}
         self._took_s: dict[str, float] = {}
-        self._by_wish: dict[int, tuple[Request, int]] = {}
+        self._by_reserve: dict[int, tuple[Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
         self.space_s = inf
@@ -208,7 +208,7 @@ class RequestTable:
         request = self._open.pop(ticket, None)
         if not request:
             return
-        if len(request.attempts) == 1 and not request.wishes:  # nearly always
+        if len(request.attempts) == 1 and not request.reserves:  # nearly always
             del self._by_attempt[request.attempts[0]]
         else:
             self._forget_attempts(request)
@@ -224,8 +224,8 @@ class RequestTable:
         """Take no answer to what has been sent for a request."""
         for attempt in request.attempts:
             del self._by_attempt[attempt]
-        for wish in request.wishes:  # else each that is not answered would keep the message for good
-            self._by_wish.pop(wish, None)
+        for reserve in request.reserves:  # else each that is not answered would keep the message for good
+            self._by_reserve.pop(reserve, None)
 
     def redirect(self, now_s: float, old: str, new: str) -> int:
         """The process at ``old`` has a successor at ``new``: ask it what waits there, under the same names.
@@ -244,7 +244,7 @@ class RequestTable:
             if request.attempts:
                 self.unsent_bytes += request.cost
             begun = bool(request.attempts or request.reserved) or request.next_try_s == inf
-            request.attempts, request.wishes, request.reserved = [], [], []
+            request.attempts, request.reserves, request.reserved = [], [], []
             request.peer, request.pause_s = new, self.timing.retry_s
             request.patient_until_s = max(request.patient_until_s, now_s + self.timing.request_s)
             self._wait_for_answers(request)
@@ -262,7 +262,7 @@ class RequestTable:
         """Stop asking anybody anything; what is queued is not sent."""
         self._open.clear()
         self._by_attempt.clear()
-        self._by_wish.clear()
+        self._by_reserve.clear()
         self.shares.clear()
         self.unsent_bytes = 0
         self.outbox.clear()
@@ -362,14 +362,14 @@ class RequestTable:
         if not request.reserved or request.reserved[-1] in self._by_attempt:
             request.reserved.append(self._take_id())
         last = request.attempts[-1] if request.attempts else 0
-        wish = self._tell(request.peer, Reserve(request.reserved[-1], request.cost, last))
-        self._by_wish[wish] = request, request.reserved[-1]
-        request.wishes.append(wish)
+        reserve = self._tell(request.peer, Reserve(request.reserved[-1], request.cost, last))
+        self._by_reserve[reserve] = request, request.reserved[-1]
+        request.reserves.append(reserve)
         self._put_off(now_s, request)
 
-    def _granted(self, wish: int) -> None:
+    def _granted(self, reserve: int) -> None:
         """Credit has come: send what it is for, unless it is over or has been sent by an earlier grant."""
-        request, request_id = self._by_wish.pop(wish, (None, 0))
+        request, request_id = self._by_reserve.pop(reserve, (None, 0))
         if request is None or request.ticket not in self._open or request_id in self._by_attempt:
             return
         self.resent += bool(request.attempts)

@@ -55,8 +55,8 @@ from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.error_codes import error_of
 from pslib.wire.messages import NOBODY, Failure, Message, Pulled, Pushed
-from pslib.wire.quantization import PackedRows
-from pslib.wire.staleness import NOTHING_SEEN, PushesBetween, Seen
+from pslib.wire.quantization import QuantizedRows
+from pslib.wire.staleness import NOTHING_SEEN, Seen, StalenessCounter
 
 __all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall", "PushName"]
 
@@ -98,7 +98,7 @@ class ClientSession:
         self.completed: list[Completed] = []
         self.pushes_sent = 0
         self.updates_sent = 0
-        self.between = PushesBetween()
+        self.between = StalenessCounter()
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._bounds = BlockBounds(dense_length, partition_map.dense_blocks)
@@ -158,7 +158,7 @@ class ClientSession:
         self,
         now_s: float,
         name: PushName,
-        gradients: Mapping[str, tuple[Keys, Rows | PackedRows]],
+        gradients: Mapping[str, tuple[Keys, Rows | QuantizedRows]],
         dense: NDArray[Any] | None = None,
         moment: Moment = BEGINNING,
         counts: Mapping[str, Counts] | None = None,
@@ -173,7 +173,7 @@ class ClientSession:
         check_keys(keys, self.dims)
         vector = NO_FLOATS if dense is None else dense
         packed = {
-            table: rows if isinstance(rows, PackedRows) else PackedRows(rows)
+            table: rows if isinstance(rows, QuantizedRows) else QuantizedRows(rows)
             for table, (_keys, rows) in gradients.items()
         }
         check_gradients(keys, packed, self.dims, counts or {})

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import RankedLeases
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
@@ -39,7 +39,7 @@ from pslib.wire.messages import (
     SaveSoon,
 )
 
-__all__ = ["CutSession", "moment_of_cut"]
+__all__ = ["CheckpointBarrier", "moment_of_cut"]
 
 AGAIN_S = 1.0
 """After a cut was cancelled; twice as long each time, up to a minute."""
@@ -72,13 +72,13 @@ class _Cut:
     table: dict[str, Any] = field(default_factory=dict)
 
 
-class CutSession:
+class CheckpointBarrier:
     """Decides when a cut is made, and takes it through its steps.
 
     Parameters
     ----------
     members : Membership
-    desk : JobDesk
+    registry : JobRegistry
         The job that is cut says in its details when (``checkpoint``: ``every_s``, ``every_batches``).
     say : callable
         Called with one line for people.
@@ -95,8 +95,10 @@ class CutSession:
         Called with path and moment of each checkpoint.
     """
 
-    def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None], term: int = 0) -> None:
-        self._members, self._desk, self._say = members, desk, say
+    def __init__(
+        self, members: Membership, registry: JobRegistry, say: Callable[[str], None], term: int = 0
+    ) -> None:
+        self._members, self._registry, self._say = members, registry, say
         self._cut: _Cut | None = None
         self._number = term * CUTS_A_TERM
         self._last_s: float | None = None
@@ -106,7 +108,7 @@ class CutSession:
         self._held_in_vain = False
         self.base = ""
         self.asked = False
-        self.on_saved = desk.note_saved
+        self.on_saved = registry.note_saved
 
     @property
     def busy(self) -> bool:
@@ -192,7 +194,7 @@ class CutSession:
 
     def _running(self) -> int | None:
         """Number of the job that is cut: the first that is not done, where it trains or only reads."""
-        number = self._desk.first_open
+        number = self._registry.first_open
         what = self._what(number)
         if not self._last_fit() or (what == "" and self._what(number - 1) == "save"):  # that is a checkpoint
             return None
@@ -200,18 +202,18 @@ class CutSession:
 
     def _what(self, number: int) -> str:
         """What a job does; nothing where nobody has opened it."""
-        return self._desk.jobs[number].what if number < len(self._desk.jobs) else ""
+        return self._registry.jobs[number].what if number < len(self._registry.jobs) else ""
 
     def _is_taken_over(self, number: int) -> bool:
         """Whether more may be applied than a table of a job says: of it, or of one after it."""
-        later = self._desk.jobs[number + 1 :]
+        later = self._registry.jobs[number + 1 :]
         if any(one.what not in (*READING, *LOOKING) and one.book.begun for one in later):
             return True
-        return self._what(number) == "fit" and self._desk.jobs[number].book.taken_over
+        return self._what(number) == "fit" and self._registry.jobs[number].book.taken_over
 
     def _last_fit(self) -> Mapping[str, Any]:
         """Details of the last fit, if it may be saved: not one that was given up half way."""
-        last = next((job for job in reversed(self._desk.jobs) if job.what == "fit"), None)
+        last = next((job for job in reversed(self._registry.jobs) if job.what == "fit"), None)
         return last.details if last and last.details.get("checkpoint") and not last.given_up else {}
 
     def _holds_a_beginning(self) -> bool:
@@ -222,7 +224,7 @@ class CutSession:
         number = self._running() if self.asked and not self._held_in_vain else None
         if number is None or self._what(number) != "fit":
             return False
-        book = self._desk.jobs[number].book
+        book = self._registry.jobs[number].book
         if isinstance(book, RankedLeases) or self._is_taken_over(number):
             return False
         return not (book.done_count or book.holders())
@@ -235,7 +237,7 @@ class CutSession:
         if self._last_s is None:
             self._last_s, self._last_batches = now_s, batches
         fits = self._what(number) == "fit"
-        wanted: Mapping[str, Any] = self._desk.jobs[number].details["checkpoint"] if fits else {}
+        wanted: Mapping[str, Any] = self._registry.jobs[number].details["checkpoint"] if fits else {}
         every_s, every = float(wanted.get("every_s", 0)), int(wanted.get("every_batches", 0))
         by_time = every_s > 0 and now_s - self._last_s >= every_s
         by_work = every > 0 and batches - self._last_batches >= every
@@ -254,13 +256,13 @@ class CutSession:
 
     def _leaders(self, number: int) -> list[int]:
         """Who could lead a cut of a job: trainers that are in it, as a client alone knows no checkpoints."""
-        call = min(number, len(self._desk.jobs) - 1)
+        call = min(number, len(self._registry.jobs) - 1)
         return [member.rank for member in self._members.live("trainer") if member.call >= call]
 
     # --- from phase to phase ------------------------------------------------------------------------------
 
     def _by_rank(self, cut: _Cut) -> bool:
-        return self._what(cut.job) == "fit" and isinstance(self._desk.jobs[cut.job].book, RankedLeases)
+        return self._what(cut.job) == "fit" and isinstance(self._registry.jobs[cut.job].book, RankedLeases)
 
     def _live(self) -> set[int]:
         return {member.rank for member in self._members.live("trainer")}
@@ -281,16 +283,16 @@ class CutSession:
 
     def _is_still_on(self, cut: _Cut) -> bool:
         """Whether no later job than that of a cut may have batches applied, nor one that has come since."""
-        current = self._desk.first_open
+        current = self._registry.first_open
         if cut.what == "fit":
-            return cut.job == min(current, len(self._desk.jobs) - 1)
+            return cut.job == min(current, len(self._registry.jobs) - 1)
         return cut.job == current and self._what(current) in READING
 
     def _is_ready(self, cut: _Cut, rank: int) -> bool:
         if rank not in cut.ready or not self._by_rank(cut):
             return rank in cut.ready
         if cut.reached[rank] == NOWHERE:  # it has nothing in hand: has it done all of its part?
-            return not self._desk.jobs[cut.job].needs(rank)
+            return not self._registry.jobs[cut.job].needs(rank)
         return cut.target >= 0 and cut.reached[rank] >= cut.target
 
     def _watch(self, cut: _Cut, now_s: float, busy: bool, since_s: float) -> None:
@@ -316,10 +318,10 @@ class CutSession:
         """Which jobs are done, and how far each lease of the one under way is."""
         if cut.what != "fit":
             return self._table_of_done(cut.job, since_s)
-        job = self._desk.jobs[cut.job]
+        job = self._registry.jobs[cut.job]
         job.book.set_positions(cut.positions)
         return {
-            "jobs": [_about(one) for one in self._desk.jobs[: cut.job + 1]],
+            "jobs": [_about(one) for one in self._registry.jobs[: cut.job + 1]],
             "job": cut.job,
             "leases": job.book.table(),
             "ranks": _ranks(job),
@@ -328,7 +330,7 @@ class CutSession:
 
     def _table_of_done(self, number: int, since_s: float) -> dict[str, Any]:
         """Which jobs are done before one that only reads, which begins anew then, or another in its place."""
-        jobs = self._desk.jobs
+        jobs = self._registry.jobs
         while jobs[number - 1].what == "window":  # its file may be gone when somebody has mended things
             number -= 1
         fits = [job for job in jobs[:number] if job.what == "fit"]
@@ -356,7 +358,7 @@ class CutSession:
 
     def _cancel(self, now_s: float, why: str) -> None:
         if self._cut is not None:
-            self._held_in_vain = self._cut.what == "fit" and not self._desk.jobs[self._cut.job].over
+            self._held_in_vain = self._cut.what == "fit" and not self._registry.jobs[self._cut.job].over
         self._cut = None
         self._not_before_s = now_s + self._again_s
         self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")

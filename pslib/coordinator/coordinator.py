@@ -128,9 +128,9 @@ class Coordinator:
             return 0.0
         last_s = 0.0
         for entries in self._journal.records():
-            last_s = self.session.diary.replay(entries)
+            last_s = self.session.journal.replay(entries)
         self.session.begin_again(last_s)
-        self.session.diary.append = self._journal.append
+        self.session.journal.append = self._journal.append
         return last_s
 
     def _now_s(self) -> float:
@@ -148,7 +148,7 @@ class Coordinator:
             for peer, frames in answers:
                 self._link.send(peer, frames)
             if self._journal is not None and self._journal.is_long:
-                self._journal.write_image(self.session.diary.image(self._now_s()))
+                self._journal.write_image(self.session.journal.image(self._now_s()))
 
     def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> tuple[bytes, list[Buffer]]:
         try:

@@ -11,14 +11,14 @@ from typing import Any
 
 from pslib.coordinator.membership import Membership
 
-__all__ = ["Departures"]
+__all__ = ["Decommission"]
 
 LEAVE_BEATS = 2.0
 """A server that owns nothing stays for so many heartbeats after everybody has heard of it: what is on its way
 to it is refused by it, and need not be waited for."""
 
 
-class Departures:
+class Decommission:
     """Which servers have left the map, and since when nobody asks them anything any more.
 
     Parameters

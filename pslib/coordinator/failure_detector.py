@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
 from pslib.text import counted
 
-__all__ = ["Losses"]
+__all__ = ["FailureDetector"]
 
 
-class Losses:
+class FailureDetector:
     """Decides what the loss of a member means.
 
     A lost trainer's leases go to others, and another process may take its place. A lost server ends the run
@@ -22,7 +22,7 @@ class Losses:
     Parameters
     ----------
     members : Membership
-    desk : JobDesk
+    registry : JobRegistry
         Whose leases are freed.
     tell : callable
         Takes one line for people.
@@ -35,13 +35,13 @@ class Losses:
     def __init__(
         self,
         members: Membership,
-        desk: JobDesk,
+        registry: JobRegistry,
         tell: Callable[[str], None],
         fail: Callable[[str], None],
         note_member: Callable[[float, str, Member], None],
     ) -> None:
         self._note_member = note_member
-        self._members, self._desk, self._tell, self._fail = members, desk, tell, fail
+        self._members, self._registry, self._tell, self._fail = members, registry, tell, fail
         self._told: dict[int, int] = {}
 
     def tick(self, now_s: float) -> None:
@@ -54,7 +54,7 @@ class Losses:
             if member.state == "lost" and may_come_back and self._is_needed(member):
                 self._await(now_s, member)
         if any(one.state == "lost" for one in self._members.trainers):
-            self._desk.give_up(now_s)  # nobody has to be waited for any more
+            self._registry.give_up(now_s)  # nobody has to be waited for any more
         if self._work_is_lost(now_s):
             self._fail("all trainers are lost before the work was done")
 
@@ -78,7 +78,7 @@ class Losses:
             return False
         one_has_left = any(member.state == "left" for member in self._members.trainers)
         all_done = (
-            bool(self._desk.jobs) and self._desk.all_done
+            bool(self._registry.jobs) and self._registry.all_done
         )  # without jobs nobody knows what is left to do
         return (one_has_left and all_done) or not self._members.awaited(now_s, "trainer")
 
@@ -86,7 +86,7 @@ class Losses:
 
     def _lose_trainer(self, member: Member) -> None:
         awaited = self._members.may_come_back("trainer")
-        freed = self._desk.free_leases(member, "is lost", fatal=not awaited)
+        freed = self._registry.free_leases(member, "is lost", fatal=not awaited)
         self._tell(f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})")
 
     def _lose_server(self, member: Member) -> None:
@@ -113,7 +113,7 @@ class Losses:
     def _is_needed(self, member: Member) -> bool:
         """Whether the run can't go on without somebody at this place."""
         if member.role == "trainer":
-            return self._desk.needs(member.rank)
+            return self._registry.needs(member.rank)
         return self._members.is_owner(member) and not self._members.trainers_over()
 
     def _await(self, now_s: float, member: Member) -> None:
@@ -138,8 +138,8 @@ class Losses:
         # Who was asked to leave has left its work to others: whoever of them is lost later takes it along.
         lost_s = max((one.heard_s for one in self._members.trainers if one.state == "lost"), default=-inf)
         asked_to = any(one.preempted and one.heard_s >= lost_s for one in self._members.trainers)
-        return nobody_left or not (self._desk.all_done or asked_to)
+        return nobody_left or not (self._registry.all_done or asked_to)
 
     def _kept(self) -> str:
-        saved = shown(self._desk.saved)
+        saved = shown(self._registry.saved)
         return f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"

@@ -176,7 +176,7 @@ def examples_of(fits: Sequence[CollectiveJob]) -> tuple[int, int]:
     """Examples of the whole training that are trained, and how many of them were before this run began.
 
     Leases say it, and not what trainers report: a run that goes on has other trainers than the one before, a
-    dead trainer's last report may lack batches that are applied, and an heir may report some again.
+    dead trainer's last report may lack batches that are applied, and an successor may report some again.
     """
     return sum(job.examples_trained for job in fits), sum(job.examples_before for job in fits)
 

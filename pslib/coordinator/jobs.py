@@ -1,4 +1,5 @@
-"""The coordinator's desk for collective jobs: who works on which lease, what jobs come to. A pure machine."""
+"""The coordinator's registry for collective jobs: who works on which lease, what jobs come to. A pure
+machine."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ from pslib.wire.messages import (
     Result,
 )
 
-__all__ = ["JobDesk", "moment_of_job"]
+__all__ = ["JobRegistry", "moment_of_job"]
 
 
-class JobDesk:
+class JobRegistry:
     """All jobs of a cluster, in the order in which scripts call them.
 
     Parameters

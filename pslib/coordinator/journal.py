@@ -1,10 +1,10 @@
 """What of a coordinator's talk must survive it, and how it is done again: a pure machine.
 
 A coordinator session is a function of what it was asked and of who was lost when. So its journal holds the
-requests that have changed it, each with its time, and notes of what no request says. `Diary.replay` gives
-them to the handlers that took them first. Not written are heartbeats, but for what they say of leases now and
-then: what members count they say again, and a lease that is resumed at an earlier batch is only work done
-again.
+requests that have changed it, each with its time, and notes of what no request says.
+`CoordinatorJournal.replay` gives them to the handlers that took them first. Not written are heartbeats, but
+for what they say of leases now and then: what members count they say again, and a lease that is resumed at
+an earlier batch is only work done again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
 from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import (
@@ -32,20 +32,21 @@ from pslib.wire.messages import (
     Stop,
 )
 
-__all__ = ["POSITIONS_S", "Diary", "Journalled"]
+__all__ = ["POSITIONS_S", "CoordinatorJournal", "Journalled"]
 
 POSITIONS_S = 5.0
-"""How often a trainer's positions in its leases are written: so much work an heir may have to do again."""
+"""How often a trainer's positions in its leases are written: so much work an successor may have to do
+again."""
 
 
 class Journalled(Protocol):
-    """What a diary reads of the coordinator, and calls in a replay.
+    """What a journal reads of the coordinator, and calls in a replay.
 
     It is `pslib.coordinator.session.CoordinatorSession`.
     """
 
     members: Membership
-    desk: JobDesk
+    registry: JobRegistry
 
     def handle(self, now_s: float, message: Message) -> Message:
         """Answer one request."""
@@ -60,7 +61,7 @@ class Journalled(Protocol):
         ...
 
 
-class Diary:
+class CoordinatorJournal:
     """Writes what changes a session, and reads it again.
 
     Parameters
@@ -94,7 +95,7 @@ class Diary:
     def before(self, message: Message) -> None:
         """Look at what a request may change."""
         self._changes = self._session.members.changes
-        self._jobs = len(self._session.desk.jobs)
+        self._jobs = len(self._session.registry.jobs)
         if isinstance(message, Heartbeat):
             member = self._session.members.find(message.role, message.rank, message.incarnation)
             self._version = member.map_version if member else 0

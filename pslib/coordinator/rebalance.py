@@ -1,6 +1,6 @@
 """Units on their way between live servers, as the coordinator sees it: a pure machine.
 
-What shall be is one number: how many servers own units (`MoveSession.scale`). What is, the map says. What is
+What shall be is one number: how many servers own units (`Rebalance.scale`). What is, the map says. What is
 left to do follows from both (`move_plan.py`), so nothing of a plan has to be remembered: units move in
 waves, and before each wave the plan is made anew. A wave is a map version with a few units of each source;
 the sources ask for their parts (`NextHand`), hand the units over themselves and report what has arrived.
@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from pslib.coordinator.decommission import Departures
+from pslib.coordinator.decommission import Decommission
 from pslib.coordinator.membership import Membership
 from pslib.coordinator.placement import even_owners
-from pslib.coordinator.wave import Progress, Wave, Wishes
+from pslib.coordinator.wave import Progress, ScaleRequests, Wave
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 from pslib.wire.messages import Failure, Hand, Message, NextHand, Result, Scale
 
-__all__ = ["MoveSession"]
+__all__ = ["Rebalance"]
 
 WAVE_UNITS = 256
 """Of one source: a wave of small partitions takes some tenths of a second."""
@@ -37,7 +37,7 @@ VERSIONS_A_WAVE = 1 << 16
 their own meanwhile, and none of them is taken for the end of the wave."""
 
 
-class MoveSession:
+class Rebalance:
     """Decides which units move, tells the sources, and publishes the maps.
 
     Parameters
@@ -74,8 +74,8 @@ class MoveSession:
         self._seen: set[int] = set()
         self._joined_s, self._joined_version = 0.0, 0
         """When the newest server was first seen, and the map that told of it."""
-        self._departures = Departures(members)
-        self._wishes = Wishes()
+        self._decommission = Decommission(members)
+        self._scale_requests = ScaleRequests()
         self._drained: dict[int, int] = {}
         """Who leaves since it was asked to by a signal, and how many others were awaited then."""
 
@@ -88,11 +88,11 @@ class MoveSession:
 
     def scale(self, now_s: float, message: Scale) -> Message:
         """So many servers shall own units from now on, and those in ``drain`` none; 0 leaves the number."""
-        if (known := self._wishes.answer(message.name)) is not None:
+        if (known := self._scale_requests.answer(message.name)) is not None:
             return self._answer(now_s, known)
         problem, leaving = self._leaving(message)
         if problem:
-            self._wishes.note(message.name, problem)
+            self._scale_requests.note(message.name, problem)
             return self._answer(now_s, problem)
         staying = [rank for rank in self._here() if rank not in leaving]
         wanted = message.servers or len(staying)
@@ -111,7 +111,7 @@ class MoveSession:
 
     def take_back(self) -> None:
         """Drained servers stay after all, unless they own nothing any more; others are awaited again."""
-        back = self.leaving & self._drained.keys() - self._departures.gone
+        back = self.leaving & self._drained.keys() - self._decommission.gone
         if back:
             wanted = self.wanted + sum(1 + self._drained[rank] for rank in back)
             self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(self.leaving - back)})
@@ -126,7 +126,7 @@ class MoveSession:
             return "scale: the cluster has not started yet; ask again when it trains", set()
         ranks = self._here()
         drain = {rank for rank in message.drain if isinstance(rank, int)}
-        going = self.leaving & self._departures.gone
+        going = self.leaving & self._decommission.gone
         if strange := drain - set(ranks):
             return f"scale: there is no server {min(strange)}; there are {ranks}", set()
         servers_max = min(config.SERVERS_MAX, config.partitions // 16)
@@ -193,7 +193,7 @@ class MoveSession:
         self._look_who_is_new(now_s)
         if self.wave is None and self._asked and not busy:
             self._begin(now_s)
-        for record in self._departures.look(now_s, self.leaving):
+        for record in self._decommission.look(now_s, self.leaving):
             self._record(record)
 
     def _begin(self, now_s: float) -> None:
@@ -341,7 +341,7 @@ class MoveSession:
 
     def may_leave(self, now_s: float, rank: int) -> bool:
         """Whether a server that shall leave is needed by nobody any more."""
-        return rank in self.leaving and self._departures.may_leave(now_s, rank)
+        return rank in self.leaving and self._decommission.may_leave(now_s, rank)
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class MoveSession:
         kind, current = record["kind"], self.members.map
         if kind == "wishes" or "name" in record:
             for name in record["names"] if kind == "wishes" else [record["name"]]:
-                self._wishes.note(name, "")
+                self._scale_requests.note(name, "")
         if kind == "scale":
             self.wanted, self.leaving = int(record["wanted"]), set(record["leaving"])
             self._asked = True
@@ -367,7 +367,7 @@ class MoveSession:
         elif kind == "over" and self.wave is not None and self.wave.version == record["version"]:
             self._wave_is_over(self.wave, record["kept"])
         elif kind == "gone":
-            self._departures.replay(int(record["rank"]), int(record["version"]))
+            self._decommission.replay(int(record["rank"]), int(record["version"]))
 
     def _wave_is_over(self, wave: Wave, kept: Sequence[int]) -> None:
         """What has arrived has its new owner."""
@@ -381,10 +381,10 @@ class MoveSession:
 
     def records(self) -> list[dict[str, Any]]:
         """What `replay` needs to come here, where the map is known."""
-        records: list[dict[str, Any]] = [{"kind": "wishes", "names": list(self._wishes.granted)}]
+        records: list[dict[str, Any]] = [{"kind": "wishes", "names": list(self._scale_requests.granted)}]
         if self._asked:
             records.append({"kind": "scale", "wanted": self.wanted, "leaving": sorted(self.leaving)})
-        records += self._departures.records()
+        records += self._decommission.records()
         if wave := self.wave:
             owners = {"units": wave.units.tolist(), "targets": wave.targets.tolist()}
             records.append({"kind": "wave", "version": wave.version, **owners})

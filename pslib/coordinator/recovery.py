@@ -12,25 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import RankedLeases, stream_of
 from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.rebalance import Rebalance
 from pslib.storage import shown
 from pslib.wire.messages import Register
 
-__all__ = ["Comebacks"]
+__all__ = ["Recovery"]
 
 
-class Comebacks:
+class Recovery:
     """Says what such a server begins with.
 
     Parameters
     ----------
     members : Membership
-    desk : JobDesk
+    registry : JobRegistry
         Knows the last checkpoint, and how far leases are.
-    moves : MoveSession
+    moves : Rebalance
         Knows which units are on their way.
     tell : callable
         Takes one line for people.
@@ -41,12 +41,12 @@ class Comebacks:
     def __init__(
         self,
         members: Membership,
-        desk: JobDesk,
-        moves: MoveSession,
+        registry: JobRegistry,
+        moves: Rebalance,
         tell: Callable[[str], None],
         fail: Callable[[str], None],
     ) -> None:
-        self._members, self._desk, self._moves = members, desk, moves
+        self._members, self._registry, self._moves = members, registry, moves
         self._tell, self._fail = tell, fail
 
     def refusal(self, message: Register) -> str:
@@ -120,13 +120,13 @@ class Comebacks:
     @property
     def _checkpoint(self) -> str:
         """The last one, in words; empty where there is none."""
-        loads = self._desk.basis
+        loads = self._registry.basis
         return f"checkpoint {shown(loads[-1]['path'])}" if loads else ""
 
     @property
     def _is_in_step(self) -> bool:
         """Whether steps are made by all trainers together: some may have been told of one that is lost."""
-        return any(isinstance(job.book, RankedLeases) and not job.over for job in self._desk.jobs)
+        return any(isinstance(job.book, RankedLeases) and not job.over for job in self._registry.jobs)
 
     def begins(self, server: Member) -> dict[str, Any]:
         """What a server is told with its place; nothing for one that knows what its predecessor knew.
@@ -138,12 +138,12 @@ class Comebacks:
         if not server.bare:
             return {}
         return {
-            "loads": self._desk.basis,
-            "moment": self._desk.moment,
-            "done_below": self._desk.streams_done_below(),
+            "loads": self._registry.basis,
+            "moment": self._registry.moment,
+            "done_below": self._registry.streams_done_below(),
             "streams": [
                 [stream_of(number, index), epoch, below]
-                for number, job in enumerate(self._desk.jobs)
+                for number, job in enumerate(self._registry.jobs)
                 for index, epoch, below in job.book.floors()
             ],
             "released": self._moves.on_their_way(server.rank),

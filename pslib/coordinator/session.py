@@ -1,6 +1,6 @@
 """The coordinator's side of the wire, as a pure machine: requests and time in, answers out.
 
-It knows who is there (`Membership`), gives out leases of collective jobs (`JobDesk`), sums up counters
+It knows who is there (`Membership`), gives out leases of collective jobs (`JobRegistry`), sums up counters
 (`status_of`), and orders everybody to leave in the right sequence: servers stay until every trainer has
 flushed.
 """
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
-from pslib.coordinator.checkpoint_barrier import CutSession
-from pslib.coordinator.failure_detector import Losses
+from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
+from pslib.coordinator.failure_detector import FailureDetector
 from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.jobs import JobDesk
-from pslib.coordinator.journal import Diary
+from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.rebalance import MoveSession
-from pslib.coordinator.recovery import Comebacks
+from pslib.coordinator.rebalance import Rebalance
+from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.status import EVENTS_TOLD, details_of, status_of
 from pslib.wire.counters import is_sound
 from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
@@ -81,16 +81,18 @@ class CoordinatorSession:
         self.members = Membership(config, ranks_named)
         self.error = ""
         self.events: list[str] = []
-        self.desk = JobDesk(self.members, self.fail, self.events.append)
+        self.registry = JobRegistry(self.members, self.fail, self.events.append)
         self.stopping = False
         self._work_over = False  # a server has been told so
-        self.diary = Diary(self)
-        self.losses = Losses(self.members, self.desk, self.events.append, self.fail, self.diary.note_member)
-        self.moves = MoveSession(self.members, self.events.append)
-        self.moves.on_record = lambda record: self.diary.note(self._now_s, "move", record=record)
-        self.cuts = CutSession(self.members, self.desk, self.events.append, term)
+        self.journal = CoordinatorJournal(self)
+        self.failure_detector = FailureDetector(
+            self.members, self.registry, self.events.append, self.fail, self.journal.note_member
+        )
+        self.moves = Rebalance(self.members, self.events.append)
+        self.moves.on_record = lambda record: self.journal.note(self._now_s, "move", record=record)
+        self.cuts = CheckpointBarrier(self.members, self.registry, self.events.append, term)
         self.cuts.on_saved = self._saved
-        self.comebacks = Comebacks(self.members, self.desk, self.moves, self.events.append, self.fail)
+        self.recoveries = Recovery(self.members, self.registry, self.moves, self.events.append, self.fail)
         self._started_s: float | None = None
         self._run_began_s = 0.0
         self._now_s = 0.0
@@ -100,9 +102,9 @@ class CoordinatorSession:
             Heartbeat: self._heartbeat,
             OpenJob: self._open_job,
             NextLease: self._next_lease,
-            EndLease: self.desk.end_lease,
-            Clock: self.desk.clock,
-            JobResult: self.desk.job_result,
+            EndLease: self.registry.end_lease,
+            Clock: self.registry.clock,
+            JobResult: self.registry.job_result,
             Status: self._status,
             Stop: self._stop,
             Leave: self._leave,
@@ -124,26 +126,26 @@ class CoordinatorSession:
         handler: Any = self._handlers.get(type(message))
         if handler is None:
             return Failure("protocol", f"a coordinator does not take {message.kind}")
-        self.diary.before(message)
+        self.journal.before(message)
         try:
             answer: Message = handler(now_s, message)
         except Exception as error:  # one bad request must not end the one process that everybody needs
             answer = Failure("internal", f"{message.kind}: {type(error).__name__}: {error}")
-        self.diary.after(now_s, message, answer)
+        self.journal.after(now_s, message, answer)
         return fitting(answer)
 
     def tick(self, now_s: float) -> None:
-        """Notice who is silent and who has not come back: what that means is for `Losses` to say."""
+        """Notice who is silent and who has not come back: what that means is for `FailureDetector` to say."""
         self._now_s = now_s
-        self.losses.tick(now_s)
+        self.failure_detector.tick(now_s)
         over = self.stopping or bool(self.error)
-        self.moves.tick(now_s, busy=self.desk.at_files or self.cuts.busy or over)
+        self.moves.tick(now_s, busy=self.registry.at_files or self.cuts.busy or over)
         self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
 
     def begin(self, now_s: float) -> None:
         """The cluster's time begins: with the first request."""
         self._started_s = self._run_began_s = now_s
-        self.diary.note(now_s, "began")
+        self.journal.note(now_s, "began")
 
     def begin_again(self, now_s: float) -> None:
         """All records of a predecessor have been replayed, and others can be heard from now on."""
@@ -154,9 +156,9 @@ class CoordinatorSession:
         """All that must survive, in plain values, for `restore`."""
         return {
             "members": self.members.plain(),
-            "jobs": [job.plain() for job in self.desk.jobs],
-            "saved": self.desk.saved,
-            "basis": [self.desk.basis, self.desk.moment],
+            "jobs": [job.plain() for job in self.registry.jobs],
+            "saved": self.registry.saved,
+            "basis": [self.registry.basis, self.registry.moment],
             "moves": self.moves.records(),
             "events": self.events[-EVENTS_TOLD:],
             "error": self.error,
@@ -171,9 +173,9 @@ class CoordinatorSession:
     def restore(self, plain: Mapping[str, Any]) -> None:
         """Be where another session was when it gave its `plain`; nobody has asked this one anything yet."""
         self.members.restore(plain["members"])
-        self.desk.jobs[:] = map(CollectiveJob.of_plain, plain["jobs"])
-        self.desk.saved = plain["saved"]
-        self.desk.basis, self.desk.moment = plain.get("basis", ([], ""))
+        self.registry.jobs[:] = map(CollectiveJob.of_plain, plain["jobs"])
+        self.registry.saved = plain["saved"]
+        self.registry.basis, self.registry.moment = plain.get("basis", ([], ""))
         for record in plain["moves"]:
             self.moves.replay(record)
         self.events += plain["events"]
@@ -184,7 +186,8 @@ class CoordinatorSession:
         self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
 
     def redo(self, note: Mapping[str, Any]) -> None:
-        """Do again what a note of the journal says; see `pslib.coordinator.journal.Diary.replay`."""
+        """Do again what a note of the journal says; see
+        `pslib.coordinator.journal.CoordinatorJournal.replay`."""
         what = note["note"]
         if what == "began":
             self.begin(note["at_s"])
@@ -197,7 +200,7 @@ class CoordinatorSession:
         elif what == "move":
             self.moves.replay(note["record"])
         elif what == "saved":
-            self.desk.note_saved(note["path"], note["moment"])
+            self.registry.note_saved(note["path"], note["moment"])
         else:
             self._redo_of_member(note)
 
@@ -207,23 +210,23 @@ class CoordinatorSession:
         member.progress = dict(note["progress"])
         if note["note"] == "lost":
             self.members.lose(note["at_s"], member)
-            self.losses.lost(note["at_s"], member)
+            self.failure_detector.lost(note["at_s"], member)
 
     def resume(self, now_s: float) -> None:
         """The whole run had ended and goes on: all are awaited, and what ended it is over."""
-        self.diary.note(now_s, "resumed")
+        self.journal.note(now_s, "resumed")
         self.error, self.stopping, self._work_over = "", False, False
         self._run_began_s = now_s
         self.members.resume(now_s)
         for member in self.members.trainers:
-            self.desk.free_leases(member, "has ended", fatal=False)
-        for job in self.desk.jobs:
+            self.registry.free_leases(member, "has ended", fatal=False)
+        for job in self.registry.jobs:
             job.go_on(now_s)
 
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
         if not self.error:
-            self.diary.note(self._now_s, "fail", reason=reason)
+            self.journal.note(self._now_s, "fail", reason=reason)
             self.error = reason
             self.events.append(reason)
 
@@ -231,7 +234,9 @@ class CoordinatorSession:
     def over(self) -> bool:
         """Whether all work is done (or has failed) and everybody has left or is lost."""
         gone = not self.members.live("trainer") and self.members.servers_over()
-        return gone and (bool(self.error) or self.stopping or self.losses.trainers_over(self._now_s))
+        return gone and (
+            bool(self.error) or self.stopping or self.failure_detector.trainers_over(self._now_s)
+        )
 
     # --- membership ---------------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ class CoordinatorSession:
             return Failure("unavailable", self.error)
         if self._work_over and message.role == "trainer":  # the successor of one that died as others finished
             return Failure("unavailable", "all work is done, and the servers leave")
-        if problem := self.comebacks.refusal(message):
+        if problem := self.recoveries.refusal(message):
             return Failure("configuration", problem)
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
@@ -251,13 +256,13 @@ class CoordinatorSession:
         if isinstance(member, str):
             return Failure("configuration", member)
         if before is not None and member is not before:
-            self.losses.replaced(now_s, before, member)
-            if not self.comebacks.joined(before, member, message.empty):
+            self.failure_detector.replaced(now_s, before, member)
+            if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
         missing = self.members.missing(now_s, message.role)
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         about = (member.rank, not missing, missing, self.config.to_dict(), version, addresses, owners)
-        return Registered(*about, self.term, self.comebacks.begins(member))
+        return Registered(*about, self.term, self.recoveries.begins(member))
 
     def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:
         current = self.members.map
@@ -295,7 +300,7 @@ class CoordinatorSession:
         return answer.text if isinstance(answer, Failure) else ""
 
     def _server_may_leave(self, now_s: float, rank: int) -> bool:
-        self._work_over = self._work_over or self.losses.trainers_over(now_s)
+        self._work_over = self._work_over or self.failure_detector.trainers_over(now_s)
         return self._work_over or self.moves.may_leave(now_s, rank)
 
     def _why_fenced(self, message: Heartbeat) -> str:
@@ -310,13 +315,13 @@ class CoordinatorSession:
     def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
         version, addresses, owners = self._map(message.map_version)
         hand = message.role == "server" and self.moves.hand_for(message.rank)
-        below, cut = self.desk.streams_done_below(), self.cuts.beat(message.role)
+        below, cut = self.registry.streams_done_below(), self.cuts.beat(message.role)
         return Beat(order, reason, below, version, addresses, owners, hand, self.term, cut)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
         told = {key: value for key, value in progress.items() if key != "streams" and is_sound(key, value)}
         member.progress.update(told)
-        self.desk.progress(member, progress.get("streams", ()))
+        self.registry.progress(member, progress.get("streams", ()))
 
     def _leave(self, now_s: float, message: Leave) -> Message:
         member = self.members.heard(now_s, message.role, message.rank, message.incarnation, 0)
@@ -326,7 +331,7 @@ class CoordinatorSession:
             member.preempted = message.preempted
             if member.role == "trainer":
                 well = bool(message.progress.get("well")) and not message.preempted
-                self.desk.has_left(now_s, member, well)
+                self.registry.has_left(now_s, member, well)
             else:
                 self._server_left(now_s, member)
         return Done()
@@ -338,7 +343,7 @@ class CoordinatorSession:
             self.members.map = current.with_address(member.rank, "")
         elif member.preempted and self.members.live("trainer"):
             self.members.lose(now_s, member)  # its log may bring it back
-            self.losses.server_gone(member, "was asked to leave (SIGTERM)")
+            self.failure_detector.server_gone(member, "was asked to leave (SIGTERM)")
 
     def _missing(self, now_s: float, message: Missing) -> Message:
         """A server has come back without all that it had acknowledged: no run may look exact then."""
@@ -354,7 +359,7 @@ class CoordinatorSession:
         loss = (
             f"server {message.server} came back without {message.pushes} of the last {message.asked} pushes "
             f"that it had acknowledged to trainer {message.rank}: "
-            + (f"it began at {self.comebacks.beginning}" if bare else "its log has lost its end")
+            + (f"it began at {self.recoveries.beginning}" if bare else "its log has lost its end")
         )
         self.events.append(loss)
         if self.config.recovery != "partial":
@@ -365,8 +370,8 @@ class CoordinatorSession:
 
     def _saved(self, path: str, moment: str) -> None:
         """A cut has become a checkpoint."""
-        self.diary.note(self._now_s, "saved", path=path, moment=moment)
-        self.desk.note_saved(path, moment)
+        self.journal.note(self._now_s, "saved", path=path, moment=moment)
+        self.registry.note_saved(path, moment)
 
     def _stop(self, now_s: float, message: Stop) -> Message:
         if message.failed:
@@ -385,30 +390,34 @@ class CoordinatorSession:
         return 0.0 if self._started_s is None else now_s - self._run_began_s
 
     def _open_job(self, now_s: float, message: OpenJob) -> Message:
-        known = len(self.desk.jobs)
-        answer = self.desk.open_job(now_s, message)
-        if message.resume.size and len(self.desk.jobs) > known:  # its leases have the time of the cut
+        known = len(self.registry.jobs)
+        answer = self.registry.open_job(now_s, message)
+        if message.resume.size and len(self.registry.jobs) > known:  # its leases have the time of the cut
             self._resumed_s += float(plain_of(message.resume)["since_s"]) - self.since_s(now_s)
         return answer
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
-        if not self.diary.replaying and self._must_wait(message.job):  # what is in a journal was given out
-            return self.desk.fenced(message) or Lease("wait", 0, 0, 0, 0)
-        return self.desk.next_lease(now_s, message, self.since_s(now_s))
+        if not self.journal.replaying and self._must_wait(message.job):  # what is in a journal was given out
+            return self.registry.fenced(message) or Lease("wait", 0, 0, 0, 0)
+        return self.registry.next_lease(now_s, message, self.since_s(now_s))
 
     def _must_wait(self, number: int) -> bool:
         """Whether no lease of a job may be given out now: saves and loads are of rows that nobody changes."""
-        desk = self.desk
-        if self.cuts.holds_leases or desk.is_at_files_after(number) or desk.is_at_files_before(number):
+        registry = self.registry
+        if (
+            self.cuts.holds_leases
+            or registry.is_at_files_after(number)
+            or registry.is_at_files_before(number)
+        ):
             return True
-        if not self.desk.is_about_files(number):
+        if not self.registry.is_about_files(number):
             return False
         moves = self.moves.wave is not None  # a unit on its way would be in no file
-        return moves or self.cuts.busy or self.desk.goes_on_before(number)
+        return moves or self.cuts.busy or self.registry.goes_on_before(number)
 
     def _cut_ready(self, now_s: float, message: CutReady) -> Message:
         return self.cuts.ready(now_s, message, self.since_s(now_s))
 
     def _status(self, now_s: float, message: Status) -> Message:
-        details = details_of(self.members, self.desk, self.config, now_s) if message.details else {}
+        details = details_of(self.members, self.registry, self.config, now_s) if message.details else {}
         return Result(status_of(self, now_s) | details)

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from pslib.config import ClusterConfig
-from pslib.coordinator.checkpoint_barrier import CutSession
+from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
 from pslib.coordinator.job import epochs_done, examples_of, planned_of
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.results import results_of
 from pslib.storage import shown
 from pslib.text import counted
@@ -43,9 +43,9 @@ class ClusterView(Protocol):
 
     config: ClusterConfig
     members: Membership
-    desk: JobDesk
-    moves: MoveSession
-    cuts: CutSession
+    registry: JobRegistry
+    moves: Rebalance
+    cuts: CheckpointBarrier
     error: str
     events: list[str]
     pushes_missing: int
@@ -62,7 +62,7 @@ class ClusterView(Protocol):
 
 def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
     """The answer to `Status`, in plain values."""
-    jobs, members, config = session.desk.jobs, session.members, session.config
+    jobs, members, config = session.registry.jobs, session.members, session.config
     counters = _counters(members)
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
@@ -93,7 +93,7 @@ def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
         "seconds": session.run_s(now_s),
         "error": session.error or None,
         "events": session.events[-EVENTS_TOLD:],
-        "saved": shown(session.desk.saved),
+        "saved": shown(session.registry.saved),
         "saves_soon": session.cuts.asked,
         "pushes_missing": session.pushes_missing,
     }
@@ -111,14 +111,14 @@ def _phase(session: ClusterView, now_s: float) -> str:
         return "failed"
     if session.over:
         return "done"
-    desk = session.desk
-    what = "" if desk.all_done else desk.jobs[desk.first_open].what
-    return _PHASES.get(what, what) if what else _waiting(session.members, desk, now_s)
+    registry = session.registry
+    what = "" if registry.all_done else registry.jobs[registry.first_open].what
+    return _PHASES.get(what, what) if what else _waiting(session.members, registry, now_s)
 
 
-def _waiting(members: Membership, desk: JobDesk, now_s: float) -> str:
+def _waiting(members: Membership, registry: JobRegistry, now_s: float) -> str:
     """For whom a cluster waits that does nothing."""
-    if desk.jobs and not members.live("trainer"):
+    if registry.jobs and not members.live("trainer"):
         servers = members.live("server")
         return f"waiting for {counted(len(servers), 'server')} to leave"
     if lacking := members.lacking(now_s):
@@ -127,7 +127,7 @@ def _waiting(members: Membership, desk: JobDesk, now_s: float) -> str:
     may_call = [one for one in own if one.state == "live"] + members.awaited(now_s, "trainer")
     if own and not may_call and (guests := _guests(members)):
         return f"waiting for {', '.join(guests)} to leave"
-    return f"waiting for the {'next' if desk.jobs else 'first'} call of the trainers"
+    return f"waiting for the {'next' if registry.jobs else 'first'} call of the trainers"
 
 
 def _guests(members: Membership) -> list[str]:
@@ -172,9 +172,11 @@ def _server_counters(members: Membership) -> dict[str, Any]:
     return values
 
 
-def details_of(members: Membership, desk: JobDesk, config: ClusterConfig, now_s: float) -> dict[str, Any]:
+def details_of(
+    members: Membership, registry: JobRegistry, config: ClusterConfig, now_s: float
+) -> dict[str, Any]:
     """What `pslib doctor` wants beside the sums: every member, and who works on what."""
-    running = None if desk.all_done else desk.jobs[desk.first_open]
+    running = None if registry.all_done else registry.jobs[registry.first_open]
     held = running.book.held_by_rank() if running else {}
     book = running.book if running else None
     return {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Progress", "Wave", "Wishes"]
+__all__ = ["Progress", "ScaleRequests", "Wave"]
 
 WISHES_KEPT = 1000
 """Copies come seconds later at most, and nobody wishes for servers a hundred times a second."""
@@ -47,7 +47,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Wishes:
+class ScaleRequests:
     """The last wishes for servers by name, so that none is granted twice.
 
     A copy that comes late would else undo what somebody has wished for since, and of a server that has left

@@ -21,7 +21,7 @@ from pslib.errors import DataError
 from pslib.settings import Setting, Settings
 from pslib.storage import below, escaped, is_uri, open_uri, shown
 
-__all__ = ["Arrivals", "StreamSettings"]
+__all__ = ["FileWatch", "StreamSettings"]
 
 FILE_NAME = "[^/]+"
 
@@ -71,7 +71,7 @@ class StreamSettings(Settings):
     poll_s: Annotated[float, Setting("From one look to the next.", ge=0.01, le=3600, unit="seconds")] = 1.0
 
 
-class Arrivals:
+class FileWatch:
     """Looks into a folder.
 
     Parameters

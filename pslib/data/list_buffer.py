@@ -12,7 +12,7 @@ from pyarrow import types
 from cython_ext.data.examples import fill_keys
 from pslib.data.columns import elements_of, key_source, numbers_of
 
-__all__ = ["ListRoom", "Lists"]
+__all__ = ["ListBuffer", "Lists"]
 
 Lists = tuple[NDArray[Any], NDArray[Any], int | None]
 """Elements, offsets and salt, as `cython_ext.data.batch_keys.batch_keys` takes them."""
@@ -22,7 +22,7 @@ _TINY_MAX = 2**16 - 1
 _SMALLEST, _LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
-class ListRoom:
+class ListBuffer:
     """Elements of one list column, in arrays that are kept from window to window.
 
     Integers stay integers, of 2 or 4 bytes, for as long as all of a window's fit and none is null: batches

@@ -18,7 +18,7 @@ from cython_ext.data.examples import fill_keys, fill_numbers
 from pslib.data.columns import bitmap_of, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
-from pslib.data.list_buffer import ListRoom, Lists
+from pslib.data.list_buffer import ListBuffer, Lists
 from pslib.data.order import GroupSlice
 from pslib.data.parquet_files import OpenedAhead, open_file, parquet_from
 from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
@@ -246,7 +246,7 @@ class WindowDecoder:
         self._data, self._schema = data, data.schema
         self._scanner = GroupScanner(data)
         self._room = _Room.of(0, self._schema)
-        self._lists = [ListRoom(field.salt) for field in data.schema.ragged]
+        self._lists = [ListBuffer(field.salt) for field in data.schema.ragged]
         self._writes = False  # a thread is in `decode`, or an error has ended it there
 
     def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
@@ -293,7 +293,7 @@ class WindowDecoder:
         if not self._writes and 0 < self._room.bytes <= SPARE_BYTES_MAX:
             _SPARE[:] = [(_widths(self._schema), self._room)]
         self._room = _Room.of(0, self._schema)
-        self._lists = [ListRoom(field.salt) for field in self._schema.ragged]
+        self._lists = [ListBuffer(field.salt) for field in self._schema.ragged]
 
     def _fill(self, batch: pa.RecordBatch, where: _Where, out: _Room) -> None:
         schema = self._schema

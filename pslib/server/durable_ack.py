@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-__all__ = ["Durable", "Gate"]
+__all__ = ["Durable", "DurableAck"]
 
 
 class Durable(Protocol):
@@ -21,7 +21,7 @@ class Durable(Protocol):
         ...
 
 
-class Gate:
+class DurableAck:
     """Keeps answers back until all that the shards of a request had recorded by then is durable.
 
     So a second copy of a push waits for the records of the first one, too.

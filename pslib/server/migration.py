@@ -14,7 +14,7 @@ import numpy as np
 
 from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Message, NextHand, Release, Setup
 
-__all__ = ["Action", "HandSession"]
+__all__ = ["Action", "Migration"]
 
 IN_FLIGHT_MAX = 16
 """Images on their way from one server, whose queues, and those of others, are full of pushes: with 4 of them
@@ -49,7 +49,7 @@ class _Unit:
     sent_to: str = ""
 
 
-class HandSession:
+class Migration:
     """One server's part in the moves.
 
     Parameters

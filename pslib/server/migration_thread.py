@@ -1,6 +1,6 @@
 """A server's moves, done: a thread that asks the coordinator what to hand over, and hands it over.
 
-It lives while units move. What to do is for `pslib.server.migration.HandSession` to say.
+It lives while units move. What to do is for `pslib.server.migration.Migration` to say.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pslib.errors import (
     ServerLeftError,
     WaitTimeoutError,
 )
-from pslib.server.migration import Action, HandSession
+from pslib.server.migration import Action, Migration
 from pslib.wire.error_codes import failure_of
 from pslib.wire.messages import Failure, Hand, Message, Setup
 
-__all__ = ["HandOver"]
+__all__ = ["MigrationThread"]
 
 log = logging.getLogger("pslib")
 PAUSE_S = 0.02
@@ -42,7 +42,7 @@ _FINAL = ConfigurationError | MemoryLimitError
 """Refusals that stay what they are; whatever else happens, it is tried again."""
 
 
-class HandOver:
+class MigrationThread:
     """Hands units over for a server.
 
     Parameters
@@ -71,7 +71,7 @@ class HandOver:
     ) -> None:
         self._endpoint, self._member, self._clock = endpoint, member, clock
         self._ask_shards, self._published = ask_shards, published
-        self._session = HandSession(setup)
+        self._session = Migration(setup)
         self._events: SimpleQueue[tuple[Action, Message | None]] = SimpleQueue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

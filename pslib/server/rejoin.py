@@ -18,20 +18,20 @@ from pslib.errors import CheckpointError, CheckpointIncompatibleError, LogFullEr
 from pslib.shard.shard import Shard
 from pslib.wire.messages import NOBODY, Load, Message, Release, Setup
 
-__all__ = ["FIRST_VALUES", "Comeback"]
+__all__ = ["FIRST_VALUES", "Rejoin"]
 
 log = logging.getLogger("pslib")
 FIRST_VALUES = "first values"
 """What a shard began with, where there was no checkpoint."""
 
 
-class Comeback:
+class Rejoin:
     """Brings the shards of one server back.
 
     Parameters
     ----------
     begins : mapping
-        What the coordinator has said (`pslib.coordinator.recovery.Comebacks.begins`); empty: nothing is lost.
+        What the coordinator has said (`pslib.coordinator.recovery.Recovery.begins`); empty: nothing is lost.
     generation : int
         The server's; its dense blocks count their steps from numbers that no earlier one had.
     shards : sequence of Shard

@@ -13,13 +13,13 @@ from pslib.errors import (
     PreemptedError,
     PslibError,
 )
-from pslib.shard.key_slices import KeyShare
+from pslib.shard.key_slices import KeySlice
 from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
 from pslib.shard.shard import Shard
 from pslib.shard.snapshot import HELD
 from pslib.wire.applied_pushes import FencedError
 from pslib.wire.counters import STORE_COUNTERS
-from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import failure_of
 from pslib.wire.messages import (
     Adopt,
@@ -42,7 +42,7 @@ from pslib.wire.messages import (
     TrimLog,
     Witness,
 )
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 from pslib.wire.streams import CLIENT_STREAMS
 
 __all__ = [
@@ -63,7 +63,7 @@ Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
 Work = Callable[[Shard], None]
 
 
-NO_DENSE = DenseAnswer()
+NO_DENSE = DenseDelta()
 """Room for nothing: nobody writes to it."""
 
 
@@ -77,7 +77,7 @@ class ShardRequest:
         Who asks what.
     shards : tuple of int
         Those that have a part in it.
-    shares : mapping of shard to table to KeyShare
+    shares : mapping of shard to table to KeySlice
         Keys by shard, split once; a shard that is not in it looks at all keys.
     rows, dense
         Shared outputs of a pull.
@@ -93,9 +93,9 @@ class ShardRequest:
     request_id: int
     message: Message
     shards: tuple[int, ...] = (0,)
-    shares: Mapping[int, Mapping[str, KeyShare]] = field(default_factory=dict)
-    rows: dict[str, PackedRows] = field(default_factory=dict)
-    dense: DenseAnswer = field(default_factory=lambda: NO_DENSE)
+    shares: Mapping[int, Mapping[str, KeySlice]] = field(default_factory=dict)
+    rows: dict[str, QuantizedRows] = field(default_factory=dict)
+    dense: DenseDelta = field(default_factory=lambda: NO_DENSE)
     results: dict[int, Any] = field(default_factory=dict)
     answered: bool = False
     taker: Callable[[Message], None] | None = None

@@ -15,9 +15,9 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
 from pslib.process.shutdown import preemption
-from pslib.server.durable_ack import Gate
-from pslib.server.migration_thread import HandOver
-from pslib.server.rejoin import Comeback
+from pslib.server.durable_ack import DurableAck
+from pslib.server.migration_thread import MigrationThread
+from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
 from pslib.server.session import ServerSession
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_again
@@ -83,7 +83,7 @@ class Server:
         self._stopped = False
         self._tick_s = 0.0
         self._failure: BaseException | None = None
-        self._hands: HandOver | None = None
+        self._hands: MigrationThread | None = None
         codec = Codec(cluster_id)
         with ExitStack() as undone:  # an error leaves the log's folder and the address to others, no thread
             joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, place)
@@ -115,11 +115,11 @@ class Server:
             self._threads.append(ShardThread(shard, self._done, self._fail, journal))
             undone.callback(self._threads[-1].finish)
         if joined.begins:
-            self._session.comeback = self._comeback(joined.begins, self._member.place.generation, shards)
+            self._session.rejoin = self._rejoin(joined.begins, self._member.place.generation, shards)
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
-        self._hands = HandOver(
+        self._hands = MigrationThread(
             self._endpoint,
             self._member,
             self._clock,
@@ -179,19 +179,19 @@ class Server:
         for index, shard in enumerate(shards):
             if self._log is None or self._log.logs[index].last == 0:
                 if joined.begins:
-                    Comeback.strip(shard)
+                    Rejoin.strip(shard)
                 shard.own(joined.map.units_of(joined.rank))
         if config.durability == "disk" and self._log is not None:
             for one in self._log.logs:  # the next heartbeat tells the coordinator that there is a log to miss
                 one.sync()
         return shards, journals
 
-    def _gate(self, config: ClusterConfig) -> Gate | None:
+    def _gate(self, config: ClusterConfig) -> DurableAck | None:
         """Where answers wait until they are true after a loss of power, if that is the promise."""
         if config.durability != "disk" or self._log is None:
             return None
         self._sync = SyncThread(self._log, self._synced, self._fail)
-        return Gate(self._log.logs, self._sync.ask)
+        return DurableAck(self._log.logs, self._sync.ask)
 
     def _synced(self) -> None:
         with self._lock:
@@ -345,9 +345,9 @@ class Server:
             }
         )
 
-    def _comeback(self, begins: Mapping[str, Any], generation: int, shards: list[Shard]) -> Comeback:
+    def _rejoin(self, begins: Mapping[str, Any], generation: int, shards: list[Shard]) -> Rejoin:
         """What brings back what is left, in the shards' threads."""
-        return Comeback(
+        return Rejoin(
             begins,
             generation,
             shards,
@@ -357,8 +357,8 @@ class Server:
 
     def _begin_hands(self) -> None:
         """Hand units over, unless they are not here yet: every heartbeat asks for it again."""
-        comeback = self._session.comeback
-        if self._hands is not None and not (comeback and comeback.waits):
+        rejoin = self._session.rejoin
+        if self._hands is not None and not (rejoin and rejoin.waits):
             self._hands.begin()
 
     def _moves_over(self, map_version: int) -> None:

@@ -16,15 +16,15 @@ import numpy as np
 from cython_ext.wire.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.server.checks import RequestChecks
-from pslib.server.durable_ack import Gate
-from pslib.server.rejoin import Comeback
+from pslib.server.durable_ack import DurableAck
+from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
-from pslib.shard.key_slices import KeyShare
+from pslib.shard.key_slices import KeySlice
 from pslib.shard.shard import PullPart, PushPart, Shard
 from pslib.shard.sync_steps import refused_in_step
 from pslib.wire.codec import Buffer, Codec, Reply
 from pslib.wire.counters import merge_results
-from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import fitting
 from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import (
@@ -56,7 +56,7 @@ from pslib.wire.messages import (
     Witness,
 )
 from pslib.wire.permissions import refusal
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 
 __all__ = ["Reply", "ServerSession"]
 
@@ -84,7 +84,7 @@ class ServerSession:
         All shards of this server; the session reads their table descriptions only.
     credit : CreditPool or None
         What it may grant; None has no limit.
-    gate : Gate or None
+    gate : DurableAck or None
         Through which answers leave that say that something has changed; None: at once.
     """
 
@@ -93,14 +93,14 @@ class ServerSession:
         codec: Codec,
         shards: Sequence[Shard],
         credit: CreditPool | None = None,
-        gate: Gate | None = None,
+        gate: DurableAck | None = None,
     ) -> None:
         self.codec, self.shards, self.gate = codec, shards, gate
         self.credit = credit or CreditPool()
         self._checks = RequestChecks(codec.limits, shards)
         self._open: set[tuple[bytes, int]] = set()
         self.outbox: list[Reply] = []
-        self.comeback: Comeback | None = None
+        self.rejoin: Rejoin | None = None
         """Of a server that has lost what it knew: nobody is answered until it has what is left."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
@@ -116,7 +116,7 @@ class ServerSession:
             return None
         problem = refusal(getattr(peer, "role", None), envelope.message)
         problem = problem or self._checks.setup_problem(envelope.message)
-        if problem is None and self.comeback is not None and self._waits(envelope.message):
+        if problem is None and self.rejoin is not None and self._waits(envelope.message):
             return None
         request = ShardRequest(peer, envelope.request_id, envelope.message, self._everybody)
         problem = problem or self._problem(envelope.message)
@@ -143,11 +143,11 @@ class ServerSession:
 
     def _waits(self, message: Message) -> bool:
         """Whether nobody is answered yet; once somebody is, that is over."""
-        assert self.comeback is not None
-        if self.comeback.waits:
-            self.comeback.hear(message)
+        assert self.rejoin is not None
+        if self.rejoin.waits:
+            self.rejoin.hear(message)
             return True
-        self.comeback = None
+        self.rejoin = None
         return False
 
     def complete(self, request: ShardRequest, shard_index: int, result: Any) -> None:
@@ -206,7 +206,7 @@ class ServerSession:
         if len(self.shards) == 1 or (isinstance(message, Push) and message.sync):
             return  # a push of a sync step speaks for units of all shards, and waits in each
         first = self.shards[0]
-        shares: dict[int, dict[str, KeyShare]] = {}
+        shares: dict[int, dict[str, KeySlice]] = {}
         for name, keys in message.keys.items():
             grouped = np.empty(keys.size, np.uint64)
             order, starts = group_by_owner(
@@ -214,7 +214,7 @@ class ServerSession:
             )
             for index in np.flatnonzero(np.diff(starts)).tolist():
                 cut = slice(starts[index], starts[index + 1])
-                share = KeyShare(grouped[cut], None if keys.size == cut.stop - cut.start else order[cut])
+                share = KeySlice(grouped[cut], None if keys.size == cut.stop - cut.start else order[cut])
                 shares.setdefault(index, {})[name] = share
         blocks = [] if isinstance(message, Erase) else message.blocks.tolist()
         for block in blocks:
@@ -226,9 +226,9 @@ class ServerSession:
         """Room for the rows, with whatever is in it: each row is written by the shard that answers for it."""
         first = self.shards[0]
         for name, keys in message.keys.items():
-            request.rows[name] = PackedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
+            request.rows[name] = QuantizedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
         if first.dense and message.blocks.size:
-            request.dense = DenseAnswer.to(message, first.dense.bounds)
+            request.dense = DenseDelta.to(message, first.dense.bounds)
 
     def _answer(self, request: ShardRequest) -> Message:
         results = [request.results[index] for index in sorted(request.results)]

@@ -25,7 +25,7 @@ from pslib.server.requests import (
     saves_over,
     shard_stats,
 )
-from pslib.server.snapshot_thread import ImageThread, ImageTurns
+from pslib.server.snapshot_thread import SnapshotThread, SnapshotTurns
 from pslib.shard.shard import Shard
 from pslib.update_log.shard_log import ShardLog
 from pslib.wire.journal import Note
@@ -163,8 +163,8 @@ class ShardThread:
         self._done, self._failed = done, failed
         self._loads = _Loads(log)
         self._turns = ShardTurns(shard, self._loads)
-        shard.cuts.opener = ImageThread
-        self._image = ImageTurns(shard)
+        shard.cuts.opener = SnapshotThread
+        self._image = SnapshotTurns(shard)
         self.turn = threading.Lock()
         self._counting = threading.Lock()
         self.given = self.settled = 0

@@ -12,7 +12,7 @@ from pslib.shard.shard import Shard
 from pslib.shard.snapshot import Piece
 from pslib.shard.state import ShardState
 
-__all__ = ["ImageThread", "ImageTurns"]
+__all__ = ["SnapshotThread", "SnapshotTurns"]
 
 ROOM_BYTES = 4 << 20
 """Of pieces that wait to be encoded; as much again waits to be written."""
@@ -35,7 +35,7 @@ COPIES_SHARE = 0.08
 first."""
 
 
-class ImageTurns:
+class SnapshotTurns:
     """Shares a thread's time between requests and the image of a shard.
 
     Parameters
@@ -106,7 +106,7 @@ class ImageTurns:
         self._spent_s += ended_s - began_s
 
 
-class ImageThread:
+class SnapshotThread:
     """Makes files of the pieces of one image, in a thread of its own.
 
     Parameters

@@ -11,38 +11,38 @@ from numpy.typing import NDArray
 
 from pslib.wire.messages import Arrays
 
-__all__ = ["KeyShare", "Shares", "cuts", "joined", "placed", "whole"]
+__all__ = ["KeySlice", "Shares", "cuts", "joined", "placed", "whole"]
 
 Keys = NDArray[np.uint64]
 Places = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyShare:
+class KeySlice:
     """Keys of one table in a request, and where they stand in it (None: they are all, in order)."""
 
     keys: Keys
     places: Places | None = None
 
-    def cut(self, start: int, stop: int) -> KeyShare:
+    def cut(self, start: int, stop: int) -> KeySlice:
         """Some of them that stand side by side."""
         if start == 0 and stop == self.keys.size:
             return self
         places = None if self.places is None else self.places[start:stop]
-        return KeyShare(self.keys[start:stop], places)
+        return KeySlice(self.keys[start:stop], places)
 
-    def take(self, chosen: NDArray[np.integer[Any]]) -> KeyShare:
+    def take(self, chosen: NDArray[np.integer[Any]]) -> KeySlice:
         """Some of them."""
         places = chosen.astype(np.int32) if self.places is None else self.places[chosen]
-        return KeyShare(self.keys[chosen], places)
+        return KeySlice(self.keys[chosen], places)
 
 
-Shares = Mapping[str, KeyShare]
+Shares = Mapping[str, KeySlice]
 
 
-def whole(tables: Arrays) -> dict[str, KeyShare]:
+def whole(tables: Arrays) -> dict[str, KeySlice]:
     """All keys of a request."""
-    return {name: KeyShare(keys) for name, keys in tables.items()}
+    return {name: KeySlice(keys) for name, keys in tables.items()}
 
 
 def cuts(length: int, most: int) -> Iterable[tuple[int, int]]:
@@ -52,18 +52,18 @@ def cuts(length: int, most: int) -> Iterable[tuple[int, int]]:
     return ((start, min(start + most, length)) for start in range(0, length, most))
 
 
-def placed(share: KeyShare, start: int, stop: int) -> KeyShare:
+def placed(share: KeySlice, start: int, stop: int) -> KeySlice:
     """A cut of a share whose places are those in the request."""
     if share.places is not None or stop - start == share.keys.size:
         return share.cut(start, stop)
-    return KeyShare(share.keys[start:stop], np.arange(start, stop, dtype=np.int32))
+    return KeySlice(share.keys[start:stop], np.arange(start, stop, dtype=np.int32))
 
 
-def joined(parts: list[KeyShare], share: KeyShare) -> KeyShare:
+def joined(parts: list[KeySlice], share: KeySlice) -> KeySlice:
     """Cuts of a share side by side; the share itself where nothing of it is missing."""
     if len(parts) == 1 and parts[0] is share:
         return share
     if sum(part.keys.size for part in parts) == share.keys.size:
         return share
     places = [part.places for part in parts if part.places is not None]
-    return KeyShare(np.concatenate([part.keys for part in parts]), np.concatenate(places))
+    return KeySlice(np.concatenate([part.keys for part in parts]), np.concatenate(places))

@@ -30,12 +30,12 @@ from pslib.wire.messages import Erase, Push
 from pslib.wire.quantization import gradients_of
 
 if TYPE_CHECKING:
-    from pslib.shard.key_slices import KeyShare
+    from pslib.shard.key_slices import KeySlice
 
 __all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "units_in"]
 
 
-def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeyShare], fresh: int) -> Push:
+def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeySlice], fresh: int) -> Push:
     """The push with nothing but the keys of ``shares`` and the dense blocks of ``fresh``."""
     named = {name: share for name, share in shares.items() if share.keys.size}
     rows = {name: gradients_of(message, name).take(share.places) for name, share in named.items()}
@@ -53,7 +53,7 @@ def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeyShare
     )
 
 
-def _taken(counts: Mapping[str, Any], shares: Mapping[str, KeyShare]) -> dict[str, Any]:
+def _taken(counts: Mapping[str, Any], shares: Mapping[str, KeySlice]) -> dict[str, Any]:
     return {
         name: counts[name] if share.places is None else counts[name][share.places]
         for name, share in shares.items()
@@ -78,7 +78,7 @@ def _blocks(
     return np.asarray(chosen, np.uint32), np.concatenate(pieces)
 
 
-def applied_erase(message: Erase, shares: Mapping[str, KeyShare]) -> Erase:
+def applied_erase(message: Erase, shares: Mapping[str, KeySlice]) -> Erase:
     """The erase with nothing but the keys of ``shares``."""
     return replace(message, keys={name: share.keys for name, share in shares.items()})
 

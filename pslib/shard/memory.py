@@ -19,7 +19,7 @@ from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
 from pslib.wire.journal import Note
 
-__all__ = ["MemoryRoom"]
+__all__ = ["MemoryHeadroom"]
 
 KEY_BYTES = 32
 """Of the index for one new key at most: 16 just after an index has grown, and the old one beside it."""
@@ -57,7 +57,7 @@ class _Claim(NamedTuple):
     """Of memory for rows."""
 
 
-class MemoryRoom:
+class MemoryHeadroom:
     """What the tables of one shard may still take.
 
     Parameters

@@ -63,7 +63,7 @@ class Moves:
         shard, unit, version = self._shard, message.unit, message.map_version
         known = self.moved.get(unit, 0)
         if version == known and unit in self.released:
-            self.hints[unit] = message.owner  # `Comeback` names nobody, as nothing may be there yet
+            self.hints[unit] = message.owner  # `Rejoin` names nobody, as nothing may be there yet
             return self.released[unit]
         if version <= known or not shard.owned >> unit & 1:
             raise ConfigurationError(

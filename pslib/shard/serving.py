@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from cython_ext.common.hashing import partition_of
 from cython_ext.wire.selection import first_of_others, group_by_owner, partition_set
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.shard.key_slices import KeyShare, Shares, cuts, joined, placed, whole
+from pslib.shard.key_slices import KeySlice, Shares, cuts, joined, placed, whole
 from pslib.shard.log_records import applied_erase, applied_push, seen
 from pslib.shard.state import MINE, ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.wire.applied_pushes import record_salt
-from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.journal import Entry
 from pslib.wire.messages import Arrays, Erase, Pull, Push
-from pslib.wire.quantization import PackedRows, floats_of, gradients_of
+from pslib.wire.quantization import QuantizedRows, floats_of, gradients_of
 
 __all__ = [
     "PullPart",
@@ -83,12 +83,12 @@ class PullPart:
 class _Selection:
     """The keys of one request that this shard owns, and what it must refuse."""
 
-    shares: dict[str, KeyShare] = field(default_factory=dict)
+    shares: dict[str, KeySlice] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
     units: int = 0
 
 
-def _own(shard: ShardState, share: KeyShare, refused: dict[int, int]) -> tuple[KeyShare, KeyShare | None]:
+def _own(shard: ShardState, share: KeySlice, refused: dict[int, int]) -> tuple[KeySlice, KeySlice | None]:
     """What this shard owns of a share, and what it must refuse (None: nothing); siblings do their own."""
     bits, kinds = shard.partition_bits, shard.kind_of_partition
     if first_of_others(share.keys, bits, kinds, MINE) == share.keys.size:
@@ -112,8 +112,8 @@ def _checked(shard: ShardState, tables: Arrays, shares: Shares | None) -> Shares
 def pull_steps(
     shard: ShardState,
     message: Pull,
-    rows: Mapping[str, PackedRows],
-    dense: DenseAnswer,
+    rows: Mapping[str, QuantizedRows],
+    dense: DenseDelta,
     shares: Shares | None = None,
 ) -> Steps[PullPart]:
     """Write this shard's rows and blocks into the shared outputs; zeros where it refuses.
@@ -121,9 +121,9 @@ def pull_steps(
     Parameters
     ----------
     shard, message
-    rows : mapping of table name to PackedRows
-    dense : DenseAnswer
-    shares : mapping of table name to KeyShare, or None
+    rows : mapping of table name to QuantizedRows
+    dense : DenseDelta
+    shares : mapping of table name to KeySlice, or None
         The keys that siblings are not responsible for, when somebody has split them; None: all keys.
     """
     refused: dict[int, int] = {}
@@ -142,7 +142,7 @@ def pull_steps(
 
 
 def _pull_slice(
-    shard: ShardState, message: Pull, name: str, share: KeyShare, out: PackedRows, refused: dict[int, int]
+    shard: ShardState, message: Pull, name: str, share: KeySlice, out: QuantizedRows, refused: dict[int, int]
 ) -> None:
     """Rows of a share to their places in ``out``; without places, one after the other."""
     mine, theirs = _own(shard, share, refused)
@@ -158,7 +158,7 @@ def _pull_slice(
     shard.counters.rows_pulled += mine.keys.size
 
 
-def _pull_dense(shard: ShardState, message: Pull, dense: DenseAnswer, refused: dict[int, int]) -> Steps[None]:
+def _pull_dense(shard: ShardState, message: Pull, dense: DenseDelta, refused: dict[int, int]) -> Steps[None]:
     mine: list[int] = []
     if shard.dense is not None:
         shard.dense.check_values(message.blocks, shard.owned >> shard.partitions)
@@ -314,7 +314,7 @@ def record(shard: ShardState, message: Push | Erase, fresh: int) -> None:
     shard.pushes_before += 1
 
 
-def _fresh_share(shard: ShardState, share: KeyShare, units: int, fresh: int) -> KeyShare:
+def _fresh_share(shard: ShardState, share: KeySlice, units: int, fresh: int) -> KeySlice:
     """The keys whose partition is still to be applied; nearly always all."""
     if fresh == units:
         return share
@@ -324,14 +324,14 @@ def _fresh_share(shard: ShardState, share: KeyShare, units: int, fresh: int) -> 
     return share.take(np.flatnonzero(is_fresh[partition_of(share.keys, shard.partition_bits)]))
 
 
-def _fresh_shares(shard: ShardState, selection: _Selection, fresh: int) -> dict[str, KeyShare]:
+def _fresh_shares(shard: ShardState, selection: _Selection, fresh: int) -> dict[str, KeySlice]:
     return {
         name: _fresh_share(shard, share, selection.units, fresh) for name, share in selection.shares.items()
     }
 
 
 def _make_room(shard: ShardState, message: Push, shares: Shares) -> None:
-    """Room for new and wider rows; the journal hears of those that left for them (`MemoryRoom.tell`)."""
+    """Room for new and wider rows; the journal hears of those that left for them (`MemoryHeadroom.tell`)."""
     if not shard.room.limit_bytes:
         return
     keys = {name: share.keys for name, share in shares.items()}
@@ -346,7 +346,7 @@ def _make_room(shard: ShardState, message: Push, shares: Shares) -> None:
     shard.room.make(keys, shard.stores, shard.tables, shows, clicks)
 
 
-def _push_rows(shard: ShardState, message: Push, shares: Mapping[str, KeyShare]) -> Steps[None]:
+def _push_rows(shard: ShardState, message: Push, shares: Mapping[str, KeySlice]) -> Steps[None]:
     salt = record_salt(message.stream, message.number)
     served = 0
     for name, share in shares.items():
@@ -360,7 +360,7 @@ def _push_rows(shard: ShardState, message: Push, shares: Mapping[str, KeyShare])
 
 
 def _push_slice(
-    shard: ShardState, message: Push, name: str, share: KeyShare, where: tuple[int, int], salt: int
+    shard: ShardState, message: Push, name: str, share: KeySlice, where: tuple[int, int], salt: int
 ) -> None:
     """One optimizer step on each key of a cut of the share."""
     cut, given = share, gradients_of(message, name)

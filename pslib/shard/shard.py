@@ -34,9 +34,9 @@ from pslib.shard.sync_steps import SyncSteps
 from pslib.table.descriptions import check_tables, models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.wire.applied_pushes import Marks
-from pslib.wire.dense_delta import DenseAnswer
+from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 
 __all__ = ["PullPart", "PushPart", "Shard"]
 
@@ -165,8 +165,8 @@ class Shard(ShardState):
     def pull_steps(
         self,
         message: Pull,
-        rows: Mapping[str, PackedRows],
-        dense: DenseAnswer,
+        rows: Mapping[str, QuantizedRows],
+        dense: DenseDelta,
         shares: Shares | None = None,
     ) -> Steps[PullPart]:
         """Steps of a pull; see `pslib.shard.serving.pull_steps`."""
@@ -180,7 +180,7 @@ class Shard(ShardState):
         """Steps of an erase; see `pslib.shard.serving.erase_steps`."""
         return erase_steps(self, message, shares)
 
-    def pull(self, message: Pull, rows: Mapping[str, PackedRows], dense: DenseAnswer) -> PullPart:
+    def pull(self, message: Pull, rows: Mapping[str, QuantizedRows], dense: DenseDelta) -> PullPart:
         """A whole pull at once."""
         return finish(self.pull_steps(message, rows, dense))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cython_ext.table.store import Store
 from cython_ext.wire.selection import group_by_owner
-from pslib.shard.memory import MemoryRoom
+from pslib.shard.memory import MemoryHeadroom
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import TableSpec
@@ -91,7 +91,7 @@ class ShardState:
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
         partitions = len(range(index, self.partitions, shards))
-        self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}", partitions)
+        self.room = MemoryHeadroom(memory_bytes, f"shard thread {index} of {shards}", partitions)
         self.bare = False
         """Whether it has still to begin with what a checkpoint has; see `pslib.server.rejoin`."""
         self.began_with = ""

@@ -11,7 +11,7 @@ from pslib.client.client import Client
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
-from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.collective import HeldLease, Job
 from pslib.trainer.consistency.modes import JobPlan, Mode
 from pslib.trainer.model import TrainableModel
@@ -35,7 +35,7 @@ class FitTools:
     layout: DenseLayout
     progress: Progress
     settings: TrainerSettings
-    gate: CutGate
+    gate: CheckpointPause
     maintain: Maintain
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.client.client import Client
 from pslib.metrics.metrics import LogitBins
-from pslib.wire.staleness import PushesBetween
+from pslib.wire.staleness import StalenessCounter
 
 __all__ = ["STALENESS_BINS", "Progress"]
 
@@ -106,7 +106,7 @@ class Progress:
             session = endpoint.session
             streams = [[s, session.acked_below(s)] for s in self.held()] if session else []
             sent = (session.pushes_sent, session.updates_sent) if session else (0, 0)
-            between = session.between if session else PushesBetween()
+            between = session.between if session else StalenessCounter()
             between_counters = {
                 "between_sum": between.sum,
                 "between_count": between.count,

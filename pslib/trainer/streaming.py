@@ -17,7 +17,7 @@ import numpy as np
 from pslib.client.client import Client
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData, RowGroup
-from pslib.data.file_watch import Arrivals, StreamSettings
+from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
 from pslib.schema import Schema
@@ -61,7 +61,7 @@ class WindowJobs:
     calls : Calls
     schema : Schema
         What files must fit.
-    arrivals : Arrivals
+    arrivals : FileWatch
     settings : StreamSettings
     key_kinds : dict, optional
         As for `ParquetData`: what windows must agree with. Gets the kinds of each, whoever found it.
@@ -78,7 +78,7 @@ class WindowJobs:
         progress: Progress,
         calls: Calls,
         schema: Schema,
-        arrivals: Arrivals,
+        arrivals: FileWatch,
         settings: StreamSettings,
         key_kinds: KeyKinds | None = None,
     ) -> None:

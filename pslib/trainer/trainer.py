@@ -12,7 +12,7 @@ from pslib.client.session import PushName
 from pslib.cluster import Cluster
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
-from pslib.data.file_watch import Arrivals, StreamSettings
+from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
@@ -22,7 +22,7 @@ from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.call_log import Calls, collective
-from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
 from pslib.trainer.checkpoints.schedule import CheckpointSettings
 from pslib.trainer.collective import HeldLease, Job, spec_of
@@ -74,7 +74,7 @@ class Trainer:
         How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact. Counted is, of
         each batch, how many of this trainer's own earlier ones were not applied when its pull began (with
         geo: how many of them it had not sent). What other trainers pushed meanwhile does not count here; how
-        many pushes of all of them came between a pull and its push is measured too (`PushesBetween`).
+        many pushes of all of them came between a pull and its push is measured too (`StalenessCounter`).
     warmup_batches : int
         Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.pipeline.pace`.
     dense_optimizer : Optimizer
@@ -191,7 +191,7 @@ class Trainer:
         self._checkpoints = CheckpointJobs(
             cluster, self._progress, model, self._table, self._layout, self.settings, self._calls, share
         )
-        gate = CutGate(self._client, self._progress)
+        gate = CheckpointPause(self._client, self._progress)
         self._cuts = self._checkpoints.cuts(gate, lambda: self._position)
         self._tools = FitTools(
             self._client, model, self._layout, self._progress, self.settings, gate, self._maintain
@@ -288,7 +288,7 @@ class Trainer:
         ...     print(window.files, window.result.auc)
         ...     trainer.save("model", keep_last=3)
         """
-        arrivals = Arrivals(os.fspath(folder), settings)
+        arrivals = FileWatch(os.fspath(folder), settings)
         jobs = WindowJobs(
             self._client, self._progress, self._calls, self.model.schema, arrivals, settings, self._key_kinds
         )

@@ -63,7 +63,7 @@ class Registered(Message):
     """Rank in the role, the cluster's settings and, once all servers are there, the map.
 
     ``term`` is the coordinator's, as in `Beat`: whoever has joined it obeys no earlier one.
-    ``begins`` tells a server that has lost what it knew how it begins (`Comebacks.begins`).
+    ``begins`` tells a server that has lost what it knew how it begins (`Recovery.begins`).
     """
 
     rank: int
@@ -96,7 +96,7 @@ class Beat(Message):
     ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
     ``term`` counts how often the coordinator has been started: who has heard a higher one ignores this.
     ``cut`` tells a trainer of a cut that is under way: its ``number``, ``phase``, ``leader`` and ``step``
-    (`CutSession`).
+    (`CheckpointBarrier`).
     """
 
     order: str
@@ -267,7 +267,7 @@ class Stop(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaveSoon(Message):
-    """Ask the coordinator for a checkpoint of the training as soon as it can be made (`CutSession`).
+    """Ask the coordinator for a checkpoint of the training as soon as it can be made (`CheckpointBarrier`).
 
     Answered by `Result`: ``asked`` is false where no training goes on that can be saved.
     """

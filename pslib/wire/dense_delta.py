@@ -18,7 +18,7 @@ from pslib.table.wire_format import DENSE_TYPES
 from pslib.wire.messages import Pull
 from pslib.wire.quantization import put_floats
 
-__all__ = ["VERSIONS", "DenseAnswer", "KnownDense"]
+__all__ = ["VERSIONS", "DenseDelta", "KnownDense"]
 
 Floats = NDArray[np.float32]
 VERSIONS = "versions"
@@ -43,7 +43,7 @@ class KnownDense:
 
 
 @dataclass(slots=True)
-class DenseAnswer:
+class DenseDelta:
     """Room for the blocks of one answer, filled by all shards of a server.
 
     Attributes
@@ -67,12 +67,12 @@ class DenseAnswer:
     versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
 
     @staticmethod
-    def to(message: Pull, bounds: BlockBounds) -> DenseAnswer:
+    def to(message: Pull, bounds: BlockBounds) -> DenseDelta:
         """Room for the blocks that a pull asks for, with whatever is in it."""
         blocks, ends = message.blocks, bounds.ends(message.blocks)
         vector = np.empty(int(ends[-1]) if blocks.size else 0, DENSE_TYPES[message.dense_as])
         known = message.known[VERSIONS] if message.known else None
-        return DenseAnswer(vector, blocks, ends, known, np.zeros(blocks.size, np.uint64))
+        return DenseDelta(vector, blocks, ends, known, np.zeros(blocks.size, np.uint64))
 
     def put(self, places: Sequence[int], weights: Mapping[int, Floats], versions: Mapping[int, int]) -> int:
         """Blocks as they are now; those that are no news are not written. Returns how many floats were.

@@ -120,7 +120,7 @@ class ClientShares:
 
 
 @dataclass(slots=True)
-class _Wish:
+class _CreditRequest:
     """Somebody waits for a grant; ``answer_to`` is the request_id of its last `Reserve`."""
 
     answer_to: int
@@ -140,26 +140,28 @@ class CreditPool:
     pool_bytes : int
         0 is no limit. A request that is larger is granted when nothing else is.
     hold_s : float
-        After so long a grant comes back by itself, and a wish that nobody has repeated is forgotten.
+        After so long a grant comes back by itself, and a request that nobody has repeated is forgotten.
     """
 
     def __init__(self, pool_bytes: int = 0, hold_s: float = 60.0) -> None:
         self.pool_bytes, self.hold_s = pool_bytes, hold_s
         self.granted_bytes = 0
         self._held: dict[Name, tuple[int, float]] = {}
-        self._wishes: dict[Name, _Wish] = {}
+        self._credit_requests: dict[Name, _CreditRequest] = {}
         self._now_s = 0.0
 
     def reserve(self, name: Name, answer_to: int, size: int) -> list[tuple[Name, int]]:
-        """Somebody asks for ``size`` bytes; whom to answer now: (name, request_id), oldest wish first."""
+        """Somebody asks for ``size`` bytes; whom to answer now: (name, request_id), oldest request first."""
         if name in self._held:
             return [(name, answer_to)]
-        self._wishes[name] = _Wish(answer_to, size, self._now_s)  # asked again, it keeps its place
+        self._credit_requests[name] = _CreditRequest(
+            answer_to, size, self._now_s
+        )  # asked again, it keeps its place
         return self._grant()
 
     def give_back(self, name: Name) -> list[tuple[Name, int]]:
         """A reserved request is over; whom to answer now."""
-        self._wishes.pop(name, None)
+        self._credit_requests.pop(name, None)
         size, _since = self._held.pop(name, (0, 0.0))
         self.granted_bytes -= size
         return self._grant()
@@ -169,27 +171,33 @@ class CreditPool:
         return {
             "credit_bytes": self.pool_bytes,
             "credit_granted_bytes": self.granted_bytes,
-            "credit_wished_bytes": sum(wish.bytes for wish in self._wishes.values()),
-            "credit_wishes": len(self._wishes),
+            "credit_wished_bytes": sum(request.bytes for request in self._credit_requests.values()),
+            "credit_wishes": len(self._credit_requests),
         }
 
     def tick(self, now_s: float) -> list[tuple[Name, int]]:
         """Time passes: take back what nobody has given back; whom to answer now."""
         self._now_s = now_s
-        if not self._wishes and not self._held:  # nearly always
+        if not self._credit_requests and not self._held:  # nearly always
             return []
-        for name in [name for name, wish in self._wishes.items() if wish.asked_s + self.hold_s < now_s]:
-            del self._wishes[name]
+        for name in [
+            name for name, request in self._credit_requests.items() if request.asked_s + self.hold_s < now_s
+        ]:
+            del self._credit_requests[name]
         late = [name for name, (_size, since_s) in self._held.items() if since_s + self.hold_s < now_s]
         return [answer for name in late for answer in self.give_back(name)]
 
     def _grant(self) -> list[tuple[Name, int]]:
         granted = []
-        for name, wish in list(self._wishes.items()):
-            if self.granted_bytes and self.pool_bytes and self.granted_bytes + wish.bytes > self.pool_bytes:
+        for name, request in list(self._credit_requests.items()):
+            if (
+                self.granted_bytes
+                and self.pool_bytes
+                and self.granted_bytes + request.bytes > self.pool_bytes
+            ):
                 break  # in their order: a large one must not wait for ever
-            del self._wishes[name]
-            self._held[name] = wish.bytes, self._now_s
-            self.granted_bytes += wish.bytes
-            granted.append((name, wish.answer_to))
+            del self._credit_requests[name]
+            self._held[name] = request.bytes, self._now_s
+            self.granted_bytes += request.bytes
+            granted.append((name, request.answer_to))
         return granted

@@ -156,7 +156,7 @@ class Pulled(Message):
 
     ``pushes_before`` is 1 and how many pushes and erases the server's first shard thread had applied, since
     the server started, when it read the rows; 0: it read none. With `Pushed.pushes_before` it tells how stale
-    gradients are (`PushesBetween`).
+    gradients are (`StalenessCounter`).
     """
 
     rows: Arrays = arrays(*ROW_TYPES.values(), ndim=2)
@@ -176,7 +176,8 @@ class Push(Message):
     ``home`` is the one unit by which the whole push is counted (`pushes_applied`). ``step`` and ``time_s``
     are its time: a server never looks at a clock. ``shows`` and ``clicks`` say how often each key was shown
     and clicked, of the tables that need it (`TableSpec.takes_counts`); without them 1 and 0. How gradients
-    are packed is said by their dtypes, and by ``gradient_scales`` where the type has scales (`PackedRows`).
+    are packed is said by their dtypes, and by ``gradient_scales`` where the type has scales
+    (`QuantizedRows`).
 
     Learning rates count ``rate`` times. With ``delta`` gradients are added to weights, and no step is taken.
 

@@ -21,7 +21,7 @@ from pslib.wire.messages import Pull, Pulled, Push
 
 __all__ = [
     "NO_SCALES",
-    "PackedRows",
+    "QuantizedRows",
     "floats_of",
     "gradients_of",
     "pack_gradients",
@@ -41,7 +41,7 @@ _SCALES = {dtype: {"float16": (0, 1), "int8": ()}.get(name, (0,)) for name, dtyp
 
 
 @dataclass(frozen=True, slots=True)
-class PackedRows:
+class QuantizedRows:
     """``n`` rows.
 
     Attributes
@@ -54,10 +54,10 @@ class PackedRows:
     scales: Floats = field(default_factory=lambda: NO_SCALES)
 
     @staticmethod
-    def empty(rows: int, dim: int, kind: str) -> PackedRows:
+    def empty(rows: int, dim: int, kind: str) -> QuantizedRows:
         """Room for rows of one of `ROW_TYPES`, with whatever is in it."""
         scales = np.empty(rows, np.float32) if kind == "int8" else NO_SCALES
-        return PackedRows(np.empty((rows, dim), ROW_TYPES[kind]), scales)
+        return QuantizedRows(np.empty((rows, dim), ROW_TYPES[kind]), scales)
 
     @property
     def is_plain(self) -> bool:
@@ -79,14 +79,14 @@ class PackedRows:
             return "expected scales >= 0, finite or NaN"
         return ""
 
-    def cut(self, start: int, stop: int) -> PackedRows:
+    def cut(self, start: int, stop: int) -> QuantizedRows:
         """Rows that stand side by side; a view."""
         if start == 0 and stop == len(self.values):
             return self
         scales = self.scales[start:stop] if self.values.dtype == np.int8 else self.scales
-        return PackedRows(self.values[start:stop], scales)
+        return QuantizedRows(self.values[start:stop], scales)
 
-    def take(self, places: Places | None) -> PackedRows:
+    def take(self, places: Places | None) -> QuantizedRows:
         """Rows at these places; None: all."""
         if places is None:
             return self
@@ -94,7 +94,7 @@ class PackedRows:
         gather_rows(
             self.values, places, out := np.empty((len(places), self.values.shape[1]), self.values.dtype)
         )
-        return PackedRows(out, scales)
+        return QuantizedRows(out, scales)
 
     def clear(self, places: Places) -> None:
         """Zeros at these places."""
@@ -127,14 +127,14 @@ class PackedRows:
             unpack(self.values, self.scales, out, places)
 
 
-def rows_of(message: Pulled, table: str) -> PackedRows:
+def rows_of(message: Pulled, table: str) -> QuantizedRows:
     """Rows of one table as they came."""
-    return PackedRows(message.rows[table], message.row_scales.get(table, NO_SCALES))
+    return QuantizedRows(message.rows[table], message.row_scales.get(table, NO_SCALES))
 
 
-def gradients_of(message: Push, table: str) -> PackedRows:
+def gradients_of(message: Push, table: str) -> QuantizedRows:
     """Gradients of one table as they came."""
-    return PackedRows(message.gradients[table], message.gradient_scales.get(table, NO_SCALES))
+    return QuantizedRows(message.gradients[table], message.gradient_scales.get(table, NO_SCALES))
 
 
 def request_problem(message: Pull | Push) -> str:
@@ -156,7 +156,7 @@ def request_problem(message: Pull | Push) -> str:
     return ""
 
 
-def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt: int) -> PackedRows:
+def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt: int) -> QuantizedRows:
     """Gradients of rows as they travel: to the nearest value, int8 stochastically.
 
     Parameters
@@ -169,8 +169,8 @@ def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt:
         Of the push, so that its bits are a function of its name and of the key.
     """
     if kind == "float32":
-        return PackedRows(gradients)
-    packed = PackedRows.empty(len(gradients), gradients.shape[1], kind)
+        return QuantizedRows(gradients)
+    packed = QuantizedRows.empty(len(gradients), gradients.shape[1], kind)
     if kind == "int8":
         pack(gradients, packed.values, packed.scales, bases=rounding_bases(keys, salt))
         return packed
@@ -179,7 +179,7 @@ def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt:
         return packed
     factor = _float16_factor(gradients)
     pack(gradients, packed.values, factor=factor)
-    return PackedRows(packed.values, np.array([1 / factor], np.float32))
+    return QuantizedRows(packed.values, np.array([1 / factor], np.float32))
 
 
 def _float16_factor(gradients: Floats) -> float:
@@ -192,9 +192,9 @@ def _float16_factor(gradients: Floats) -> float:
 
 def floats_of(vector: NDArray[Any]) -> Floats:
     """A dense vector that came, as float32; a plain one is not copied."""
-    return PackedRows(vector[None]).floats()[0]
+    return QuantizedRows(vector[None]).floats()[0]
 
 
 def put_floats(vector: NDArray[Any], values: Floats) -> None:
     """Write float32 values into a dense vector of another type."""
-    PackedRows(vector[None]).put(np.ascontiguousarray(values)[None])
+    QuantizedRows(vector[None]).put(np.ascontiguousarray(values)[None])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BETWEEN_MAX", "NOTHING_SEEN", "PushesBetween", "Seen"]
+__all__ = ["BETWEEN_MAX", "NOTHING_SEEN", "Seen", "StalenessCounter"]
 
 BETWEEN_MAX = 1 << 32
 """More never come between a pull and its push: that is no count, and sums have to fit a heartbeat."""
@@ -25,7 +25,7 @@ NOTHING_SEEN = Seen()
 
 
 @dataclass(slots=True)
-class PushesBetween:
+class StalenessCounter:
     """Sum, number and largest of what was measured; one measure for each server that a push went to.
 
     A push that a server had applied before (its acknowledgement was lost, and it was sent again) gives none,

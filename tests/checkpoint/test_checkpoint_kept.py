@@ -44,14 +44,14 @@ def test_the_coordinator_knows_the_checkpoint_itself_that_was_saved_or_loaded_la
 ) -> None:
     """A server that comes back without what it knew begins there, and a folder of several is none."""
     with cluster_of(2) as running:
-        trainer, desk = trainer_on(running), running.embedded.coordinator.session.desk
+        trainer, registry = trainer_on(running), running.embedded.coordinator.session.registry
         for _ in range(2):
             path = trainer.save(tmp_path, keep_last=1)
-            assert (desk.saved, desk.basis) == (path, [{"path": path}])
+            assert (registry.saved, registry.basis) == (path, [{"path": path}])
         trainer.load(tmp_path)
-        assert [one["path"] for one in desk.basis] == [path]
+        assert [one["path"] for one in registry.basis] == [path]
         trainer.save(tmp_path / "one")
-        assert desk.saved == str(tmp_path / "one")
+        assert registry.saved == str(tmp_path / "one")
 
 
 def test_the_last_n_are_kept_and_nothing_else_is_touched(data: Generated, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import PendingPush
 from pslib.client.pending import Pending
 from pslib.trainer.checkpoints.online import TrainerCuts
-from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.pipeline import pipeline
 from tests.support.clients import KEYS, PLAIN, ones
 from tests.support.clusters import cluster_of
@@ -242,7 +242,7 @@ def test_who_trains_hears_of_cuts_and_leads_none_that_another_has_begun(
 
 
 def test_a_batch_of_an_earlier_job_that_waits_at_the_gate_is_turned_away() -> None:
-    gate, let_in = CutGate(a_client(), SimpleNamespace(held=list)), list[bool]()  # type: ignore[arg-type]
+    gate, let_in = CheckpointPause(a_client(), SimpleNamespace(held=list)), list[bool]()  # type: ignore[arg-type]
     earlier = gate.begin_job(False)
     gate.close(7, -1)
     waits = threading.Thread(target=lambda: let_in.append(earlier.enter(0, lambda: False)), daemon=True)

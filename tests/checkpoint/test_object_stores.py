@@ -17,7 +17,7 @@ from launch.cli.main import main
 from pslib.checkpoint import manifest
 from pslib.checkpoint.manifest import commit, open_place, read_manifest
 from pslib.data.dataset import ParquetData
-from pslib.data.file_watch import Arrivals, StreamSettings
+from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError, DataError
 from pslib.storage import below, parent_and_name, shown, with_inner
@@ -192,12 +192,12 @@ def test_who_stood_still_leaves_the_checkpoint_of_his_heir_in_a_bucket(
         for old, new in zip(known.files, files, strict=True):
             with filesystem.open_output_stream(f"{root}/{new.name}") as stream:
                 stream.write((GOLDEN / old.name).read_bytes())
-    stale, heir = savers
+    stale, successor = savers
     look = manifest._check_there
 
     def stands_still(*details: Any) -> None:
         monkeypatch.undo()
-        commit(place, heir)
+        commit(place, successor)
         look(*details)
 
     monkeypatch.setattr(manifest, "_check_there", stands_still)
@@ -226,7 +226,7 @@ def test_names_are_added_before_the_query_of_a_uri() -> None:
 def test_a_uri_that_can_not_be_read_is_told_without_its_keys() -> None:
     place = "s3://key:secret@bucket/my scores"
     told = r"s3://\*\*\*@bucket/my scores.*can't be (made|opened).*Cannot parse URI: 's3://\*\*\*@bucket/my "
-    for call in (lambda: PartFiles("predictions", place, []), lambda: Arrivals(place, StreamSettings())):
+    for call in (lambda: PartFiles("predictions", place, []), lambda: FileWatch(place, StreamSettings())):
         with pytest.raises((ConfigurationError, DataError), match=told) as caught:
             call()
         assert "secret" not in str(caught.value)

@@ -283,7 +283,7 @@ def test_the_checkpoint_that_the_coordinator_names_is_there_when_a_leader_dies(
     with cluster_of(1, timing=QUICK) as running:
         with pytest.raises(StopError):
             counting(running.join(), until_it_dies, checkpoint=every).fit(examples, epochs=40)
-        named = running.embedded.coordinator.session.desk.saved
+        named = running.embedded.coordinator.session.registry.saved
     assert named.endswith("checkpoint-000001")
     assert verify_checkpoint(named).ok
     assert newest(str(tmp_path / "saved")).endswith("checkpoint-000002")
@@ -296,7 +296,7 @@ def test_the_checkpoint_that_the_coordinator_names_is_there_when_who_saves_dies(
         trainer = counting(running.join())
         first = trainer.save(tmp_path / "saved", keep_last=1)
         session = running.embedded.coordinator.session
-        session.desk.note_saved(first, "cut 1")  # as if a training had saved it: that one has a number
+        session.registry.note_saved(first, "cut 1")  # as if a training had saved it: that one has a number
 
         def dying(job: Job, lease: Any, payload: Any = None) -> Any:
             raise StopError
@@ -305,7 +305,7 @@ def test_the_checkpoint_that_the_coordinator_names_is_there_when_who_saves_dies(
             dies.setattr(Job, "end", dying)
             with pytest.raises(StopError):
                 trainer.save(tmp_path / "saved", keep_last=1)
-        assert session.desk.saved == first
+        assert session.registry.saved == first
     assert verify_checkpoint(first).ok
     assert newest(str(tmp_path / "saved")).endswith("checkpoint-000002")
 

@@ -40,12 +40,12 @@ def stale(folder: Path) -> Manifest:
 
 @pytest.fixture
 def heir_saves(folder: Path, stale: Manifest) -> HeirSaves:
-    heirs = renamed(folder, stale, "0000bbbb")
-    return lambda: commit(str(folder), replace(heirs, saved_utc="later"))
+    successors = renamed(folder, stale, "0000bbbb")
+    return lambda: commit(str(folder), replace(successors, saved_utc="later"))
 
 
 def stand_still(monkeypatch: pytest.MonkeyPatch, where: str, heir_saves: HeirSaves, before: bool) -> None:
-    """Let the heir save when who commits first comes to one of its steps, or is behind it."""
+    """Let the successor save when who commits first comes to one of its steps, or is behind it."""
     real: Callable[..., None] = getattr(manifest, where)
 
     def step(*details: Any) -> None:

@@ -111,7 +111,7 @@ def test_a_loss_is_an_event_and_a_figure_and_ends_a_run_that_promised_none(recov
 def test_a_loss_that_is_told_again_counts_once() -> None:
     """A coordinator that has stood still finds a copy for each pause of who asked, one behind the other."""
     session, records = CoordinatorSession(replace(CONFIG, recovery="partial")), list[Any]()
-    session.diary.append = records.append
+    session.journal.append = records.append
     session.handle(0.0, Register("server", "a", 1, 7, "host", 0))
     session.handle(0.0, Heartbeat("server", 0, 1, 1, {}))
     for trainer in (2, 3):
@@ -121,11 +121,11 @@ def test_a_loss_that_is_told_again_counts_once() -> None:
             assert session.handle(1.0, Missing(trainer - 2, trainer, 0, 5, 32)) == Done()
     assert session.pushes_missing == 10, "5 of each trainer"
     assert sum("came back without" in event for event in session.events) == 2
-    image = [[session.diary.image(1.0)]]
+    image = [[session.journal.image(1.0)]]
     for written in (records, image):
         successor = CoordinatorSession(session.config, term=1)
         for record in written:
-            successor.diary.replay(record)
+            successor.journal.replay(record)
         successor.handle(2.0, Missing(0, 2, 0, 5, 32))
         assert successor.pushes_missing == 10, "the coordinator is another one"
         successor.handle(3.0, Register("server", "b", 9, 7, "host", 0, 1))

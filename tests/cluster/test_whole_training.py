@@ -157,7 +157,7 @@ def test_a_run_that_goes_on_from_its_logs_counts_all_examples_and_its_own_time()
     second.session.resume(31.0)
     for _ in range(5):
         second.ask(OpenJob(0, 1, "fit", 5, DETAILS, WINDOWS))
-        second.session.desk.jobs[1].book.next((0, 100), range(6))
+        second.session.registry.jobs[1].book.next((0, 100), range(6))
     second.now_s = 41.0
     for index in range(1, 6):
         second.end(0, index, job=1)

@@ -140,7 +140,7 @@ def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is
     assert cluster.step("commit") == Done()
     assert cluster.step("saved", path="runs/checkpoint-000001", name="0000abcd", bytes=5e6) == Done()
     assert cluster.beat(0) == {}
-    assert cluster.session.desk.saved == "runs/checkpoint-000001"
+    assert cluster.session.registry.saved == "runs/checkpoint-000001"
     assert cluster.session.events[-1].startswith("saved runs/checkpoint-000001 (all, 5 MB) in ")
 
 
@@ -155,7 +155,7 @@ def test_keys_in_the_uri_of_a_checkpoint_are_in_no_line() -> None:
         cluster.step(state)
     place = "s3://key:secret@bucket/checkpoint-000001"
     assert cluster.step("saved", path=place, name="0000abcd", bytes=5e6) == Done()
-    assert cluster.session.desk.saved == place
+    assert cluster.session.registry.saved == place
     assert cluster.session.events[-1].startswith("saved s3://***@bucket/checkpoint-000001 (all, 5 MB) in ")
 
 
@@ -200,9 +200,14 @@ def test_keys_of_a_place_in_a_store_are_told_to_servers_alone() -> None:
     assert cluster.step("saved", path=place, name="n") == Done()
     session = cluster.session
     status = cluster.ask(Status())
-    told = [*session.events, status.values["saved"], session.losses._kept(), session.comebacks.beginning]
+    told = [
+        *session.events,
+        status.values["saved"],
+        session.failure_detector._kept(),
+        session.recoveries.beginning,
+    ]
     assert all("bucket/run/checkpoint-000001" in one and "SECRET" not in one for one in told)
-    assert session.desk.basis == [{"path": place}]
+    assert session.registry.basis == [{"path": place}]
 
 
 def test_a_trainer_that_is_not_ready_in_time_is_named_and_the_cut_is_tried_again() -> None:
@@ -235,7 +240,7 @@ def test_no_cut_begins_before_a_lease_that_was_taken_over_is_done() -> None:
     cluster.lease(1)
     member = cluster.session.members.trainers[1]
     member.state = "lost"
-    cluster.session.desk.free_leases(member, "is lost")
+    cluster.session.registry.free_leases(member, "is lost")
     cluster.trainers = range(1)
     cluster.wait(15.0)
     assert cluster.beat(0) == {}
@@ -252,7 +257,7 @@ def test_batches_of_a_trainer_that_was_started_again_count_on() -> None:
     session = cluster.session
     details = {"checkpoint": {"every_batches": 20}}
     cluster.ask(NextLease(0, 10, 1, NO_STREAMS))
-    session.desk.jobs[1].details = details
+    session.registry.jobs[1].details = details
 
     def trained(incarnation: int, batches: int) -> dict[str, Any]:
         progress = {"staleness_count": batches}
@@ -383,7 +388,7 @@ def test_after_a_save_there_is_nothing_to_wait_for_unless_a_fit_follows(to_come:
 
 def test_nothing_is_saved_of_a_fit_that_was_given_up_nor_while_a_call_changes_parameters() -> None:
     cluster = between_fits(to_come=0)
-    cluster.session.desk.jobs[1].given_up = True
+    cluster.session.registry.jobs[1].given_up = True
     assert not cluster.ask(SaveSoon()).values["asked"]
     assert not between_fits(to_come=0, then=("measure",)).ask(SaveSoon()).values["asked"]
 
@@ -394,9 +399,9 @@ def test_a_cluster_that_goes_on_from_a_cut_in_an_evaluation_may_go_on_with_anoth
     made(first)
     table = first.step("begun").table
     second = Cluster(trainers=1)
-    second.session.desk.jobs.clear()
+    second.session.registry.jobs.clear()
     second.ask(OpenJob(0, 2, "save", 5, {}, np.arange(1, dtype=np.uint32), False, table))
-    assert [job.what for job in second.session.desk.jobs] == ["begin", "fit", "save"]
+    assert [job.what for job in second.session.registry.jobs] == ["begin", "fit", "save"]
     assert second.lease(0, job=2).state == "held"
 
 

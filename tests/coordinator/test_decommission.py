@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pslib.config import ClusterConfig, Timing
-from pslib.coordinator.decommission import LEAVE_BEATS, Departures
+from pslib.coordinator.decommission import LEAVE_BEATS, Decommission
 from pslib.coordinator.membership import Membership
 from pslib.coordinator.wave import Wave
 
@@ -30,7 +30,7 @@ class Leaving:
         assert self.members.map is not None
         owners = np.where(self.members.map.owners == 2, 0, self.members.map.owners)
         self.members.map = replace(self.members.map, owners=owners.astype(np.uint16))
-        self.departures = Departures(self.members)
+        self.decommission = Decommission(self.members)
         self.all_have_heard()
 
     @staticmethod
@@ -40,9 +40,9 @@ class Leaving:
 
     def look(self, now_s: float) -> list[int]:
         """Who leaves the map now; it is done."""
-        records = self.departures.look(now_s, {2})
+        records = self.decommission.look(now_s, {2})
         for record in records:
-            self.departures.replay(record["rank"], record["version"])
+            self.decommission.replay(record["rank"], record["version"])
         return [record["rank"] for record in records]
 
     def has_heard(self, trainer: int) -> None:
@@ -58,7 +58,7 @@ class Leaving:
 
     def may_leave(self, now_s: float) -> bool:
         """Whether it may go now."""
-        return self.departures.may_leave(now_s, 2)
+        return self.decommission.may_leave(now_s, 2)
 
     def comes_back(self) -> None:
         """Another process at the place of the one that left."""
@@ -82,7 +82,7 @@ def _goes_when_its_stay_is_over(leaving: Leaving, known_s: float) -> None:
 def test_it_leaves_the_map_once_and_its_address_with_it() -> None:
     leaving = Leaving()
     assert leaving.look(0.0) == [2]
-    assert leaving.departures.gone == {2}
+    assert leaving.decommission.gone == {2}
     assert leaving.members.map is not None
     assert leaving.members.map.addresses[2] == ""
     assert leaving.look(1.0) == []
@@ -100,7 +100,7 @@ def test_it_stays_in_the_map_while_units_are_on_their_way() -> None:
 
 def test_it_stays_while_it_owns_a_unit() -> None:
     leaving = Leaving()
-    assert leaving.departures.look(0.0, {1}) == []
+    assert leaving.decommission.look(0.0, {1}) == []
 
 
 def test_it_may_not_go_before_each_trainer_knows_the_map_without_it() -> None:
@@ -154,9 +154,9 @@ def test_one_that_came_back_leaves_the_map_and_waits_until_all_know_like_any_oth
 def test_records_bring_another_one_to_where_it_was() -> None:
     first, second = Leaving(), Leaving()
     first.look(0.0)
-    for record in first.departures.records():
-        second.departures.replay(record["rank"], record["version"])
-    assert second.departures.gone == {2}
+    for record in first.decommission.records():
+        second.decommission.replay(record["rank"], record["version"])
+    assert second.decommission.gone == {2}
     assert first.members.map is not None
     assert second.members.map is not None
     assert second.members.map.addresses == first.members.map.addresses

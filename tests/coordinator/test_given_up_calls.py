@@ -117,7 +117,7 @@ class TestTheDesk:
         self.give_up(cluster)
         again = CoordinatorSession(CONFIG)
         again.restore(cluster.session.plain())
-        assert again.desk.all_done
+        assert again.registry.all_done
 
     @pytest.mark.parametrize("what", ["save", "load"])
     def test_a_save_or_load_waits_for_the_earlier_call_that_others_are_in(self, what: str) -> None:
@@ -159,19 +159,19 @@ class TestTheDesk:
         for rank in range(2):
             cluster.open(rank, leases=1, what=what, details={"path": "x"})
         cluster.lease(0)
-        assert cluster.session.desk.at_files
+        assert cluster.session.registry.at_files
         assert cluster.end(0, 0, payload={"given_back": np.ones(1, np.uint8)}) == Done()
-        assert not cluster.session.desk.at_files
+        assert not cluster.session.registry.at_files
         again = cluster.lease(1)
         assert (again.state, again.epoch) == ("held", 1)
-        assert cluster.session.desk.at_files
+        assert cluster.session.registry.at_files
         assert cluster.end(0, 0).code == "fenced"
 
     def test_a_lease_that_was_given_out_is_given_out_when_the_journal_is_replayed(self) -> None:
         """Also by a coordinator that waited for less, as earlier ones did: the trainer has done the work."""
         cluster = Cluster()
-        records = [[cluster.session.diary.image(cluster.now_s)]]
-        cluster.session.diary.append = lambda entries: records.append(list(entries))
+        records = [[cluster.session.journal.image(cluster.now_s)]]
+        cluster.session.journal.append = lambda entries: records.append(list(entries))
         cluster.session._must_wait = lambda _job: False  # type: ignore[method-assign]
         for rank in range(2):
             cluster.open(rank)
@@ -181,7 +181,7 @@ class TestTheDesk:
         assert held.state == "held"
         cluster.session = CoordinatorSession(CONFIG)
         for record in records:
-            cluster.session.diary.replay(record)
+            cluster.session.journal.replay(record)
         assert cluster.end(0, 0, held.epoch, job=1) == Done()
 
     def give_up(self, cluster: Cluster) -> None:
@@ -315,6 +315,6 @@ def test_a_trainer_whose_save_or_load_fails_gives_it_back_at_once(tmp_path: Path
             patch.setattr(cluster.client, {"save": "save_files", "load": "load"}[call], refuse)
             with pytest.raises(CheckpointError, match="no room"):
                 getattr(trainer, call)(tmp_path / "saved")
-        desk = running.embedded.coordinator.session.desk
-        assert not desk.all_done
-        wait_until(lambda: not desk.at_files, WAIT_S, "the lease to be given back")
+        registry = running.embedded.coordinator.session.registry
+        assert not registry.all_done
+        wait_until(lambda: not registry.at_files, WAIT_S, "the lease to be given back")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.coordinator import Coordinator, run_coordinator
-from pslib.coordinator.journal import Diary
+from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.leases import LeaseBook, stream_of
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import (
@@ -46,7 +46,7 @@ NO_WINDOWS = np.zeros(0, np.uint32)
 
 def state_of(session: CoordinatorSession) -> dict[str, Any]:
     """All that must survive a coordinator, in plain values; what members count they say again."""
-    members, jobs = session.members, session.desk.jobs
+    members, jobs = session.members, session.registry.jobs
     current = members.map
     return {
         "members": [
@@ -62,7 +62,7 @@ def state_of(session: CoordinatorSession) -> dict[str, Any]:
         "can start": members._started,
         "error": session.error,
         "stopping": session.stopping,
-        "saved": session.desk.saved,
+        "saved": session.registry.saved,
         "wave": session.moves.wave and session.moves.wave.version,
     }  # fmt: skip
 
@@ -85,10 +85,10 @@ class Talk:
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
         self.session = CoordinatorSession(CONFIG)
-        self.session.diary = Diary(self.session, positions_s=0.0)
-        self.session.losses._note_member = self.session.diary.note_member
+        self.session.journal = CoordinatorJournal(self.session, positions_s=0.0)
+        self.session.failure_detector._note_member = self.session.journal.note_member
         self.records: list[bytes] = []
-        self.session.diary.append = lambda entries: self.records.append(
+        self.session.journal.append = lambda entries: self.records.append(
             b"".join(bytes(piece) for piece in pieces_of(entries))
         )
         self.now_s = 0.0
@@ -146,13 +146,13 @@ def test_who_reads_a_journal_is_where_its_writer_was(seed: int, steps: int) -> N
     talk = Talk(seed)
     for _ in range(steps):
         talk.step()
-    heir = CoordinatorSession(CONFIG, term=1)
+    successor = CoordinatorSession(CONFIG, term=1)
     written: list[Any] = []
-    heir.diary.append = written.append
+    successor.journal.append = written.append
     for record in talk.records:
-        heir.diary.replay(entries_of(record))
+        successor.journal.replay(entries_of(record))
     assert written == []  # reading writes nothing
-    assert state_of(heir) == state_of(talk.session)
+    assert state_of(successor) == state_of(talk.session)
 
 
 def test_what_changes_nothing_is_not_written() -> None:
@@ -176,7 +176,7 @@ def test_what_changes_nothing_is_not_written() -> None:
 
 def test_positions_are_written_now_and_then() -> None:
     talk = Talk(1)
-    talk.session.diary._positions_s = 5.0
+    talk.session.journal._positions_s = 5.0
     for rank in range(2):
         talk.ask(Register("server", "a", 10 + rank, 7, "host", rank))
         talk.ask(Heartbeat("server", rank, 10 + rank, 1, {}))
@@ -193,15 +193,15 @@ def test_nobody_counts_as_lost_for_a_while_after_a_coordinator_has_come_back() -
     talk = Talk(1)
     for rank in range(2):
         talk.ask(Register("server", "a", 10 + rank, 7, "host", rank))
-    heir = CoordinatorSession(CONFIG, term=1)
+    successor = CoordinatorSession(CONFIG, term=1)
     for record in talk.records:
-        last_s = heir.diary.replay(entries_of(record))
+        last_s = successor.journal.replay(entries_of(record))
     now_s = last_s + 1000.0
-    heir.begin_again(now_s)
-    heir.tick(now_s + TIMING.silence_s)
-    assert [one.state for one in heir.members.servers] == ["live", "live"]
-    heir.tick(now_s + TIMING.silence_s + 0.1)
-    assert [one.state for one in heir.members.servers] == ["lost", "lost"]
+    successor.begin_again(now_s)
+    successor.tick(now_s + TIMING.silence_s)
+    assert [one.state for one in successor.members.servers] == ["live", "live"]
+    successor.tick(now_s + TIMING.silence_s + 0.1)
+    assert [one.state for one in successor.members.servers] == ["lost", "lost"]
 
 
 def test_a_coordinator_that_hears_a_higher_term_is_over() -> None:

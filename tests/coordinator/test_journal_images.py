@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.coordinator.coordinator import Coordinator
 from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.journal import Diary
+from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.leases import LeaseBook, RankedLeases, book_of
 from pslib.coordinator.session import CoordinatorSession
 from pslib.coordinator.status import status_of
@@ -35,11 +35,11 @@ def through_bytes(note: Any) -> Any:
 
 
 def heir_of(session: CoordinatorSession, now_s: float) -> CoordinatorSession:
-    heir = CoordinatorSession(CONFIG)
-    heir.diary = Diary(heir, positions_s=0.0)
-    heir.losses._note_member = heir.diary.note_member
-    heir.diary.replay([through_bytes(session.diary.image(now_s))])
-    return heir
+    successor = CoordinatorSession(CONFIG)
+    successor.journal = CoordinatorJournal(successor, positions_s=0.0)
+    successor.failure_detector._note_member = successor.journal.note_member
+    successor.journal.replay([through_bytes(session.journal.image(now_s))])
+    return successor
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 120), st.integers(1, 60))
@@ -50,15 +50,15 @@ def test_who_reads_an_image_is_where_its_writer_was_and_goes_on_like_it(
     for _ in range(before):
         talk.step()
     twin = deepcopy(talk.choice)
-    heir = Talk(seed)
-    heir.session, heir.now_s = heir_of(talk.session, talk.now_s), talk.now_s
-    heir.choice, heir.incarnations = twin, dict(talk.incarnations)
-    assert state_of(heir.session) == state_of(talk.session)
+    successor = Talk(seed)
+    successor.session, successor.now_s = heir_of(talk.session, talk.now_s), talk.now_s
+    successor.choice, successor.incarnations = twin, dict(talk.incarnations)
+    assert state_of(successor.session) == state_of(talk.session)
     for _ in range(after):
         talk.step()
-        heir.step()
-    assert state_of(heir.session) == state_of(talk.session)
-    told, expected = (status_of(one.session, one.now_s) for one in (heir, talk))
+        successor.step()
+    assert state_of(successor.session) == state_of(talk.session)
+    told, expected = (status_of(one.session, one.now_s) for one in (successor, talk))
     assert told.pop("events")[:1] == expected.pop("events")[:1]  # that somebody is awaited is said again
     assert told == expected
 
@@ -123,7 +123,7 @@ class Written:
             self.files, "demo", SystemClock(), disk=disk_mode, journal_bytes=IMAGES, patience_s=0.0
         )
         self.talk = Talk(seed)
-        self.talk.session.diary.append = self.log.append
+        self.talk.session.journal.append = self.log.append
         self.states: dict[int, State] = {0: state_of(CoordinatorSession(CONFIG))}
         self.images = 0
 
@@ -134,7 +134,7 @@ class Written:
             assert self.log.flush()
             self._note()
             if self.log.is_long:
-                self.log.write_image(self.talk.session.diary.image(self.talk.now_s))
+                self.log.write_image(self.talk.session.journal.image(self.talk.now_s))
                 self.images += 1
                 self._note()
 
@@ -146,10 +146,10 @@ class Written:
 
 def recovered(files: SimulatedFiles, disk_mode: bool = False) -> tuple[int, State]:
     log = CoordinatorLog(files, "demo", SystemClock(), disk=disk_mode, patience_s=0.0)
-    heir = CoordinatorSession(CONFIG)
+    successor = CoordinatorSession(CONFIG)
     for entries in log.records():
-        heir.diary.replay(entries)
-    return log._log.last, state_of(heir)
+        successor.journal.replay(entries)
+    return log._log.last, state_of(successor)
 
 
 def crashes(done: list[tuple[str, str, bytes]], first: int) -> Iterator[SimulatedDisk]:
@@ -213,7 +213,7 @@ def test_without_space_for_an_image_the_journal_stays_and_one_is_written_later()
         written.turn()
     written.log._due_bytes = 0
     disk.space = disk.used + 100
-    written.log.write_image(written.talk.session.diary.image(written.talk.now_s))
+    written.log.write_image(written.talk.session.journal.image(written.talk.now_s))
     assert not written.log.is_long
     assert written.log._due_bytes >= 5 * written.log._log.size_bytes, "or it would be tried at every turn"
     disk.space = None
@@ -248,11 +248,11 @@ def test_a_journal_of_many_leases_is_bounded_and_its_reader_is_where_its_writer_
         ask_over(transport, coordinator.address, register, coordinator)
         ask_over(transport, coordinator.address, Heartbeat("trainer", rank, own, 0, {}), coordinator)
         longest = max(longest, journal._log.size_bytes)
-    image = sum(len(piece) for piece in pieces_of([coordinator.session.diary.image(0.0)]))
+    image = sum(len(piece) for piece in pieces_of([coordinator.session.journal.image(0.0)]))
     assert longest < 20_000 + 6 * image
     before = state_of(coordinator.session)
     disk.kill(files)
     coordinator._link.close()
     again = CoordinatorLog(disk.files("journal"), "demo", SystemClock())
-    heir = Coordinator(transport, CONFIG, "demo", "memory:c:1", SystemClock(), again)
-    assert state_of(heir.session) == before
+    successor = Coordinator(transport, CONFIG, "demo", "memory:c:1", SystemClock(), again)
+    assert state_of(successor.session) == before

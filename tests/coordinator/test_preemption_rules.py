@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from launch.supervisor.graceful_stop import Draining
-from launch.supervisor.outcome import Verdict
+from launch.supervisor.graceful_stop import GracefulStop
+from launch.supervisor.outcome import RunOutcome
 from launch.supervisor.process import Task
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import stream_of
-from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.session import CoordinatorSession
 from pslib.wire.messages import Heartbeat, Lease, Leave, NextLease, OpenJob, Register, Scale
 
@@ -41,7 +41,7 @@ def exits(coordinator=None, server=None, trainers=(None, None)):
 
 def test_servers_are_asked_when_all_trainers_have_left_and_nobody_is_asked_twice() -> None:
     running = {task: Asked() for task in EVERYBODY}
-    draining = Draining(running, 20.0, lambda what, limit_s: False)
+    draining = GracefulStop(running, 20.0, lambda what, limit_s: False)
     for ended in ((None, None), (75, None), (75, None)):
         assert draining.turn(exits(trainers=ended)) is None
         assert running[SERVER].times == 0
@@ -49,7 +49,7 @@ def test_servers_are_asked_when_all_trainers_have_left_and_nobody_is_asked_twice
     assert draining.turn(exits(trainers=(75, 75))) is None
     assert [running[task].times for task in EVERYBODY] == [0, 1, 1, 1]
     assert draining.turn(exits(server=75, trainers=(75, 75))) is None
-    assert draining.turn(exits(0, 75, (75, 75))) == Verdict(75)
+    assert draining.turn(exits(0, 75, (75, 75))) == RunOutcome(75)
 
 
 def test_each_step_of_leaving_has_a_limit() -> None:
@@ -59,9 +59,9 @@ def test_each_step_of_leaving_has_a_limit() -> None:
         waits.append((what, limit_s))
         return True
 
-    draining = Draining({task: Asked() for task in EVERYBODY}, 20.0, waited)
+    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, waited)
     for code in (exits(), exits(trainers=(0, 75)), exits(None, 75, (0, 75))):
-        assert draining.turn(code) == Verdict(75)
+        assert draining.turn(code) == RunOutcome(75)
     assert waits == [
         ("the trainers to leave", 25.0),
         ("the servers to leave", 10.0),
@@ -70,8 +70,8 @@ def test_each_step_of_leaving_has_a_limit() -> None:
 
 
 def test_a_server_that_dies_while_trainers_leave_is_named() -> None:
-    draining = Draining({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False)
-    assert draining.turn(exits(server=-9)) == Verdict(69, SERVER)
+    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False)
+    assert draining.turn(exits(server=-9)) == RunOutcome(69, SERVER)
 
 
 # --- what the coordinator makes of it ----------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_servers_that_are_all_asked_to_leave_keep_their_units_for_the_run_that_g
     assert session.moves.leaving == {0}
     assert session.handle(2.0, asked[1]).order == "leave"
     assert session.handle(2.2, asked[0]).order == "leave"
-    goes_on = MoveSession(session.members, print)
+    goes_on = Rebalance(session.members, print)
     for record in session.moves.records():
         goes_on.replay(record)
     assert goes_on.leaving == set()

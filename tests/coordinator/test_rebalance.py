@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pslib.coordinator.membership import Membership
-from pslib.coordinator.rebalance import MoveSession
-from pslib.coordinator.wave import WISHES_KEPT, Wishes
+from pslib.coordinator.rebalance import Rebalance
+from pslib.coordinator.wave import WISHES_KEPT, ScaleRequests
 from pslib.wire.messages import Failure, NextHand, Result, Scale
 from tests.support.move_world import CONFIG, World, first_map, grown
 
@@ -195,7 +195,7 @@ class TestLosses:
 
 
 def test_of_many_wishes_the_last_thousand_are_known_by_name() -> None:
-    wishes = Wishes()
+    wishes = ScaleRequests()
     for name in range(3 * WISHES_KEPT):
         wishes.note(name, "no" if name % 2 else "")
     assert [wishes.answer(name) for name in (0, 2 * WISHES_KEPT - 1)] == [None, None]
@@ -220,7 +220,7 @@ class TestRefusals:
         assert text in answer.text
 
     def test_a_cluster_that_has_not_started_can_not_be_scaled(self) -> None:
-        moves = MoveSession(Membership(CONFIG), print)
+        moves = Rebalance(Membership(CONFIG), print)
         answer = moves.scale(0.0, Scale(3, [], 1))
         assert isinstance(answer, Failure)
         assert "has not started yet" in answer.text
@@ -234,11 +234,11 @@ class TestRefusals:
         assert (moves.wanted, moves.leaving) == (2, set())
         assert len(world.records) == 2
 
-        heir = MoveSession(world.members, print)  # so does one that has read the journal
+        successor = Rebalance(world.members, print)  # so does one that has read the journal
         for record in world.records:
-            heir.replay(record)
-        assert isinstance(heir.scale(0.0, first), Result)
-        assert (heir.wanted, heir.leaving) == (2, set())
+            successor.replay(record)
+        assert isinstance(successor.scale(0.0, first), Result)
+        assert (successor.wanted, successor.leaving) == (2, set())
 
     def test_the_answer_to_a_wish_that_was_refused_stays(self) -> None:
         world = World()
@@ -327,7 +327,7 @@ class TestAgain:
 
     def _restart(self, world: World) -> None:
         records, before = list(world.records), world.members.map
-        again = MoveSession(world.members, world.lines.append, wave_units=64)
+        again = Rebalance(world.members, world.lines.append, wave_units=64)
         world.members.map = first_map(world)
         for record in records:
             again.replay(record)

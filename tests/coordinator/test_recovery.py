@@ -16,7 +16,7 @@ from pslib.config import ClusterConfig
 from pslib.coordinator.leases import DONE_BATCH
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError, UnavailableError
-from pslib.server.rejoin import FIRST_VALUES, Comeback
+from pslib.server.rejoin import FIRST_VALUES, Rejoin
 from pslib.server.shard_thread import load_into
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import SGD
@@ -143,7 +143,7 @@ def test_it_begins_at_the_checkpoint_itself_that_a_call_was_about(what: str) -> 
         answer = cluster.ask(EndLease(0, TRAINER, 0, lease.stream, lease.epoch, payload))
         assert isinstance(answer, Done if said == place else Failure)
     assert [plain["path"] for plain in cluster.server(1, 1).begins["loads"]] == [place]
-    told = [cluster.session.desk.jobs[0].outcome, cluster.session.events, cluster.ask(Status())]
+    told = [cluster.session.registry.jobs[0].outcome, cluster.session.events, cluster.ask(Status())]
     assert "SECRET" not in str(told)
 
 
@@ -234,13 +234,13 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
 def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durability: str) -> None:
     """By what the journal has of its predecessors, whoever they were and however often it was tried."""
     cluster, records = Cluster(recovery="log", durability=durability), list[Any]()
-    images = [[cluster.session.diary.image(1.0)]]
+    images = [[cluster.session.journal.image(1.0)]]
     for launch in range(1, 4):
         for number, record in enumerate(images + records):
             if number == 0:
                 cluster.session = CoordinatorSession(cluster.session.config, term=launch)
-            cluster.session.diary.replay(record)
-        cluster.session.diary.append = records.append
+            cluster.session.journal.replay(record)
+        cluster.session.journal.append = records.append
         cluster.session.resume(10.0 * launch)
         assert cluster.session.error == ""
         assert isinstance(comes(cluster, 0, 10 * launch, empty=False), Registered)
@@ -332,7 +332,7 @@ def lost_server(**begins: Any) -> tuple[OneServer, list[Load]]:
     """A server of two shards that has lost what it knew; and the loads that it does."""
     server, loads = OneServer(2), list[Load]()
     for shard in server.shards:
-        Comeback.strip(shard)
+        Rejoin.strip(shard)
     comes_back(server, {**BEGINS, **begins}, lambda _shard, message: loads.append(message))
     return server, loads
 
@@ -340,7 +340,7 @@ def lost_server(**begins: Any) -> tuple[OneServer, list[Load]]:
 def comes_back(server: OneServer, begins: dict[str, Any], load: Callable[[Shard, Load], None]) -> None:
     """It is told how to begin, and loads so; shards do their work at once."""
     shards = server.shards
-    server.session.comeback = Comeback(begins, 3, shards, load, lambda index, work: work(shards[index]))
+    server.session.rejoin = Rejoin(begins, 3, shards, load, lambda index, work: work(shards[index]))
 
 
 def ignored(server: OneServer, message: Message) -> bool:
@@ -454,7 +454,7 @@ def test_blocks_of_two_lives_have_different_versions() -> None:
 def test_a_table_that_was_made_after_the_checkpoint_is_empty() -> None:
     """The server died of it, as a load refuses to leave a table as it is; so did each that came after it."""
     shard = Shard(5, 3)
-    Comeback.strip(shard)
+    Rejoin.strip(shard)
     shard.own(np.arange(35))
     about = GOLDEN_DENSE.length, GOLDEN_DENSE.optimizer.to_dict(), np.zeros(GOLDEN_DENSE.length, np.float32)
     shard.setup(Setup({"tables": [SPEC.to_dict(), GOLDEN_TABLE.to_dict()]}, *about))

@@ -101,7 +101,7 @@ class TestJobs:
         answer = cluster.open(0, details={"epochs": 1, "examples": 30} | wrong)
         assert (answer.code, answer.text[:5]) == ("configuration", "fit: ")
         assert ": expected a " in answer.text
-        assert not cluster.session.desk.jobs
+        assert not cluster.session.registry.jobs
         cluster.pass_time(2.0, *EVERYBODY)
         assert cluster.status["error"] is None
 
@@ -163,7 +163,7 @@ class TestJobs:
         for index in range(99):
             cluster.lease(0, tuple(range(index)))
             cluster.end(0, index, payload=payload)
-        kept = cluster.session.desk.jobs[0].scores
+        kept = cluster.session.registry.jobs[0].scores
         assert sum(part.scores.size for part in kept) <= 2 * SCORES_KEPT
         assert sum(part.examples for part in kept) == 198
 

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from pslib.data.dataset import ParquetData, files_below
-from pslib.data.file_watch import Arrivals, StreamSettings
+from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.errors import DataError
 from pslib.schema import Schema
 
@@ -20,7 +20,7 @@ SCHEMA = Schema(label="label", sparse=["id"])
 
 def test_folders_that_vanish_while_a_stream_is_looked_at_end_nothing(tmp_path: Path) -> None:
     """As Spark's ``_temporary`` does, again and again, with each file that is written."""
-    arrivals, over = Arrivals(str(tmp_path), StreamSettings()), threading.Event()
+    arrivals, over = FileWatch(str(tmp_path), StreamSettings()), threading.Event()
     (tmp_path / "a.parquet").touch()
 
     def come_and_go() -> None:
@@ -41,7 +41,7 @@ def test_folders_that_vanish_while_a_stream_is_looked_at_end_nothing(tmp_path: P
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    arrivals = Arrivals(str(folder), StreamSettings())
+    arrivals = FileWatch(str(folder), StreamSettings())
     assert arrivals.look(()) == ([], False)
     folder.rmdir()
     with pytest.raises(DataError, match="can't be read any more; the folder is gone"):
@@ -74,4 +74,4 @@ def test_a_name_that_is_no_text_is_told_in_one_line(tmp_path: Path, given: str) 
     assert len(caught.value.problems) == 1
     if not given:
         with pytest.raises(DataError, match="is not UTF-8: rename it"):
-            Arrivals(str(folder), StreamSettings()).look(())
+            FileWatch(str(folder), StreamSettings()).look(())

@@ -8,7 +8,7 @@ import pytest
 
 from cython_ext.data.batch_keys import batch_keys
 from pslib.data.columns import lists_of
-from pslib.data.list_buffer import ListRoom
+from pslib.data.list_buffer import ListBuffer
 
 SALT = 12_345
 NO_KEYS = np.empty(0, np.uint64)
@@ -41,7 +41,7 @@ PARTS = {
 }
 
 
-def check(room: ListRoom, parts: list[pa.Array]) -> None:
+def check(room: ListBuffer, parts: list[pa.Array]) -> None:
     """The room, given the parts, holds what `lists_of` makes of each, one after the other."""
     room.begin(sum(map(len, parts)))
     for one in parts:
@@ -58,13 +58,13 @@ def check(room: ListRoom, parts: list[pa.Array]) -> None:
 @pytest.mark.parametrize("second", PARTS)
 @pytest.mark.parametrize("first", PARTS)
 def test_parts_of_any_two_types_follow_each_other(first: str, second: str) -> None:
-    room = ListRoom(SALT)
+    room = ListBuffer(SALT)
     check(room, [SMALL, PARTS[first], PARTS[second], SMALL])
     check(room, [PARTS[second], SMALL])  # a window later, in the same room
 
 
 def test_integers_are_kept_in_4_bytes_while_they_fit() -> None:
-    room = ListRoom(SALT)
+    room = ListBuffer(SALT)
     room.begin(5)
     room.add(SMALL)
     room.add(PARTS["int64 that fit 4 bytes"])
@@ -73,7 +73,7 @@ def test_integers_are_kept_in_4_bytes_while_they_fit() -> None:
 
 
 def test_integers_are_kept_in_2_bytes_while_they_fit_in_each_window_anew() -> None:
-    room = ListRoom(SALT)
+    room = ListBuffer(SALT)
     for parts, kind in [
         (["int32 that fit 2 bytes", "uint8"], np.uint16),
         (["int32 that fit 2 bytes", "int32 that do not"], np.int32),
@@ -88,7 +88,7 @@ def test_integers_are_kept_in_2_bytes_while_they_fit_in_each_window_anew() -> No
 
 
 def test_from_the_first_other_value_on_they_are_keys() -> None:
-    room = ListRoom(SALT)
+    room = ListBuffer(SALT)
     room.begin(7)
     for name in ("int64 that fit 4 bytes", "a null element"):
         room.add(PARTS[name])
@@ -100,7 +100,7 @@ def test_from_the_first_other_value_on_they_are_keys() -> None:
 
 def test_lists_of_more_elements_than_4_bytes_count_get_wider_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pslib.data.list_buffer._NARROW_MAX", 6)
-    room = ListRoom(SALT)
+    room = ListBuffer(SALT)
     check(room, [SMALL, SMALL, PARTS["a null element"]])
     assert room.lists()[1].dtype == np.int64
     check(room, [SMALL])
@@ -109,4 +109,4 @@ def test_lists_of_more_elements_than_4_bytes_count_get_wider_offsets(monkeypatch
 
 def test_large_lists_are_lists() -> None:
     large = pa.array([[1, 2], [], [3]], pa.large_list(pa.int32()))
-    check(ListRoom(SALT), [SMALL, large.slice(1), large])
+    check(ListBuffer(SALT), [SMALL, large.slice(1), large])

@@ -23,7 +23,7 @@ from pslib.checkpoint import newest, read_manifest
 from pslib.cluster import Cluster
 from pslib.config import Timing
 from pslib.data.dataset import ParquetData
-from pslib.data.file_watch import Arrivals, StreamSettings
+from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.errors import ConfigurationError, DataError
 from pslib.recorder.display import result_text
 from pslib.schema import Schema
@@ -84,7 +84,7 @@ def test_a_window_with_keys_of_another_type_than_those_before_is_refused(folder:
                 next(found)
         return
     endpoint = SimpleNamespace(clock=FakeClock())
-    arrivals = Arrivals(str(folder), SOON)
+    arrivals = FileWatch(str(folder), SOON)
     finder, other = (
         WindowJobs(SimpleNamespace(endpoint=endpoint), None, None, SCHEMA, arrivals, SOON)  # type: ignore[arg-type]
         for _ in range(2)
@@ -121,9 +121,9 @@ def test_predictions_come_before_anything_is_learned_of_a_window(folder: Path) -
 def test_a_stream_waits_for_files_until_it_is_told_that_none_will_come(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, plain = Counter[str](), Arrivals.look
+    looks, plain = Counter[str](), FileWatch.look
 
-    def look(self: Arrivals, done: Collection[str]) -> tuple[list[str], bool]:
+    def look(self: FileWatch, done: Collection[str]) -> tuple[list[str], bool]:
         looks["all"] += 1
         if looks["all"] == 3:
             arrive(folder, "late.parquet", 20, 0)
@@ -131,7 +131,7 @@ def test_a_stream_waits_for_files_until_it_is_told_that_none_will_come(
             (folder / "_STOP").touch()
         return plain(self, done)
 
-    monkeypatch.setattr(Arrivals, "look", look)
+    monkeypatch.setattr(FileWatch, "look", look)
     with pslib.connect() as cluster:
         found = [window.files for window in trainer_on(cluster).fit_stream(folder, SOON)]
         assert found == [("late.parquet",)]
@@ -144,7 +144,7 @@ def test_a_stream_ends_after_so_long_without_a_file(folder: Path) -> None:
     endpoint = SimpleNamespace(clock=clock)
     job = SimpleNamespace(confirm=lambda: confirmed.update(["times"]))
     settings = StreamSettings(idle_s=60, poll_s=2.5)
-    arrivals = Arrivals(str(folder), settings)
+    arrivals = FileWatch(str(folder), settings)
     jobs = WindowJobs(SimpleNamespace(endpoint=endpoint), None, None, SCHEMA, arrivals, settings)  # type: ignore[arg-type]
     assert jobs._found(job, ())["files"] == []  # type: ignore[arg-type]
     assert (clock.now, confirmed["times"]) == (60, 24)  # it made sure each time that it may still look
@@ -156,7 +156,7 @@ def test_data_that_another_trainer_has_looked_into_is_what_one_would_find_onesel
     pq.write_table(table, folder / "b.parquet", row_group_size=10)
     settings = StreamSettings(window_files=2)
     client: Any = SimpleNamespace(endpoint=SimpleNamespace(clock=FakeClock()))
-    jobs = WindowJobs(client, None, None, SCHEMA, Arrivals(str(folder), settings), settings)  # type: ignore[arg-type]
+    jobs = WindowJobs(client, None, None, SCHEMA, FileWatch(str(folder), settings), settings)  # type: ignore[arg-type]
     words = jobs._found(None, ())  # type: ignore[arg-type]
     told = jobs._data(tuple(words["files"]), words)
     own = ParquetData([str(folder / "a.parquet"), str(folder / "b.parquet")], SCHEMA)
@@ -329,10 +329,10 @@ def test_files_count_by_their_names_or_by_a_marker_beside_them(folder: Path) -> 
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
     (folder / "a" / "_SUCCESS").touch()
-    many = Arrivals(str(folder), StreamSettings(window_files=9))
+    many = FileWatch(str(folder), StreamSettings(window_files=9))
     assert many.look(()) == (["0.pq", "a/4.parquet", "b/1.parquet"], False)
     assert many.look({"0.pq", "b/1.parquet"}) == (["a/4.parquet"], False)
-    marked = Arrivals(f"{folder}/", StreamSettings(window_files=9, marker="_SUCCESS", stop="end"))
+    marked = FileWatch(f"{folder}/", StreamSettings(window_files=9, marker="_SUCCESS", stop="end"))
     (folder / "end").mkdir()
     assert marked.look(()) == (["a/4.parquet"], False), "a folder ends nothing"
     (folder / "end").rmdir()

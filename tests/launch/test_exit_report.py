@@ -2,9 +2,9 @@
 
 import pytest
 
-from launch.supervisor.exit_report import NO_MEMORY, LastWords
+from launch.supervisor.exit_report import NO_MEMORY, ExitReport
 from launch.supervisor.process import THIS_MACHINE, Command, Task, start
-from launch.supervisor.worker_output import Voices
+from launch.supervisor.worker_output import WorkerOutput
 from tests.support.standin_launch import StandIns, run_standins
 
 
@@ -73,7 +73,7 @@ def test_two_kills_explain_two_ends(tmp_path, kernel):
 
 
 def test_nothing_is_said_of_memory_when_the_launcher_has_killed_the_process_itself(tmp_path, kernel):
-    words = LastWords({}, Voices(echo=False, trainers=1, say=print), lambda: None)
+    words = ExitReport({}, WorkerOutput(echo=False, trainers=1, say=print), lambda: None)
     sleep = Command(("sleep", "600"), {}, THIS_MACHINE)
     by_launcher, by_others = (
         start(Task("server", number), sleep, tmp_path / "log", lambda task, line: None) for number in (0, 1)

@@ -66,7 +66,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return self.session.desk.all_done
+        return self.session.registry.all_done
 
     @property
     def status(self) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def test_a_call_that_all_trainers_have_gone_on_without_is_given_up_beside_a_gues
     for rank in range(2):
         run.open(rank, by_rank=False)
         run.open(rank, job=1, by_rank=False)
-    assert not run.session.desk.jobs[0].over  # a guest that has made the call may be at it
+    assert not run.session.registry.jobs[0].over  # a guest that has made the call may be at it
     run.open(SECOND_GUEST, job=1, by_rank=False)
-    assert run.session.desk.jobs[0].over
+    assert run.session.registry.jobs[0].over
 
 
 def test_jobs_that_go_to_whoever_asks_are_a_guests_too() -> None:

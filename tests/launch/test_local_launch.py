@@ -16,7 +16,7 @@ from launch.supervisor.process import LINE_BYTES_MAX, Command, Running, Task, st
 from launch.supervisor.run_spec import Plan
 from launch.supervisor.status import NEWS_S
 from launch.supervisor.supervisor import LEAVE_S, run_cluster
-from launch.supervisor.worker_output import FAILED_S, Voices
+from launch.supervisor.worker_output import FAILED_S, WorkerOutput
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, WaitTimeoutError
 from pslib.transport import ZmqTransport
@@ -256,13 +256,13 @@ def test_a_dead_trainer_is_one_line_and_the_run_goes_on(tmp_path):
 
 @pytest.mark.parametrize("code", [1, 64, 137])
 def test_the_last_line_of_a_process_is_told_once_though_its_end_is_seen_before(tmp_path, monkeypatch, code):
-    hear = Voices.hear
+    hear = WorkerOutput.hear
 
-    def hears_late(voices, task, line):
+    def hears_late(worker_output, task, line):
         time.sleep(0.3)
-        hear(voices, task, line)
+        hear(worker_output, task, line)
 
-    monkeypatch.setattr(Voices, "hear", hears_late)
+    monkeypatch.setattr(WorkerOutput, "hear", hears_late)
     _, said = run_standins(tmp_path, {"trainer": f"say pslib: 8 floats;exit {code}", "server": "sleep"})
     assert said[0] == "trainer 0: 8 floats"
     assert not any("8 floats" in line for line in said[1:])
@@ -399,12 +399,12 @@ def test_who_counts_as_lost_is_known_by_its_machine_too(tmp_path, monkeypatch):
 
 
 def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
-    voices = Voices(echo=False, trainers=1, say=(said := []).append)
+    worker_output = WorkerOutput(echo=False, trainers=1, say=(said := []).append)
     status = {"error": "server 1 is lost", "events": ["server 1 is lost"]}
     for now_s in (100.0, 101.0):
-        voices.tell_events(status, now_s)
+        worker_output.tell_events(status, now_s)
         assert said == []
-    voices.tell_events(status, 103.0)
+    worker_output.tell_events(status, 103.0)
     assert said == ["server 1 is lost"]
 
 
@@ -429,16 +429,16 @@ def test_a_launcher_that_stood_still_does_not_take_a_run_for_one_that_does_not_e
 
 
 def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
-    voices, trainer = Voices(echo=False, trainers=1, say=[].append), Task("trainer", 0)
-    voices.hear(trainer, "pslib-final state of the model: 0.7")  # a script's own line
-    voices.take_in()
-    assert voices.final == set()
-    voices.hear(trainer, "pslib-final")
-    voices.take_in()
-    assert voices.final == {trainer}
-    voices.hear(trainer, "pslib-started 7")  # another one at its place
-    voices.take_in()
-    assert voices.final == set()
+    worker_output, trainer = WorkerOutput(echo=False, trainers=1, say=[].append), Task("trainer", 0)
+    worker_output.hear(trainer, "pslib-final state of the model: 0.7")  # a script's own line
+    worker_output.take_in()
+    assert worker_output.final == set()
+    worker_output.hear(trainer, "pslib-final")
+    worker_output.take_in()
+    assert worker_output.final == {trainer}
+    worker_output.hear(trainer, "pslib-started 7")  # another one at its place
+    worker_output.take_in()
+    assert worker_output.final == set()
 
 
 @pytest.mark.parametrize(("code", "more"), [(69, []), (137, ["was killed by signal 9"])])
@@ -452,7 +452,8 @@ def test_who_has_said_a_final_error_and_ends_with_it_is_told_by_that_line_alone(
 
 
 def test_of_two_final_errors_the_first_is_told_alone(tmp_path):
-    """A save of two trainers on a full disk: the heir of the first one's finds no space for another file."""
+    """A save of two trainers on a full disk: the successor of the first one's finds no space for another
+    file."""
     first = "say pslib-final;say pslib: no room for a;wait later;exit 69"
     second = "wait told-1;say pslib-final;say pslib: no room for b;touch later;exit 69"
     outcome, said = run_standins(tmp_path, {"trainer 0": first, "trainer 1": second}, trainers=2)

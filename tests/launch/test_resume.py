@@ -176,7 +176,7 @@ class Journalled:
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.session = CoordinatorSession(LOGGED)
-        self.session.diary.append = self.records.append
+        self.session.journal.append = self.records.append
         self.generation = 0
 
     def ask(self, now_s: float, message: Message) -> Any:
@@ -203,9 +203,9 @@ class Journalled:
         self.session = CoordinatorSession(LOGGED, term=self.generation)
         last_s = 0.0
         for record in records:
-            last_s = self.session.diary.replay(record)
+            last_s = self.session.journal.replay(record)
         self.session.begin_again(last_s)
-        self.session.diary.append = self.records.append
+        self.session.journal.append = self.records.append
         self.session.resume(last_s)
         self.records = [*records, *self.records]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.supervisor.process import Running, Task
-from launch.supervisor.worker_output import Voices
+from launch.supervisor.worker_output import WorkerOutput
 from pslib.clock import SystemClock
 from tests.support.standin_launch import run_standins
 
@@ -29,15 +29,15 @@ def test_a_coordinator_is_not_late_to_a_launcher_that_was_stopped(
             Stopped.last = next(looks)
             return super().now_s() + 3600.0 * (Stopped.last > 3)
 
-    hears = Voices.take_in
+    hears = WorkerOutput.take_in
 
-    def take_in(voices: Voices) -> None:
+    def take_in(worker_output: WorkerOutput) -> None:
         """Its address is heard some looks after that hour, however fast it starts."""
         if Stopped.last > 8:
-            hears(voices)
+            hears(worker_output)
 
     monkeypatch.setattr("launch.supervisor.supervisor.SystemClock", Stopped)
-    monkeypatch.setattr(Voices, "take_in", take_in)
+    monkeypatch.setattr(WorkerOutput, "take_in", take_in)
     outcome, said = run_standins(tmp_path, {"trainer": "over"})
     assert (outcome.exit_code, said) == (0, [])
 

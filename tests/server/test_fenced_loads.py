@@ -201,7 +201,7 @@ def test_a_trainer_that_falls_asleep_after_it_was_confirmed_does_not_load_over_w
     def old(cluster: Cluster) -> None:
         trainer_on(cluster).load(place)
 
-    def heir(cluster: Cluster) -> list[float]:
+    def successor(cluster: Cluster) -> list[float]:
         assert asleep.wait(PATIENCE_S)
         trainer = trainer_on(cluster)
         trainer.load(place)
@@ -228,7 +228,7 @@ def test_a_trainer_that_falls_asleep_after_it_was_confirmed_does_not_load_over_w
 
         others = [threading.Thread(target=play_old, daemon=True)]
         others[0].start()
-        assert running.run(heir) == [[2.0]]
+        assert running.run(successor) == [[2.0]]
         (error,) = errors
         assert isinstance(error, SupersededError)
         assert "\n" not in str(error)
@@ -251,7 +251,7 @@ def test_a_process_that_is_stopped_after_it_was_confirmed_undoes_nothing_when_it
     (said,) = command.lines("stops")
     command.wait_for("first batch", 40)
     pid = int(said.split()[-1])
-    command.wait(lambda: _pushes(command.out / "metrics.jsonl") > 5, 40, "the heir to train")
+    command.wait(lambda: _pushes(command.out / "metrics.jsonl") > 5, 40, "the successor to train")
     os.kill(pid, signal.SIGCONT)
     assert command.finish(60) == 0, command.output
     assert_counted_once(last, examples, epochs=2)

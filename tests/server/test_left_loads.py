@@ -126,7 +126,7 @@ def test_a_load_that_the_coordinator_refuses_is_not_asked_for_again(saved: tuple
     with cluster_of() as running:
         trainer = trainer_on(running.join())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(running.embedded.coordinator.session.desk, "open_job", refuse)
+            patch.setattr(running.embedded.coordinator.session.registry, "open_job", refuse)
             with pytest.raises(ConfigurationError, match="another script"):
                 trainer.load(place)
         trainer.fit(path)
@@ -297,5 +297,5 @@ def failed_at(cluster: Cluster, rank: int, job: int) -> None:
 def come_back(cluster: Cluster) -> CoordinatorSession:
     """A coordinator that knows what this one has written down."""
     session = CoordinatorSession(cluster.session.config)
-    session.diary.replay([cluster.session.diary.image(cluster.now_s)])
+    session.journal.replay([cluster.session.journal.image(cluster.now_s)])
     return session

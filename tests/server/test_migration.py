@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.server.migration import Action, HandSession
+from pslib.server.migration import Action, Migration
 from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Release, Setup
 from tests.support.protocol_worlds import OneServer, keys_in, push_ones, refusals, setup_of, values_of
 
@@ -34,7 +34,7 @@ class Source:
     """A session whose target has the tables already."""
 
     def __init__(self, units: tuple[int, ...] = UNITS) -> None:
-        self.session = HandSession(lambda: setup_of(t=1), IN_FLIGHT_MAX)
+        self.session = Migration(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         self.session.take(hand(units=units))
         (setup,) = self.session.actions(0.0)
         assert isinstance(setup.message, Setup)
@@ -57,7 +57,7 @@ class Source:
 class TestOrder:
     def test_nothing_is_released_before_our_tables_are_at_the_new_owner(self) -> None:
         """Whoever we refuse the unit to asks there at once, and would hear that the table is unknown."""
-        session = HandSession(lambda: setup_of(t=1), IN_FLIGHT_MAX)
+        session = Migration(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         session.take(hand())
         (setup,) = session.actions(0.0)
         assert (setup.address, session.actions(0.0)) == ("b", [])
@@ -105,7 +105,7 @@ class TestTablesThatAreSetUpMeanwhile:
     ) -> None:
         old, new = OneServer(), OneServer(1, [])
         old.ask(before)
-        session = HandSession(old.shards[0].setup_message)
+        session = Migration(old.shards[0].setup_message)
         session.take(hand(units=(unit,)))
         asked: list[str] = []
         while not session.over:
@@ -120,7 +120,7 @@ class TestTablesThatAreSetUpMeanwhile:
 
     def test_an_image_with_tables_that_can_not_be_described_yet_waits_until_they_can(self) -> None:
         described = {"t": 1}
-        session = HandSession(lambda: setup_of(**described))
+        session = Migration(lambda: setup_of(**described))
         session.take(hand(units=(3,)))
         for made in (Done(), Image(3, 2, {}, {}, {name: np.zeros(1, np.uint64) for name in "tu"})):
             (action,) = session.actions(0.0)
@@ -155,7 +155,7 @@ class TestRefusals:
         assert source.told() == ([], [3])
 
     def test_a_new_owner_that_has_other_tables_gets_nothing(self) -> None:
-        session = HandSession(lambda: setup_of(t=1), IN_FLIGHT_MAX)
+        session = Migration(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         session.take(hand())
         session.answered(0.0, session.actions(0.0)[0], Failure("configuration", "table t exists"))
         assert session.over
@@ -206,7 +206,7 @@ class World:
         self.servers = {"a": OneServer(2), "b": OneServer(2, [])}
         self.servers["a"].ask(setup_of(dense_length=7, t=1))
         self.servers["a"].ask(push_ones(0, keys_in(*UNITS)))
-        self.session = HandSession(self.servers["a"].shards[0].setup_message)
+        self.session = Migration(self.servers["a"].shards[0].setup_message)
         self.late: list[Action] = []
 
     def run(self) -> None:
@@ -220,7 +220,7 @@ class World:
             for action in self.session.actions(now_s):
                 self._do(now_s, action)
             if self.random.random() < 0.1:  # the process of the source has started again, from its log
-                self.session = HandSession(self.servers["a"].shards[0].setup_message)
+                self.session = Migration(self.servers["a"].shards[0].setup_message)
                 self.session.take(hand())
         raise AssertionError("it never ends")
 

@@ -10,7 +10,7 @@ import numpy as np
 from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.errors import PslibError
-from pslib.server.migration_thread import HandOver
+from pslib.server.migration_thread import MigrationThread
 from pslib.wire.messages import Hand, Message
 from tests.support.protocol_worlds import setup_of
 from tests.support.waiting import PATIENCE_S
@@ -54,7 +54,7 @@ def test_nothing_is_kept_for_a_server_that_died_on_the_way_when_all_moves_are_ov
     endpoint: Any = Endpoint(hands)
     member: Any = SimpleNamespace(rank=0, incarnation=7, coordinator=COORDINATOR)
     published: list[int] = []
-    work = HandOver(
+    work = MigrationThread(
         endpoint,
         member,
         SystemClock(),

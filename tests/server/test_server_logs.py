@@ -228,7 +228,7 @@ def test_a_disk_that_fails_ends_its_server_with_one_line(durability: str, call: 
 
 
 @pytest.mark.parametrize("durability", ["log", "disk"])
-@pytest.mark.parametrize("fails", ["ServerSession", "HandOver"])
+@pytest.mark.parametrize("fails", ["ServerSession", "MigrationThread"])
 def test_a_server_that_fails_as_it_is_set_up_leaves_no_thread_address_or_folder_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, fails: str
 ) -> None:

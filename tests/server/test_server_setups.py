@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pslib.errors import LogFullError
-from pslib.server.rejoin import Comeback
+from pslib.server.rejoin import Rejoin
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.table.descriptions import model_description
@@ -160,8 +160,8 @@ def test_a_set_up_that_makes_no_sense_ends_no_server_that_comes_back_without_wha
     server = OneServer(2)
     begins = {"loads": [], "done_below": 0, "streams": [], "released": [], "moment": ""}
     for shard in server.shards:
-        Comeback.strip(shard)
-    server.session.comeback = Comeback(
+        Rejoin.strip(shard)
+    server.session.rejoin = Rejoin(
         begins, 1, server.shards, lambda *_: None, lambda index, work: work(server.shards[index])
     )
     two = setup(spec("t", 2), spec("t", 3))

@@ -119,9 +119,10 @@ class TestPushAndPull:
         assert values_of(server, keys_in(0)) == [1.0]
 
     def test_a_push_that_was_fenced_by_one_shard_and_applied_by_another_still_counts_once(self) -> None:
-        """The heir has spoken to shard 0 only; the old holder's push is applied by shard 1 and then refused.
+        """The successor has spoken to shard 0 only; the old holder's push is applied by shard 1 and then
+        refused.
 
-        When the heir pushes the same number, shard 1 knows it and shard 0 does not.
+        When the successor pushes the same number, shard 1 knows it and shard 0 does not.
         """
         server = OneServer(2)
         server.ask(setup_of(t=1))

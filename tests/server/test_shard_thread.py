@@ -16,7 +16,7 @@ from cython_ext.common.cores import turn_s
 from pslib.server.requests import ShardRequest
 from pslib.server.shard_thread import DRAIN_FROM, TURN_S, ShardThread
 from pslib.wire.messages import Pull
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 from tests.support.protocol_worlds import NO_BLOCKS, OneServer, setup_of
 from tests.support.waiting import WAIT_S, wait_until
 from tests.values.test_cores import HEEDS, in_thread
@@ -62,7 +62,7 @@ def working() -> Iterator[Working]:
 
 def test_nothing_is_served_beside_work_that_waits_or_is_under_way(working: Working) -> None:
     message: Any = Pull({"t": np.arange(4, dtype=np.uint64)}, NO_BLOCKS)
-    request = ShardRequest(b"", 1, message, (0,), rows={"t": PackedRows.empty(4, 1, "float32")})
+    request = ShardRequest(b"", 1, message, (0,), rows={"t": QuantizedRows.empty(4, 1, "float32")})
     assert working.thread.serve_now(request) is not None
     working.thread.given += 1  # in the queue, and the thread has not woken up yet
     assert working.thread.serve_now(request) is None

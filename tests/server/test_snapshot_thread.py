@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pslib.server import snapshot_thread
-from pslib.server.snapshot_thread import BUSY_S, COPIES_BYTES, RATE_BYTES_S, ImageTurns
+from pslib.server.snapshot_thread import BUSY_S, COPIES_BYTES, RATE_BYTES_S, SnapshotTurns
 
 PIECE = 1 << 20
 REST_S = BUSY_S / 10
@@ -33,7 +33,7 @@ class World:
         self.now_s, self.cuts = 100.0, Cuts()
         monkeypatch.setattr(snapshot_thread, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
         shard: Any = SimpleNamespace(cuts=self.cuts, stores={}, shards=1)
-        self.turns = ImageTurns(shard)
+        self.turns = SnapshotTurns(shard)
 
     def written(self, seconds: float) -> int:
         """Bytes of the image in a time in which requests come and the thread is free between them."""

@@ -20,8 +20,8 @@ __all__ = ["Cuts"]
 
 
 class Cuts:
-    """What `pslib.trainer.checkpoints.online` and `CutGate` do in threads, in events; servers write no files
-    here."""
+    """What `pslib.trainer.checkpoints.online` and `CheckpointPause` do in threads, in events; servers write
+    no files here."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

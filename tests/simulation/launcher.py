@@ -1,4 +1,4 @@
-"""A launcher that gets SIGTERM: the real `Draining` and `judge`, on simulated processes and time."""
+"""A launcher that gets SIGTERM: the real `GracefulStop` and `judge`, on simulated processes and time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launch.supervisor.graceful_stop import Draining
-from launch.supervisor.outcome import Verdict
+from launch.supervisor.graceful_stop import GracefulStop
+from launch.supervisor.outcome import RunOutcome
 from launch.supervisor.process import Task
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from tests.simulation.network import Process
@@ -39,7 +39,7 @@ def exit_code_of(process: Process) -> int | None:
 
 @dataclass(frozen=True)
 class _Running:
-    """What `Draining` asks of a `launch.supervisor.process.Running`."""
+    """What `GracefulStop` asks of a `launch.supervisor.process.Running`."""
 
     process: Process
 
@@ -71,7 +71,7 @@ class Leaving:
 
     Attributes
     ----------
-    verdict : Verdict or None
+    verdict : RunOutcome or None
         How the run has ended.
     killed : list of str
         Processes that had not left when it did.
@@ -82,13 +82,13 @@ class Leaving:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.verdict: Verdict | None = None
+        self.verdict: RunOutcome | None = None
         self.killed: list[str] = []
         self.waited_for: list[str] = []
         self.took_s = 0.0
         self._began_s = world.network.now_s
         self._waits: dict[str, float] = {}
-        self._draining = Draining(_AllRunning(self.processes), DRAIN_S, self._waited)
+        self._draining = GracefulStop(_AllRunning(self.processes), DRAIN_S, self._waited)
         self._turn()
 
     def processes(self) -> dict[Task, Process]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from pslib.config import ClusterConfig
-from pslib.server.durable_ack import Gate
+from pslib.server.durable_ack import DurableAck
 from pslib.shard.shard import Shard
 from pslib.update_log import server_log
 from pslib.update_log.server_log import ServerLog
@@ -68,7 +68,7 @@ class ServerLogs:
             self.journals.append(make(one, shard, LOG_BYTES))
         return shards
 
-    def gate(self, config: ClusterConfig, look: Callable[[], None]) -> Gate | None:
+    def gate(self, config: ClusterConfig, look: Callable[[], None]) -> DurableAck | None:
         """Where answers wait for the disk; ``look`` is called when some of them need not any longer.
 
         What a new log begins with is on the disk then, before the coordinator hears that there is one.
@@ -77,7 +77,7 @@ class ServerLogs:
             return None
         for one in self.log.logs:
             one.sync()
-        return Gate(self.log.logs, lambda: self._sync_soon(look))
+        return DurableAck(self.log.logs, lambda: self._sync_soon(look))
 
     def _sync_soon(self, look: Callable[[], None]) -> None:
         if not self._syncing:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import PslibError
-from pslib.server.migration import Action, HandSession
+from pslib.server.migration import Action, Migration
 from pslib.wire.messages import Failure, Hand, Message, Result, Scale
 from tests.simulation.members import COORDINATOR, Asker
 from tests.support.simulated_processes import CODEC
@@ -26,7 +26,7 @@ ASK_AGAIN_S = 1.0
 PATIENCE_S = 5.0
 
 
-class RestlessMoves(MoveSession):
+class RestlessMoves(Rebalance):
     """Moves what it is told to; plans of its own it makes only once somebody has asked for servers."""
 
     more_to_come = False
@@ -59,7 +59,7 @@ class Admin(Asker):
     def __init__(self, world: World) -> None:
         super().__init__(world, "admin")
         self.left = world.random.randint(4, 10)
-        self._wishes: list[Scale] = []
+        self._scale_requests: list[Scale] = []
         self._scales = world.random.randint(1, 2) if world.random.random() < 0.4 else 0
 
     @property
@@ -93,7 +93,7 @@ class Admin(Asker):
             return
         targets = [choice.choice([rank for rank in ranks if rank != owner] or owners) for owner in owners]
         pairs = [(u, t) for u, o, t in zip(units, owners, targets, strict=True) if o != t]
-        if pairs and world.moves.wave is None and not world.coordinator.session.desk.at_files:
+        if pairs and world.moves.wave is None and not world.coordinator.session.registry.at_files:
             self.left -= 1
             world.moves.send([unit for unit, _target in pairs], [target for _unit, target in pairs])
 
@@ -103,11 +103,11 @@ class Admin(Asker):
     def _wish(self, servers: int) -> None:
         message = Scale(servers, [], self.world.random.getrandbits(62))
         self.network.tell(f"{self} wants {servers} servers")
-        for earlier in self._wishes:  # a copy that was on its way for long comes when others count
+        for earlier in self._scale_requests:  # a copy that was on its way for long comes when others count
             delay_s = self.world.random.uniform(0.0, 1.0)
             frames = CODEC.encode(self.world.random.getrandbits(62), earlier)
             self.after(delay_s, partial(self.network.send, f"{self.address}/asks", COORDINATOR, frames))
-        self._wishes.append(message)
+        self._scale_requests.append(message)
         self.ask(COORDINATOR, message, partial(self._granted, servers))
 
     def _granted(self, servers: int, answer: Result) -> None:
@@ -131,11 +131,11 @@ class Admin(Asker):
 
 
 class Hands:
-    """What `pslib.server.migration_thread.HandOver` does in a thread, in events."""
+    """What `pslib.server.migration_thread.MigrationThread` does in a thread, in events."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._session = HandSession(server.shards[0].setup_message)
+        self._session = Migration(server.shards[0].setup_message)
         self._running = False
         self._asked_s = 0.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslib.client.membership import ANYWHERE, Joined, Place
 from pslib.config import ClusterConfig
-from pslib.server.rejoin import Comeback
+from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest, ShardTurns, Work
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
@@ -39,7 +39,7 @@ class Server(Member):
         self.shards: list[Shard] = []
         self.rank = -1
         self._asked = self.early = False
-        self.comeback: Comeback | None = None
+        self.rejoin: Rejoin | None = None
         self.regained: set[int] = set()
         """Units that its predecessor was given and has lost, and that it is given once more."""
         self.member.empty = self.logs is None or self.logs.log.is_empty
@@ -83,7 +83,7 @@ class Server(Member):
             shard.slice_rows = choice.randint(1, 3)
             if self.logs is None or self.logs.is_new(index):
                 if joined.begins:
-                    Comeback.strip(shard)
+                    Rejoin.strip(shard)
                 shard.own(units)
             if shard.bare:
                 continue
@@ -97,10 +97,10 @@ class Server(Member):
         journals = self.logs.journals if self.logs else [None] * len(self.shards)
         loads = [Loads(self.world.checkpoints, journal) for journal in journals]
         self._turns = [ShardTurns(shard, one) for shard, one in zip(self.shards, loads, strict=True)]
-        self.comeback = self._session.comeback = self.world.planted.make_comeback(
+        self.rejoin = self._session.rejoin = self.world.planted.make_comeback(
             joined.begins, self.generation, self.shards, self._load, self._put
         )
-        if self.comeback.waits:
+        if self.rejoin.waits:
             self.regained = set(self.world.given_to(self.rank))
             self.network.tell(f"{self} has lost what it knew; its shards begin at {joined.begins['loads']}")
         self.done_below = 0
@@ -116,7 +116,7 @@ class Server(Member):
     @property
     def waits(self) -> bool:
         """Whether it has lost what it knew, and is not back yet."""
-        return self.comeback is not None and self.comeback.waits
+        return self.rejoin is not None and self.rejoin.waits
 
     def _begin_hands(self) -> None:
         if not self.waits:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pslib.coordinator import jobs
-from pslib.coordinator.checkpoint_barrier import CutSession
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import Grant, LeaseBook
 from pslib.coordinator.membership import Member
 from pslib.coordinator.session import CoordinatorSession
@@ -144,23 +144,23 @@ def test_a_bug_in_the_leases_is_caught(
     assert text in caught(Planted(), seeds)
 
 
-class FinishesTooEarly(JobDesk):
+class FinishesTooEarly(JobRegistry):
     """Streams count as done one lease too early: their pushes are taken for known ones."""
 
     def streams_done_below(self) -> int:
         return super().streams_done_below() + 1
 
 
-class CountsTooFar(JobDesk):
+class CountsTooFar(JobRegistry):
     """Of a lease one batch more counts as applied than is acknowledged."""
 
     def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
         super().progress(member, [(stream, below + 1) for stream, below in streams])
 
 
-def desk(kind: type[JobDesk]) -> Planted:
+def registry(kind: type[JobRegistry]) -> Planted:
     def change(session: CoordinatorSession) -> None:
-        session.desk.__class__ = kind
+        session.registry.__class__ = kind
 
     return Planted(change_coordinator=change)
 
@@ -169,8 +169,8 @@ def desk(kind: type[JobDesk]) -> Planted:
     ("kind", "text", "seeds"),
     [(FinishesTooEarly, "counts as done", 300), (CountsTooFar, "is not acknowledged", 300)],
 )
-def test_a_bug_at_the_desk_of_jobs_is_caught(kind: type[JobDesk], text: str, seeds: int) -> None:
-    assert text in caught(desk(kind), seeds)
+def test_a_bug_at_the_desk_of_jobs_is_caught(kind: type[JobRegistry], text: str, seeds: int) -> None:
+    assert text in caught(registry(kind), seeds)
 
 
 class WritesBehind(ShardLog):
@@ -236,14 +236,14 @@ def forgetful(what: str) -> Planted:
     """A coordinator whose journal does not hold some records."""
 
     def change(session: CoordinatorSession) -> None:
-        append = session.diary.append
+        append = session.journal.append
 
         def kept(entries: Sequence[Entry]) -> None:
             about = entries[-1]
             if what != (about.kind if isinstance(about, Message) else about["note"]):
                 append(entries)
 
-        session.diary.append = kept
+        session.journal.append = kept
 
     return Planted(change_coordinator=change)
 
@@ -258,7 +258,7 @@ def test_a_coordinator_that_answers_before_it_writes_is_caught(monkeypatch: pyte
     assert caught(Planted(), 300)
 
 
-class BeginsBeforeAllIsAcknowledged(CutSession):
+class BeginsBeforeAllIsAcknowledged(CheckpointBarrier):
     """A trainer that has heard of a cut counts as one that has stopped."""
 
     def _is_ready(self, cut: Any, rank: int) -> bool:

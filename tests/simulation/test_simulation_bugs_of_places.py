@@ -10,11 +10,11 @@ import pytest
 
 from pslib.client.membership import MemberHandle
 from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.rebalance import MoveSession
-from pslib.coordinator.recovery import Comebacks
+from pslib.coordinator.rebalance import Rebalance
+from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.session import CoordinatorSession
-from pslib.coordinator.wave import Wishes
-from pslib.server.rejoin import Comeback
+from pslib.coordinator.wave import ScaleRequests
+from pslib.server.rejoin import Rejoin
 from pslib.shard.shard import Shard
 from pslib.wire.journal import Entry
 from pslib.wire.messages import Heartbeat, Message, Setup
@@ -65,7 +65,7 @@ def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_wish_for_servers_that_is_granted_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late copy of the first wish undoes the second one."""
-    monkeypatch.setattr(Wishes, "answer", lambda _wishes, _name: None)
+    monkeypatch.setattr(ScaleRequests, "answer", lambda _scale_requests, _name: None)
     assert "not over after" in caught(Planted(), 300)
 
 
@@ -79,14 +79,14 @@ class LostServers(Mishaps):
 
 def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
     def change(session: CoordinatorSession) -> None:
-        append = session.diary.append
+        append = session.journal.append
 
         def kept(entries: Sequence[Entry]) -> None:
             about = entries[-1]
             if isinstance(about, Message) or (about["note"], about.get("role")) != ("lost", "server"):
                 append(entries)
 
-        session.diary.append = kept
+        session.journal.append = kept
 
     planted = Planted(change_coordinator=change, make_mishaps=LostServers)
     assert "has counted as lost, and is told to go" in caught(planted, 300)
@@ -124,13 +124,13 @@ class LostMemory(Mishaps):
         return [(self._lose_memory, 4)] if self.world.config.recovery == "partial" else []
 
 
-class ServesAtOnce(Comeback):
+class ServesAtOnce(Rejoin):
     """A server that has lost what it knew answers before it has what is left."""
 
     waits = False  # type: ignore[assignment]
 
 
-class KeepsWhatWasGivenAway(Comeback):
+class KeepsWhatWasGivenAway(Rejoin):
     """It owns units again that its predecessor had given to others."""
 
     def _bring_back(self, setup: Setup, shard: Shard) -> None:
@@ -138,7 +138,7 @@ class KeepsWhatWasGivenAway(Comeback):
         super()._bring_back(setup, shard)
 
 
-class BeginsAnywhere(Comebacks):
+class BeginsAnywhere(Recovery):
     """It is told of no checkpoint."""
 
     def begins(self, server: Member) -> dict[str, Any]:
@@ -147,17 +147,17 @@ class BeginsAnywhere(Comebacks):
 
 
 @pytest.mark.parametrize("kind", [ServesAtOnce, KeepsWhatWasGivenAway])
-def test_a_bug_in_how_a_server_comes_back_is_caught(kind: type[Comeback]) -> None:
+def test_a_bug_in_how_a_server_comes_back_is_caught(kind: type[Rejoin]) -> None:
     assert caught(Planted(make_comeback=kind, make_mishaps=LostMemory), 300)
 
 
 def test_a_server_that_comes_back_at_no_checkpoint_is_caught() -> None:
     def change(session: CoordinatorSession) -> None:
-        session.comebacks.__class__ = BeginsAnywhere
+        session.recoveries.__class__ = BeginsAnywhere
 
     assert "is to begin at []" in caught(Planted(change_coordinator=change, make_mishaps=LostMemory), 300)
 
 
 def test_units_that_are_lost_with_whom_they_were_given_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MoveSession, "lost_by", lambda _moves, _rank: None)
+    monkeypatch.setattr(Rebalance, "lost_by", lambda _moves, _rank: None)
     assert caught(Planted(make_mishaps=LostMemory), 300)

@@ -11,7 +11,7 @@ import pytest
 from pslib import clock
 from pslib.client import failover
 from pslib.config import ClusterConfig
-from pslib.coordinator.failure_detector import Losses
+from pslib.coordinator.failure_detector import FailureDetector
 from pslib.coordinator.membership import Membership
 from tests.simulation.members import TIMING
 from tests.simulation.mishaps import Mishaps
@@ -107,7 +107,7 @@ def test_all_wait_for_a_server_that_nobody_starts_again_and_then_end() -> None:
 
 
 def test_a_run_that_awaits_a_server_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Losses, "_await", lambda *_about: None)
+    monkeypatch.setattr(FailureDetector, "_await", lambda *_about: None)
     assert "has waited 25" in first_error(NOBODY)
 
 

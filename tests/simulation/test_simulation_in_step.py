@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from pslib.config import ClusterConfig
-from pslib.coordinator.jobs import JobDesk
+from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import Grant, RankedLeases
 from pslib.coordinator.membership import Member
-from pslib.coordinator.recovery import Comebacks
+from pslib.coordinator.recovery import Recovery
 from tests.simulation.in_step import InStep, RankedTrainer, RankedWorld
 from tests.simulation.members import TIMING
 from tests.simulation.test_simulation_steps import use
@@ -186,22 +186,24 @@ def test_a_successor_that_skips_a_step_is_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_in_step_that_awaits_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobDesk, "needs", lambda _desk, _rank: False)
+    monkeypatch.setattr(JobRegistry, "needs", lambda _registry, _rank: False)
     assert re.search(HANGS, first_error(OneIsGone, as_it_is))
 
 
 def test_a_trainer_whose_leave_ends_no_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = JobDesk.free_leases
+    free = JobRegistry.free_leases
 
-    def goes_on(desk: JobDesk, member: Member, why: str, below: int | None = None, **_fatal: bool) -> int:
-        return free(desk, member, why, below, fatal=False)
+    def goes_on(
+        registry: JobRegistry, member: Member, why: str, below: int | None = None, **_fatal: bool
+    ) -> int:
+        return free(registry, member, why, below, fatal=False)
 
-    monkeypatch.setattr(JobDesk, "free_leases", goes_on)
+    monkeypatch.setattr(JobRegistry, "free_leases", goes_on)
     assert re.search(HANGS, first_error(OneIsAskedToGo, as_it_is))
 
 
 def test_steps_that_go_on_without_what_a_server_knew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Comebacks, "_is_in_step", False)
+    monkeypatch.setattr(Recovery, "_is_in_step", False)
     assert first_error(OneServerIsLost, partial_only)
 
 

@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 
-from launch.supervisor.graceful_stop import COORDINATOR_S, SERVERS_S, Draining
+from launch.supervisor.graceful_stop import COORDINATOR_S, SERVERS_S, GracefulStop
 from launch.supervisor.process import Task
 from pslib.coordinator.leases import LeaseBook
-from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.rebalance import Rebalance
 from pslib.process.shutdown import HARD_S
 from tests.simulation.checkpoints import Checkpoints
 from tests.simulation.launcher import DRAIN_S, Leaving
@@ -98,13 +98,13 @@ def test_all_leave_in_order_when_their_launcher_is_asked_to_and_the_run_goes_on(
 
 
 def test_a_launcher_that_waits_for_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Draining._ask
+    ask = GracefulStop._ask
 
-    def asks_and_goes(draining: Draining, tasks: list[Task]) -> None:
+    def asks_and_goes(draining: GracefulStop, tasks: list[Task]) -> None:
         ask(draining, tasks)
         draining.hurried = True
 
-    monkeypatch.setattr(Draining, "_ask", asks_and_goes)
+    monkeypatch.setattr(GracefulStop, "_ask", asks_and_goes)
     with pytest.raises(SimulationError, match="had not left"):
         list(map(leave_all, range(10 * SEEDS)))
 
@@ -116,11 +116,11 @@ def test_servers_that_came_later_are_started_again_with_the_run() -> None:
 
 
 def test_a_coordinator_that_asks_for_new_servers_only_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_new(moves: MoveSession) -> list[int]:
+    def only_new(moves: Rebalance) -> list[int]:
         had = {server.rank for server in moves.members.servers}
         return list(islice((rank for rank in range(99) if rank not in had), moves.awaited))
 
-    monkeypatch.setattr(MoveSession, "awaited_ranks", only_new)
+    monkeypatch.setattr(Rebalance, "awaited_ranks", only_new)
     planted = Planted(change_config=with_log, make_mishaps=LaunchersEndWithMoreServers)
     ended = (World(seed, planted).run().coordinator.session.error for seed in range(10 * SEEDS))
     assert any("nobody has started it again" in error for error in ended)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pslib.coordinator.failure_detector import Losses
+from pslib.coordinator.failure_detector import FailureDetector
 from pslib.update_log import RollingLog
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.world import Planted, World
@@ -74,7 +74,7 @@ def test_a_slow_reader_holds_up_nobody_for_ever() -> None:
 
 
 def test_a_coordinator_that_awaits_no_successors_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Losses, "trainers_over", lambda self, _now_s: self._members.trainers_over())
+    monkeypatch.setattr(FailureDetector, "trainers_over", lambda self, _now_s: self._members.trainers_over())
     for seed in range(10 * SEEDS):
         if World(seed, Planted(make_mishaps=AllTrainers)).run().coordinator.session.error == LOST:
             return

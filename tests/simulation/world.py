@@ -11,7 +11,7 @@ import numpy as np
 
 from pslib.config import ClusterConfig
 from pslib.coordinator.session import CoordinatorSession
-from pslib.server.rejoin import Comeback
+from pslib.server.rejoin import Rejoin
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap, mask_of_units
 from pslib.update_log.shard_log import ShardLog
@@ -49,7 +49,7 @@ class Planted:
     change_coordinator: Callable[[CoordinatorSession], object] = lambda _session: None
     make_journal: Callable[..., ShardLog] = ShardLog
     make_mishaps: Callable[..., Mishaps] = Mishaps
-    make_comeback: Callable[..., Comeback] = Comeback
+    make_comeback: Callable[..., Rejoin] = Rejoin
     make_trainer: Callable[..., Trainer] = Trainer
     save_every_s: float = 0.0
     """Of all jobs; 0: some are saved, and some are not."""

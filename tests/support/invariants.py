@@ -41,7 +41,7 @@ class History:
         self.ops_of: dict[int, list[Op]] = defaultdict(list)
         """Of each key that belongs to one stream: its calls that have begun, in order."""
         self.ops: list[Op] = []
-        self.losses = 0
+        self.failure_detector = 0
         """How often a server has lost something that was acknowledged; see `forgive`."""
         self._order: dict[tuple[int, int], int] = {}
         self._begins: dict[int, tuple[set[tuple[float, ...]], int]] = {}
@@ -71,7 +71,7 @@ class History:
 
     def forgive(self, key: int, row: tuple[float, ...] | None) -> None:
         """A server has lost what came after a checkpoint: the key has this row now; None: nobody knows."""
-        self.losses += 1
+        self.failure_detector += 1
         rows = {ABSENT, ITEM_WEIGHTS} if row is None else {row}
         self._begins[key] = rows, len(self.ops_of[key])
 
@@ -89,7 +89,7 @@ class History:
 
     def forgive_count(self, key: int | str, count: float) -> None:
         """The same of a shared key: so many pushes are in it for sure, and all that begin from now on."""
-        self.losses += 1
+        self.failure_detector += 1
         self.acked[key] = int(count)
         self._sure_from[key] = len(self.ops)
 
@@ -122,10 +122,10 @@ class History:
         keys = choice.sample(sorted(self.ops_of), min(4, len(self.ops_of)))
         known = {key: self.possible(key) for key in keys}
         calls = {key: len(self.ops_of[key]) for key in keys}
-        acked, losses = self.acked.copy(), self.losses
+        acked, losses = self.acked.copy(), self.failure_detector
 
         def check(pulled: PullCall) -> None:
-            if self.losses > losses:
+            if self.failure_detector > losses:
                 return
             for key, row in zip(keys, pulled.rows["item"].tolist(), strict=True):
                 if len(self.ops_of[key]) == calls[key] and tuple(row) not in known[key]:

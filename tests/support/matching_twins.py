@@ -1,4 +1,5 @@
-"""Losses of the models of queries and items in PyTorch: by padded sequences, `torch.nn.GRU`, convolutions.
+"""FailureDetector of the models of queries and items in PyTorch: by padded sequences, `torch.nn.GRU`,
+convolutions.
 
 A twin takes a model without dropout, a batch and parameters, and gives the loss that the model's step has.
 PyTorch is imported by whoever calls, and handed in.

@@ -9,7 +9,7 @@ import numpy as np
 
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.membership import Membership
-from pslib.coordinator.rebalance import MoveSession
+from pslib.coordinator.rebalance import Rebalance
 from pslib.wire.messages import Hand, NextHand, Scale
 
 TIMING = Timing(heartbeat_s=1.0, silence_s=6.0, start_s=60.0)
@@ -23,7 +23,7 @@ class World:
         self.members = Membership(config)
         self.lines: list[str] = []
         self.records: list[dict[str, Any]] = []
-        self.moves = MoveSession(self.members, self.lines.append, wave_units=64)
+        self.moves = Rebalance(self.members, self.lines.append, wave_units=64)
         self.moves.on_record = self.records.append
         self.now_s = 0.0
         self.names = count(1)

@@ -23,7 +23,7 @@ from pslib.wire.codec import Codec
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import Adopt, Done, Failure, Image, Message, Release, Setup
-from pslib.wire.quantization import PackedRows, pack_gradients
+from pslib.wire.quantization import QuantizedRows, pack_gradients
 from tests.support.invariants import SimulationError, check_owners
 from tests.support.scripts import DENSE_LENGTH, Op, Script
 
@@ -158,7 +158,7 @@ class Asker:
             self.send()
 
 
-def packed(op: Op, gradients_as: str) -> tuple[dict[str, tuple[Any, PackedRows]], Any]:
+def packed(op: Op, gradients_as: str) -> tuple[dict[str, tuple[Any, QuantizedRows]], Any]:
     """Gradients as a trainer sends them, of rows and dense: small whole numbers are exact in 16 bits."""
     rows = {
         table: (keys, pack_gradients(keys, gradients, gradients_as, salt=op.number))

@@ -170,22 +170,22 @@ class World:
 
     def _lose_a_trainer(self) -> None:
         """A trainer dies, or is only believed to be dead; another one takes over its leases later."""
-        lost, heir = self.random.sample(self.trainers, 2)
+        lost, successor = self.random.sample(self.trainers, 2)
         lost.lost = True
         lost.running = self.random.random() < 0.5
         mine = [script for place, script in enumerate(self.scripts) if self._holder(place) is lost]
         for script in mine:
             if script.stream < 1 << 63:
-                self.after(self.random.uniform(0.05, 0.8), partial(self._take_over, heir, script))
+                self.after(self.random.uniform(0.05, 0.8), partial(self._take_over, successor, script))
 
     def _holder(self, place: int) -> Trainer:
         return self.trainers[place % len(self.trainers)]
 
-    def _take_over(self, heir: Trainer, script: Script) -> None:
-        was_idle = heir.idle
-        heir.start(script, self.reported.get(script.stream, 0), epoch=1)
+    def _take_over(self, successor: Trainer, script: Script) -> None:
+        was_idle = successor.idle
+        successor.start(script, self.reported.get(script.stream, 0), epoch=1)
         if was_idle:
-            heir.turn()
+            successor.turn()
 
 
 if __name__ == "__main__":

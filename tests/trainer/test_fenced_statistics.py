@@ -1,4 +1,5 @@
-"""Statistics whose trainer falls asleep before it sends them: those of its heir count, and count once."""
+"""Statistics whose trainer falls asleep before it sends them: those of its successor count, and count
+once."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MODEL = DNN(SCHEMA, dim=4, hidden=(6, 5), batch_norm=True)
 def test_statistics_are_added_once_when_the_lease_goes_on_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeps: str
 ) -> None:
-    """The first to measure counts as lost, before its push or after, and wakes up when its heir is done."""
+    """The first to measure counts as lost, before its push or after, and wakes up when its successor is
+    done."""
     write_examples(tmp_path / "a.parquet", 300)
     asleep, added = threading.Lock(), []
     missing, push = StatisticsJobs._missing, StatisticsJobs._add
@@ -35,10 +37,10 @@ def test_statistics_are_added_once_when_the_lease_goes_on_to_another(
         """The first one: another one may have its lease; return when it is done with it."""
         if sleeps != now or not asleep.acquire(blocking=False):
             return
-        book = session.desk.jobs[-1].book
+        book = session.registry.jobs[-1].book
         (holder,) = book.holders()
         book.trainer_lost(holder)
-        wait_until(lambda: book.done, PATIENCE_S, lambda: "the heir to end the lease")
+        wait_until(lambda: book.done, PATIENCE_S, lambda: "the successor to end the lease")
 
     def measuring(jobs: StatisticsJobs, *about: Any) -> Any:
         found = missing(jobs, *about)

@@ -98,7 +98,8 @@ def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trai
 
 
 def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(tmp_path: Path) -> None:
-    """Else the heir begins with the window's last batch, and the name of it counts for the whole window."""
+    """Else the successor begins with the window's last batch, and the name of it counts for the whole
+    window."""
     path = write_examples(tmp_path / "a.parquet", 320, row_group_rows=320)
     own: dict[str, Any] = {"lease_rows": 160, "consistency": "geo", "geo_every_batches": 8, "staleness": 0}
     holds_one, reported = threading.Event(), list[int]()
@@ -122,14 +123,14 @@ def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(
         finally:
             reported.extend(below for _stream, below in cluster.client.member.progress()["streams"])
 
-    def heir(cluster: Cluster) -> list[float]:
+    def successor(cluster: Cluster) -> list[float]:
         trainer = trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.005)), **own)
         assert holds_one.wait(20)
         trainer.fit(path)
         return counts_of(cluster, np.arange(320)).tolist()
 
     with cluster_of(2, 2) as running:
-        failed, counts = running.run(failing, heir)
+        failed, counts = running.run(failing, successor)
     assert isinstance(failed, WaitTimeoutError), failed
     assert counts == [1.0] * 320
     assert reported == [8], "the second window is not reported as applied"

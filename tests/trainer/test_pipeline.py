@@ -111,7 +111,7 @@ def test_leases_that_are_over_are_not_reported_any_more(tmp_path: Path) -> None:
 
 
 def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -> None:
-    """Else servers would keep all names of the lease, and its own heir begin where the first did."""
+    """Else servers would keep all names of the lease, and its own successor begin where the first did."""
     path = write_examples(tmp_path / "a.parquet", 200, row_group_rows=200)
     left = threading.Event()
     acked_below: list[int] = []
@@ -138,7 +138,7 @@ def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -
         progress, cluster.client.member.progress = cluster.client.member.progress, noted
         trainer.fit(path)
 
-    def heir(cluster: Cluster) -> np.ndarray:
+    def successor(cluster: Cluster) -> np.ndarray:
         def look(_batch: Batch, _rows: np.ndarray) -> None:
             ((_stream, below),) = cluster.client.member.progress()["streams"]
             acked_below.append(below)
@@ -149,7 +149,7 @@ def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -
         return counts_of(cluster, 200)
 
     with cluster_of(2, trainers=2, timing=SOON_LOST) as running:
-        _lost, counts = running.run(dying, heir)
+        _lost, counts = running.run(dying, successor)
     assert not isinstance(counts, BaseException), counts
     assert (counts == 1).all()
     assert acked_below[0] >= 15

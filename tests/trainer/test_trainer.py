@@ -86,7 +86,8 @@ def test_a_call_from_another_thread_is_refused_while_one_is_under_way(tmp_path: 
 def test_who_counts_as_lost_when_it_is_about_to_save_or_load_does_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Who slept too long has an heir, which has trained since: it must not put the checkpoint over that."""
+    """Who slept too long has an successor, which has trained since: it must not put the checkpoint over
+    that."""
     path = write_examples(tmp_path / "a.parquet", 50)
 
     def lost(_job: Job) -> None:

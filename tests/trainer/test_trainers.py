@@ -201,7 +201,7 @@ def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tm
         finally:
             back.set()
 
-    def heir(cluster: Cluster) -> np.ndarray:
+    def successor(cluster: Cluster) -> np.ndarray:
         trainer = trainer_on(cluster)
         trainer.fit(path)
         assert written.wait(PATIENCE_S)
@@ -212,7 +212,7 @@ def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tm
         return counts_of(cluster, np.arange(40))
 
     with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
-        came_back, counts = running.run(sleeper, heir)
+        came_back, counts = running.run(sleeper, successor)
     assert isinstance(came_back, UnavailableError)
     assert not isinstance(counts, BaseException), counts
     assert (counts == 1).all()
@@ -367,7 +367,7 @@ def test_a_maintenance_that_its_trainer_never_sent_is_sent_by_its_heir(
         finally:
             failed.set()
 
-    def heir(cluster: Cluster) -> int:
+    def successor(cluster: Cluster) -> int:
         counted = CountingModel(lambda batch, _rows: batches.append(len(batch)))
         trainer = trainer_on(cluster, counted, table=table, maintain_every_batches=4)
         assert failed.wait(PATIENCE_S)
@@ -377,7 +377,7 @@ def test_a_maintenance_that_its_trainer_never_sent_is_sent_by_its_heir(
 
     batches: list[int] = []
     with cluster_of(2, trainers=2, shard_threads=2) as running:
-        died, maintained = running.run(dies, heir)
+        died, maintained = running.run(dies, successor)
     assert isinstance(died, ZeroDivisionError)
     assert maintained == 46 // 4
     assert len(batches) <= 46 - 4

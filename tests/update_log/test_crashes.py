@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslib.server.durable_ack import Gate
+from pslib.server.durable_ack import DurableAck
 from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from tests.support.simulated_files import SimulatedDisk
@@ -88,7 +88,7 @@ def test_answers_leave_when_what_they_say_is_durable_in_their_order() -> None:
     first, second = Log(), Log()
     asked: list[bool] = []
     left: list[str] = []
-    gate = Gate([first, second], lambda: asked.append(True))
+    gate = DurableAck([first, second], lambda: asked.append(True))
     gate.pass_when_durable((0, 1), lambda: left.append("nothing to wait for"))
     first.last = 3
     gate.pass_when_durable((0,), lambda: left.append("3"))

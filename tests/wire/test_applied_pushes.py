@@ -129,7 +129,7 @@ def test_an_older_epoch_is_fenced_and_says_who_holds_the_lease() -> None:
 
 
 def test_the_fence_moves_with_a_unit() -> None:
-    """The new owner has never heard of the heir; its epoch must come with the unit."""
+    """The new owner has never heard of the successor; its epoch must come with the unit."""
     source, target = Marks(), Marks()
     source.fresh(7, 0, 2, 0b1)
     target.adopt(0, source.export(0))

@@ -16,7 +16,7 @@ from pslib.table.wire_format import DENSE_TYPES, WireFormat
 from pslib.trainer.pipeline.dense import DensePulls, ErrorFeedback
 from pslib.wire.dense_delta import VERSIONS, KnownDense
 from pslib.wire.messages import NOBODY, Failure, Pull, Pulled, Push
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 from tests.support.clients import client_of
 from tests.support.protocol_worlds import (
     NO_FLOATS,
@@ -221,6 +221,6 @@ class TestTrainerSide:
         for _ in range(1000):
             packed = feedback.packed(gradient)
             assert packed.dtype == DENSE_TYPES[kind]
-            total += PackedRows(packed[None]).floats()[0]
+            total += QuantizedRows(packed[None]).floats()[0]
         np.testing.assert_allclose(total, [1000, 1.0], atol=0.01)
         assert gradient.tolist() == [1.0, np.float32(0.001)]

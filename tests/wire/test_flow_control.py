@@ -106,15 +106,15 @@ class TestAClient:
     def test_a_request_that_never_fits_the_share_is_sent_when_the_server_grants_it(self) -> None:
         requests = table()
         ticket = start(requests, 0.0, 200_000)
-        ((wish, message),) = sent(requests)
+        ((request, message),) = sent(requests)
         assert isinstance(message, Reserve)
         assert 199_700 < message.bytes < 200_100
-        assert requests.receive(wish) is None
+        assert requests.receive(request) is None
         ((request_id, pull),) = sent(requests)
         assert (request_id, pull.kind) == (message.request_id, "Pull")
         assert requests.receive(request_id) == ticket
         assert [message for _id, message in sent(requests)] == [Reserve(request_id, 0, 0)]
-        assert requests.receive(wish) is None
+        assert requests.receive(request) is None
         assert kinds(requests) == []
 
     def test_a_part_of_a_step_never_waits_for_another_part_which_is_answered_when_all_are_there(self) -> None:
@@ -142,9 +142,9 @@ class TestAClient:
         start(requests, 0.0, 60_000)
         ((first, _),) = sent(requests)
         requests.tick(1.0)
-        ((wish, message),) = sent(requests)
+        ((request, message),) = sent(requests)
         assert (message.kind, message.last) == ("Reserve", first)
-        requests.receive(wish)
+        requests.receive(request)
         assert [request_id for request_id, _message in sent(requests)] == [message.request_id]
         assert requests.resent == 1
 
@@ -163,7 +163,7 @@ class TestAClient:
         requests.give_up("b")
         gc.collect()
         assert keys() is None
-        assert not requests._by_wish
+        assert not requests._by_reserve
 
     def test_a_small_one_is_sent_again_as_ever(self) -> None:
         requests = table()

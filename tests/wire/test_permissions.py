@@ -101,5 +101,5 @@ def test_a_coordinator_refuses_the_same(role: str) -> None:
         expected = refusal(role, message)
         if expected is not None:
             assert session.handle(0.0, message, role) == expected
-    assert (session.members.servers, session.members.trainers, session.desk.jobs) == ([], [], [])
+    assert (session.members.servers, session.members.trainers, session.registry.jobs) == ([], [], [])
     assert not session.stopping

@@ -23,7 +23,7 @@ def windows_done(cluster: Cluster, count: int) -> None:
         for what, values in outcomes.items():
             job = CollectiveJob(what, 0, values, LeaseBook(np.zeros(0, np.uint32)), cluster.now_s)
             job.outcome = {"kind": what, "seconds": 0.5, **values}
-            cluster.session.desk.jobs.append(job)
+            cluster.session.registry.jobs.append(job)
 
 
 def test_a_status_fits_its_message_however_many_results_there_have_been() -> None:
@@ -84,7 +84,7 @@ def test_a_heartbeat_looks_at_the_calls_that_are_open_alone(monkeypatch: pytest.
     cluster.session.tick(cluster.now_s)
     cluster.open(1, job=3000)
     assert looks["all"] < 50
-    assert cluster.session.desk.first_open == 3000
+    assert cluster.session.registry.first_open == 3000
 
 
 def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:

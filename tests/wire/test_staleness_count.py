@@ -15,7 +15,7 @@ from pslib.client.session import PushName
 from pslib.cluster import Cluster
 from pslib.trainer.settings import CacheSettings
 from pslib.wire.messages import Erase, Maintain, Pull, Pulled, Pushed
-from pslib.wire.staleness import NOTHING_SEEN, PushesBetween
+from pslib.wire.staleness import NOTHING_SEEN, StalenessCounter
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
 from tests.support.protocol_worlds import (
@@ -42,7 +42,7 @@ ROWS = {"t": np.ones((1, 1), np.float32)}
 def test_measures_are_summed_counted_and_the_largest_kept_and_what_is_not_known_is_passed_over(
     pairs: list[tuple[int, int]],
 ) -> None:
-    between = PushesBetween()
+    between = StalenessCounter()
     for pair in pairs:
         between.note(*pair)
     known = [after - before for before, after in pairs if before and after >= before]
@@ -51,9 +51,9 @@ def test_measures_are_summed_counted_and_the_largest_kept_and_what_is_not_known_
 
 def test_a_difference_that_is_no_count_is_passed_over() -> None:
     """Whatever a server tells, sums fit a heartbeat."""
-    between = PushesBetween()
+    between = StalenessCounter()
     between.note(1, 2**64 - 1)
-    assert between == PushesBetween()
+    assert between == StalenessCounter()
 
 
 class TestAServer:
@@ -114,7 +114,7 @@ class TestAClient:
         assert seen == {0: 5, 1: 100}
         self._push(client, 0, seen, 5, 103)
         self._push(client, 1, seen, 12, 101)
-        assert client.between == PushesBetween(sum=0 + 3 + 7 + 1, count=4, max=7)
+        assert client.between == StalenessCounter(sum=0 + 3 + 7 + 1, count=4, max=7)
 
     def test_passes_over_who_tells_nothing_or_counts_anew(self) -> None:
         client, seen = self._pulled(5, 0)
@@ -122,7 +122,7 @@ class TestAClient:
         self._push(client, 0, seen, 4, 9)
         self._push(client, 1, seen, 0, 9)
         self._push(client, 2, NOTHING_SEEN, 6, 9)
-        assert client.between == PushesBetween()
+        assert client.between == StalenessCounter()
 
     def test_reads_the_count_of_an_answer_with_dense_blocks_too(self) -> None:
         client = make_client(1, {"t": 1}, dense_length=4)

@@ -15,7 +15,7 @@ from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, WireFormat
 from pslib.wire.messages import Failure, Pull, Pulled, Push, Pushed, Setup, Stats
-from pslib.wire.quantization import PackedRows, pack_gradients
+from pslib.wire.quantization import QuantizedRows, pack_gradients
 from tests.support.clients import client_of
 from tests.support.definitions_storage import BFLOAT16, FLOAT16, INT8, rounded
 from tests.support.protocol_worlds import (
@@ -67,7 +67,7 @@ def test_rows_come_back_as_the_pull_wants_them(kind: str, shards: int) -> None:
     pulled = server.ask(Pull({"t": keys}, NO_BLOCKS, rows_as=kind))
     assert pulled.rows["t"].dtype == ROW_TYPES[kind]
     assert list(pulled.row_scales) == (["t"] if kind == "int8" else [])
-    packed = PackedRows(pulled.rows["t"], pulled.row_scales.get("t", NO_FLOATS))
+    packed = QuantizedRows(pulled.rows["t"], pulled.row_scales.get("t", NO_FLOATS))
     np.testing.assert_array_equal(packed.floats(), nearest(rows, kind))
 
 
@@ -90,13 +90,13 @@ def test_a_push_takes_its_step_with_what_its_gradients_say(kind: str, shards: in
 def test_dense_blocks_travel_in_16_bits_both_ways(kind: str, shards: int) -> None:
     server, _keys, _rows = filled(shards)
     blocks = np.arange(4, dtype=np.uint32)
-    gradient = PackedRows.empty(1, 7, kind)
+    gradient = QuantizedRows.empty(1, 7, kind)
     gradient.put(np.full((1, 7), 0.3, np.float32))
     server.ask(Push(7, 1, 0, 0, 0, {}, {}, blocks, gradient.values[0]))
     want = np.arange(7, dtype=np.float32) - gradient.floats()[0]
     pulled = server.ask(Pull({}, blocks, dense_as=kind))
     assert pulled.dense.dtype == DENSE_TYPES[kind]
-    np.testing.assert_array_equal(PackedRows(pulled.dense[None]).floats()[0], nearest(want[None], kind)[0])
+    np.testing.assert_array_equal(QuantizedRows(pulled.dense[None]).floats()[0], nearest(want[None], kind)[0])
 
 
 def push_of(values: Any, scales: Any = None, dense: Any = NO_FLOATS, blocks: Any = NO_BLOCKS) -> Push:
@@ -199,7 +199,7 @@ def test_rows_of_several_servers_are_put_together_again(kind: str) -> None:
     keys, rows = keys_in(1, 9, 2, 10), some_rows(4)
     call = client.pull(0.0, {"t": keys}, rows_as=kind)
     for server, places in (("1", [1, 3]), ("0", [0, 2])):
-        packed = PackedRows.empty(2, DIM, kind)
+        packed = QuantizedRows.empty(2, DIM, kind)
         packed.put(rows[places])
         scales = {"t": packed.scales} if packed.scales.size else {}
         came = Pulled({"t": packed.values}, NO_FLOATS, NO_UNITS, NO_OWNERS, scales)
@@ -234,7 +234,7 @@ class TestClient:
     def test_dense_gradients_travel_as_they_are_given(self, kind: str) -> None:
         with client_of() as (client, _running):
             client.setup([SPEC], DenseSpec(6, SGD(1.0)), np.arange(6, dtype=np.float32))
-            gradient = PackedRows.empty(1, 6, kind)
+            gradient = QuantizedRows.empty(1, 6, kind)
             gradient.put(np.ones((1, 6), np.float32))
             client.push({}, gradient.values[0]).wait(5.0)
             pulled = client.pull({}, dense=True, dense_as=kind).wait(5.0).dense

@@ -1,7 +1,8 @@
 """Checkpoints of a training that goes on: what a trainer does when the coordinator announces a cut.
 
-Every trainer closes its `CutGate` and opens it when the servers have remembered the instant. One of them, the
-leader, tells the servers to do so, waits for their files in a thread of its own and writes the manifest.
+Every trainer closes its `CheckpointPause` and opens it when the servers have remembered the instant. One of
+them, the leader, tells the servers to do so, waits for their files in a thread of its own and writes the
+manifest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pslib.client.load import FILE_PATIENCE_S
 from pslib.client.pending import Pending
 from pslib.errors import CheckpointError, PslibError
 from pslib.process.shutdown import preemption
-from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.schedule import CheckpointSettings
 from pslib.wire.fields import plain_of
 from pslib.wire.messages import (
@@ -73,14 +74,18 @@ class TrainerCuts:
     Parameters
     ----------
     client : Client
-    gate : CutGate
+    gate : CheckpointPause
     settings : CheckpointSettings or None
     manifest : callable
         Gives what makes a manifest.
     """
 
     def __init__(
-        self, client: Client, gate: CutGate, settings: CheckpointSettings | None, manifest: ManifestOfNow
+        self,
+        client: Client,
+        gate: CheckpointPause,
+        settings: CheckpointSettings | None,
+        manifest: ManifestOfNow,
     ) -> None:
         self._client, self._gate, self._settings, self._manifest = client, gate, settings, manifest
         self._led: _Led | None = None

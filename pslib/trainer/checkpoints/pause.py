@@ -14,12 +14,12 @@ from pslib.errors import PslibError
 from pslib.trainer.progress import Progress
 from pslib.wire.messages import NOWHERE, CutReady
 
-__all__ = ["CutGate", "JobGate"]
+__all__ = ["CheckpointPause", "JobGate"]
 
 TURN_S = 0.2
 
 
-class CutGate:
+class CheckpointPause:
     """Lets batches through one by one, unless a cut has closed it; tells the coordinator when all is quiet.
 
     A batch is inside from `JobGate.enter` until its push, the maintenance that may follow it and the end of
@@ -150,7 +150,7 @@ class CutGate:
 class JobGate:
     """The gate for batches of one job: those that are acknowledged after the next one began don't count."""
 
-    gate: CutGate
+    gate: CheckpointPause
     number: int
 
     def enter(self, step: int, stop: Callable[[], bool]) -> bool:

@@ -36,7 +36,7 @@ from pslib.table.descriptions import model_description
 from pslib.table.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.call_log import Calls
 from pslib.trainer.checkpoints.online import TrainerCuts
-from pslib.trainer.checkpoints.pause import CutGate
+from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.collective import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel, first_dense_of
 from pslib.trainer.pipeline.dense import DenseLayout
@@ -189,12 +189,12 @@ class CheckpointJobs:
     def _save(self, place: str, token: str, position: Position, job: Job, lease: HeldLease) -> None:
         entries = self._client.save_files(place, token)
         files = [ManifestFile(**entry) for entry in entries]
-        job.confirm()  # whose heir may have removed them
+        job.confirm()  # whose successor may have removed them
         manifest = self.manifest(place, files, position, lease.time_s)
-        job.confirm()  # one that slept too long must not put its manifest over that of its heir
+        job.confirm()  # one that slept too long must not put its manifest over that of its successor
         commit(place, manifest)
 
-    def cuts(self, gate: CutGate, position: Callable[[], Position]) -> TrainerCuts:
+    def cuts(self, gate: CheckpointPause, position: Callable[[], Position]) -> TrainerCuts:
         """Saves while training goes on; ``position`` is where the fit under way began."""
         return TrainerCuts(
             self._client,
@@ -283,7 +283,7 @@ class CheckpointJobs:
                 tables=names,
                 step=now.steps,
                 time_s=now.seconds,
-                ready=job.confirm,  # one that slept must not load over what its heir has trained
+                ready=job.confirm,  # one that slept must not load over what its successor has trained
                 lease=(lease.stream, lease.epoch),  # nor one that fell asleep after that
             ),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},

@@ -109,7 +109,8 @@ class StatisticsJobs:
 
     @staticmethod
     def _add(client: Client, missing: NDArray[np.float32], lease: HeldLease, step: int) -> None:
-        """Once, whoever had the lease: one that was silent meanwhile would add it to what its heir has."""
+        """Once, whoever had the lease: one that was silent meanwhile would add it to what its successor
+        has."""
         with client.endpoint.lock:
             client.session.open_stream(lease.stream, lease.first_batch)
         name = PushName(lease.stream, 0, lease.epoch)

@@ -20,7 +20,7 @@ from pslib.trainer.pipeline.pace import LeasePlan
 from pslib.trainer.pipeline.row_source import Gradients, PendingRows, PulledRows, ServerRows
 from pslib.trainer.progress import CacheCounters
 from pslib.trainer.settings import CacheSettings
-from pslib.wire.quantization import PackedRows
+from pslib.wire.quantization import QuantizedRows
 
 __all__ = ["CachedRows"]
 
@@ -113,7 +113,7 @@ class CachedRows:
             )
             for part in self._table.parts
         ]
-        packed = PackedRows.empty(keys.size, self._table.dim, self._wire.rows)
+        packed = QuantizedRows.empty(keys.size, self._table.dim, self._wire.rows)
         packed.put(np.ascontiguousarray(np.concatenate(parts, axis=1)))
         return packed.floats()
 
