@@ -1,11 +1,10 @@
-/* products.h: products of float matrices with nothing packed twice, for processors with AVX-512, or AVX2 and FMA.
+/* products.h: products of float matrices with nothing packed twice, for processors with AVX-512.
  * With factors that are rounded to bfloat16, on processors that have fast instructions for it.
  *
  * A BLAS call packs both matrices before it multiplies them, a fifth of the time of a layer: here weights are
  * packed once for all parts of a batch, activations not at all. An element of the result stays in one lane of a
  * register, or returns to it, while its terms are added in their order, each fused with its multiplication. So
- * its bits are a function of its row and its column alone, wherever the matrices are cut, on each of these
- * processors.
+ * its bits are a function of its row and its column alone, wherever the matrices are cut.
  *
  *   packed   panels of 16 or 32 columns, one after the other; in each all k rows, zeros where the matrix has no
  *            column. Who packs and who multiplies take the same instruction set.
@@ -22,19 +21,19 @@
 #include "common/vectors.h"
 
 enum {
-    PSLIB_AVX512_BF16 = 3, /* a level of products alone, beside those of vectors.h */
     PSLIB_PANEL_MIN = 16,
+    PSLIB_TILE_WORDS = 216,  /* at a time: panel and tile stay in the first cache (27 and 12 KB) */
     PSLIB_OUTER_WORDS = 128, /* at a time: two packed matrices stay in the second cache */
     PSLIB_PACK_ROWS = 8      /* read side by side, written a panel at a time */
 };
 
 /* Words of k terms: an odd last one has a word of its own. */
-static inline int64_t pslib_words_of(int level, int64_t k) { return level == PSLIB_AVX512_BF16 ? (k + 1) / 2 : k; }
+static inline int64_t pslib_words_of(int rounded, int64_t k) { return rounded ? (k + 1) / 2 : k; }
 
 /* Words of a packed matrix. */
-static inline int64_t pslib_packed_length(int level, int64_t k, int64_t n)
+static inline int64_t pslib_packed_length(int rounded, int64_t k, int64_t n)
 {
-    return pslib_words_of(level, k) * ((n + PSLIB_PANEL_MIN - 1) / PSLIB_PANEL_MIN * PSLIB_PANEL_MIN);
+    return pslib_words_of(rounded, k) * ((n + PSLIB_PANEL_MIN - 1) / PSLIB_PANEL_MIN * PSLIB_PANEL_MIN);
 }
 
 #if PSLIB_HAS_LEVELS
@@ -64,53 +63,47 @@ typedef struct {
 
 typedef void (*PslibTileOf)(const PslibTile *);
 
-/* What an instruction set has: sizes of its tiles, and what the loops below call. */
+/* What differs between words of a float and of two terms in bfloat16. */
 typedef struct {
-    int64_t rows, panel;           /* of a tile */
-    int64_t narrow;                /* columns at most of a narrow panel */
-    int64_t words;                 /* at a time: panel and tile stay in the first cache */
-    int64_t rows_at_once;          /* of the left matrix, for all panels: they stay in the second cache */
-    int asks_ahead;                /* for what the next tiles read and write */
     const PslibTileOf (*tiles)[2]; /* for each number of rows, of narrow panels and of others */
     void (*pack)(const float *matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n, float *out);
-    void (*slivers)(const float *left, int64_t row, int64_t k, int64_t m, float *out); /* NULL: it has no `outer` */
+    void (*slivers)(const float *left, int64_t row, int64_t k, int64_t m, float *out);
 } PslibProductKernel;
 
-#include "products_avx2.h"
 #include "model/products_avx512.h"
 #if PSLIB_HAS_BFLOAT16
 #include "model/products_bfloat16.h"
 #endif
 
-static inline const PslibProductKernel *pslib_products_of(int level)
+static inline const PslibProductKernel *pslib_products_of(int rounded)
 {
 #if PSLIB_HAS_BFLOAT16
-    if (level == PSLIB_AVX512_BF16) return &PSLIB_PRODUCTS_BFLOAT16;
+    if (rounded) return &PSLIB_PRODUCTS_BFLOAT16;
 #endif
-    return level == PSLIB_AVX512 ? &PSLIB_PRODUCTS_AVX512 : &PSLIB_PRODUCTS_AVX2;
+    return &PSLIB_PRODUCTS_AVX512;
 }
 
-/* Whether this machine can run the products of a level. */
-static inline int pslib_has_products(int level)
+/* Whether this machine can run the products. */
+static inline int pslib_has_products(void)
 {
-    return level > PSLIB_PLAIN && level <= pslib_best_level() && __builtin_cpu_supports("fma");
+    return pslib_best_level() >= PSLIB_AVX512 && __builtin_cpu_supports("fma");
 }
 
 /* Whether this machine has products in bfloat16 that are faster than those in float32. */
 static inline int pslib_has_bfloat16(void)
 {
 #if PSLIB_HAS_BFLOAT16
-    return pslib_has_products(PSLIB_AVX512) && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
+    return pslib_has_products() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
 #else
     return 0;
 #endif
 }
 
 /* out: OUT, 64-byte aligned.  One of row_step and column_step is 1. */
-static void pslib_pack(int level, const float *matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n,
+static void pslib_pack(int rounded, const float *matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n,
                        float *out)
 {
-    pslib_products_of(level)->pack(matrix, row_step, column_step, k, n, out);
+    pslib_products_of(rounded)->pack(matrix, row_step, column_step, k, n, out);
 }
 
 static inline int64_t pslib_least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -123,86 +116,49 @@ static inline int64_t pslib_some_words(int64_t left, int64_t most)
 }
 
 /* Floats of a row of the panel from column j of n on. */
-static inline int64_t pslib_panel_width(const PslibProductKernel *kernel, int64_t left)
+static inline int64_t pslib_panel_width(int64_t left)
 {
-    return left > kernel->narrow ? kernel->panel : PSLIB_PANEL_MIN;
-}
-
-/* Rows that are read next: asked for one by one while the tiles before them are computed. */
-typedef struct {
-    const float *first;
-    int64_t row, floats, rows, tiles; /* floats from row to row, floats of a row; rows to ask for in so many tiles */
-    int64_t asked, tile;
-} PslibAhead;
-
-static inline void pslib_ask_row(PslibAhead *ahead)
-{
-    if (ahead->asked >= ahead->rows || ahead->asked * ahead->tiles >= ahead->tile++ * ahead->rows) return;
-    const float *row = ahead->first + ahead->asked++ * ahead->row;
-    for (int64_t c = 0; c < ahead->floats; c += PSLIB_PANEL_MIN) _mm_prefetch((const char *)(row + c), _MM_HINT_T1);
-}
-
-static inline int64_t pslib_tiles(const PslibProductKernel *kernel, int64_t m, int64_t n)
-{
-    return (m + kernel->rows - 1) / kernel->rows * ((n + kernel->panel - 1) / kernel->panel);
+    return left > PSLIB_PANEL_MIN ? PSLIB_PANEL : PSLIB_PANEL_MIN;
 }
 
 /* out[i, j] = sum over p of left[i, p] packed[p, j], then + bias[j] and max(., 0) where asked.
  * left: m rows of k words, `row` apart.  out: OUT, m rows of n floats, `out_row` apart. */
 static void pslib_multiply_rows(const PslibProductKernel *kernel, const float *left, int64_t row, const float *packed,
                                 float *out, int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias,
-                                int relu, PslibAhead *ahead)
+                                int relu)
 {
-    for (int64_t j = 0, width; j < n; j += kernel->panel, packed += k * width) {
-        width = pslib_panel_width(kernel, n - j);
+    for (int64_t j = 0, width; j < n; j += PSLIB_PANEL, packed += k * width) {
+        width = pslib_panel_width(n - j);
         for (int64_t first = 0, words; first < k; first += words) {
-            words = pslib_some_words(k - first, kernel->words);
+            words = pslib_some_words(k - first, PSLIB_TILE_WORDS);
             const int is_last = first + words == k;
             PslibTile t = {.row = row, .step = 1, .panel = packed + first * width, .words = words, .out_row = out_row,
                            .have = n - j, .bias = bias && is_last ? bias + j : NULL, .goes_on = first > 0,
                            .relu = relu && is_last};
-            for (int64_t i = 0; i < m; i += kernel->rows) {
-                const int64_t rows = pslib_least(m - i, kernel->rows);
-                const int64_t below = kernel->asks_ahead ? pslib_least(m - i - rows, kernel->rows) : 0;
+            for (int64_t i = 0; i < m; i += PSLIB_ROWS_AVX512) {
+                const int64_t rows = pslib_least(m - i, PSLIB_ROWS_AVX512);
                 t.left = left + i * row + first;
                 t.out = out + i * out_row + j;
-                for (int64_t r = 0; r < below; r++) __builtin_prefetch(t.out + (rows + r) * out_row, 1);
-                kernel->tiles[rows - 1][n - j > kernel->narrow](&t);
-                pslib_ask_row(ahead);
+                kernel->tiles[rows - 1][width == PSLIB_PANEL](&t);
             }
         }
     }
 }
 
-/* The same, some rows after the others: so that they are in the second cache for all panels. */
-static void pslib_multiply_floats(const PslibProductKernel *kernel, const float *left, int64_t row, const float *packed,
-                                  float *out, int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias,
-                                  int relu)
-{
-    for (int64_t first = 0, rows; first < m; first += rows) {
-        rows = pslib_least(m - first, kernel->rows_at_once);
-        const int64_t later = kernel->asks_ahead ? pslib_least(m - first - rows, kernel->rows_at_once) : 0;
-        PslibAhead ahead = {left + (first + rows) * row, row, k, later, pslib_tiles(kernel, rows, n), 0, 0};
-        pslib_multiply_rows(kernel, left + first * row, row, packed, out + first * out_row, out_row, rows, n, k, bias,
-                            relu, &ahead);
-    }
-}
-
 #if PSLIB_HAS_BFLOAT16
-/* The same with rows that are rounded first.  Returns 0, or -1 when there is no memory for them. */
+/* The same with rows that are rounded first, so many that they are in the second cache for all panels.  Returns 0, or -1 when there is no memory for them. */
 static int pslib_multiply_rounded(const float *left, int64_t row, const float *packed, float *out, int64_t out_row,
                                   int64_t m, int64_t n, int64_t k, const float *bias, int relu)
 {
     const PslibProductKernel *kernel = &PSLIB_PRODUCTS_BFLOAT16;
     const int64_t apart = pslib_words_apart(k);
     void *room = NULL;
-    if (posix_memalign(&room, 64, pslib_least(m, kernel->rows_at_once) * apart * sizeof(float)) != 0) return -1;
+    if (posix_memalign(&room, 64, pslib_least(m, PSLIB_BFLOAT16_ROWS) * apart * sizeof(float)) != 0) return -1;
     for (int64_t first = 0, rows; first < m; first += rows) {
-        PslibAhead nothing = {0};
-        rows = pslib_least(m - first, kernel->rows_at_once);
+        rows = pslib_least(m - first, PSLIB_BFLOAT16_ROWS);
         pslib_round_rows(left + first * row, row, rows, k, room);
         pslib_multiply_rows(kernel, room, apart, packed, out + first * out_row, out_row, rows, n,
-                            pslib_words_of(PSLIB_AVX512_BF16, k), bias, relu, &nothing);
+                            pslib_words_of(1, k), bias, relu);
     }
     free(room);
     return 0;
@@ -210,44 +166,42 @@ static int pslib_multiply_rounded(const float *left, int64_t row, const float *p
 #endif
 
 /* left: m rows of k floats, `row` apart.  out: OUT, as above.  Returns 0, or -1 when there is no memory. */
-static int pslib_multiply(int level, const float *left, int64_t row, const float *packed, float *out, int64_t out_row,
+static int pslib_multiply(int rounded, const float *left, int64_t row, const float *packed, float *out, int64_t out_row,
                           int64_t m, int64_t n, int64_t k, const float *bias, int relu)
 {
 #if PSLIB_HAS_BFLOAT16
-    if (level == PSLIB_AVX512_BF16)
-        return pslib_multiply_rounded(left, row, packed, out, out_row, m, n, k, bias, relu);
+    if (rounded) return pslib_multiply_rounded(left, row, packed, out, out_row, m, n, k, bias, relu);
 #endif
-    pslib_multiply_floats(pslib_products_of(level), left, row, packed, out, out_row, m, n, k, bias, relu);
+    pslib_multiply_rows(&PSLIB_PRODUCTS_AVX512, left, row, packed, out, out_row, m, n, k, bias, relu);
     return 0;
 }
 
 /* out[i, j] = sum over p of left[p, i] right[p, j], p rising: (k, m)^T (k, n), rows left_row and right_row apart.
- * out: OUT.  With AVX-512 and AVX512_BF16 alone: in AVX2 it was no faster than OpenBLAS.  Returns 0, or -1 when there
- * is no memory. */
-static int pslib_outer(int level, const float *left, int64_t left_row, const float *right, int64_t right_row,
+ * out: OUT.  Returns 0, or -1 when there is no memory. */
+static int pslib_outer(int rounded, const float *left, int64_t left_row, const float *right, int64_t right_row,
                        float *out, int64_t out_row, int64_t m, int64_t n, int64_t k)
 {
-    const PslibProductKernel *kernel = pslib_products_of(level);
-    const int64_t most = pslib_least(k, PSLIB_OUTER_WORDS * (level == PSLIB_AVX512_BF16 ? 2 : 1));
-    const int64_t packed = pslib_packed_length(level, most, n), most_words = pslib_words_of(level, most);
+    const PslibProductKernel *kernel = pslib_products_of(rounded);
+    const int64_t most = pslib_least(k, PSLIB_OUTER_WORDS * (rounded ? 2 : 1));
+    const int64_t packed = pslib_packed_length(rounded, most, n), most_words = pslib_words_of(rounded, most);
     void *room = NULL;
     if (posix_memalign(&room, 64, (packed + most_words * m) * sizeof(float)) != 0) return -1;
     float *const panels = room, *const slivers = panels + packed;
     for (int64_t first = 0; first < k; first += most) {
-        const int64_t terms = pslib_least(k - first, most), words = pslib_words_of(level, terms);
+        const int64_t terms = pslib_least(k - first, most), words = pslib_words_of(rounded, terms);
         kernel->pack(right + first * right_row, right_row, 1, terms, n, panels);
         kernel->slivers(left + first * left_row, left_row, terms, m, slivers);
         const float *panel = panels;
-        for (int64_t j = 0; j < n; j += kernel->panel) {
-            const int64_t width = pslib_panel_width(kernel, n - j);
+        for (int64_t j = 0; j < n; j += PSLIB_PANEL) {
+            const int64_t width = pslib_panel_width(n - j);
             PslibTile t = {.row = 1, .panel = panel, .words = words, .out_row = out_row, .have = n - j,
                            .goes_on = first > 0};
-            for (int64_t i = 0; i < m; i += kernel->rows) {
-                const int64_t rows = pslib_least(m - i, kernel->rows);
+            for (int64_t i = 0; i < m; i += PSLIB_ROWS_AVX512) {
+                const int64_t rows = pslib_least(m - i, PSLIB_ROWS_AVX512);
                 t.left = slivers + i * words;
                 t.step = rows;
                 t.out = out + i * out_row + j;
-                kernel->tiles[rows - 1][width == kernel->panel](&t);
+                kernel->tiles[rows - 1][width == PSLIB_PANEL](&t);
             }
             panel += words * width;
         }
@@ -257,18 +211,18 @@ static int pslib_outer(int level, const float *left, int64_t left_row, const flo
 }
 
 #else /* nobody calls them: see pslib_has_products */
-static inline int pslib_has_products(int level) { return 0; }
+static inline int pslib_has_products(void) { return 0; }
 static inline int pslib_has_bfloat16(void) { return 0; }
-static inline void pslib_pack(int level, const float *matrix, int64_t row_step, int64_t column_step, int64_t k,
+static inline void pslib_pack(int rounded, const float *matrix, int64_t row_step, int64_t column_step, int64_t k,
                               int64_t n, float *out)
 {
 }
-static inline int pslib_multiply(int level, const float *left, int64_t row, const float *packed, float *out,
+static inline int pslib_multiply(int rounded, const float *left, int64_t row, const float *packed, float *out,
                                  int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias, int relu)
 {
     return -1;
 }
-static inline int pslib_outer(int level, const float *left, int64_t left_row, const float *right, int64_t right_row,
+static inline int pslib_outer(int rounded, const float *left, int64_t left_row, const float *right, int64_t right_row,
                               float *out, int64_t out_row, int64_t m, int64_t n, int64_t k)
 {
     return -1;

@@ -1,12 +1,12 @@
-"""Products of float32 matrices with the weights packed once: `products.h`. Needs AVX2, see `product_levels`.
+"""Products of float32 matrices with the weights packed once: `products.h`. Needs AVX-512, see `has_products`.
 
 A function that is called on another processor raises; whoever multiplies asks once, and takes NumPy's then.
-``vectors`` names the instruction set: one of `product_levels`, by default the last. Who packs and who
-multiplies name the same; all of these give the same bits.
+``vectors`` names the instructions: ``avx512``, which is the default, or ``avx512_bf16``. Who packs and who
+multiplies name the same.
 
-``avx512_bf16`` is an instruction set that is only taken by name, where `has_bfloat16`: both factors are
-rounded to bfloat16 (to the nearest, ties to even), their products are added in float32, of
-terms 2 i and 2 i + 1 the odd one first. Subnormal factors and sums count as 0.
+``avx512_bf16`` is there where `has_bfloat16`: both factors are rounded to bfloat16 (to the nearest, ties to
+even), their products are added in float32, of terms 2 i and 2 i + 1 the odd one first. Subnormal factors and
+sums count as 0.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
@@ -15,39 +15,32 @@ from cython_ext.common.checks cimport level_of
 
 cdef extern from "model/products.h" nogil:
     enum:
-        PSLIB_AVX2
         PSLIB_AVX512
-        PSLIB_AVX512_BF16
-    bint pslib_has_products(int level)
+    bint pslib_has_products()
     bint pslib_has_bfloat16()
-    int64_t pslib_packed_length(int level, int64_t k, int64_t n)
+    int64_t pslib_packed_length(int rounded, int64_t k, int64_t n)
     void pslib_pack(
-        int level, const float* matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n,
+        int rounded, const float* matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n,
         float* out)
     int pslib_multiply(
-        int level, const float* left, int64_t row, const float* packed, float* out, int64_t out_row,
+        int rounded, const float* left, int64_t row, const float* packed, float* out, int64_t out_row,
         int64_t m, int64_t n, int64_t k, const float* bias, int relu)
     int pslib_outer(
-        int level, const float* left, int64_t left_row, const float* right, int64_t right_row, float* out,
+        int rounded, const float* left, int64_t left_row, const float* right, int64_t right_row, float* out,
         int64_t out_row, int64_t m, int64_t n, int64_t k)
 
-_LEVELS = {"avx2": PSLIB_AVX2, "avx512": PSLIB_AVX512}
-_BEST = level_of(None)
-_HAVE = tuple(name for name, level in _LEVELS.items() if level <= _BEST and pslib_has_products(level))
-cdef int BEST = _LEVELS[_HAVE[len(_HAVE) - 1]] if _HAVE else -1
-_BFLOAT16 = ("avx512_bf16",) if BEST == PSLIB_AVX512 and pslib_has_bfloat16() else ()
+cdef bint HAVE = level_of(None) >= PSLIB_AVX512 and pslib_has_products()
+cdef bint HAVE_BFLOAT16 = HAVE and pslib_has_bfloat16()
 
 
-cdef int product_level(vectors) except -1:
-    """The instruction set of this name; of None the best."""
-    if BEST < 0:
-        raise ValueError("these products need a processor with AVX2 and FMA: ask product_levels() first")
-    if vectors is None:
-        return BEST
-    if vectors not in _HAVE + _BFLOAT16:
-        known = ", ".join(_HAVE + _BFLOAT16)
-        raise ValueError(f"vectors: expected one of {known} on this machine, got {vectors}")
-    return _LEVELS.get(vectors, PSLIB_AVX512_BF16)
+cdef int is_rounded(vectors) except -1:
+    """Whether these instructions are those of bfloat16."""
+    if not HAVE:
+        raise ValueError("these products need a processor with AVX-512: ask has_products() first")
+    known = ("avx512", "avx512_bf16") if HAVE_BFLOAT16 else ("avx512",)
+    if vectors is not None and vectors not in known:
+        raise ValueError(f"vectors: expected one of {', '.join(known)} on this machine, got {vectors}")
+    return vectors == "avx512_bf16"
 
 
 cdef int64_t row_step(name, const float[:, :] matrix) except -1:
@@ -60,33 +53,21 @@ cdef int64_t row_step(name, const float[:, :] matrix) except -1:
     return step // sizeof(float)
 
 
-cdef object check_packed(const float[::1] packed, int level, Py_ssize_t k, Py_ssize_t n):
-    cdef int64_t length = pslib_packed_length(level, k, n)
+cdef object check_packed(const float[::1] packed, bint rounded, Py_ssize_t k, Py_ssize_t n):
+    cdef int64_t length = pslib_packed_length(rounded, k, n)
     if packed.shape[0] != length or (length and <uintptr_t>&packed[0] % 64 != 0):
         raise ValueError(f"packed: expected {length} floats from a multiple of 64 bytes on")
 
 
-def product_levels():
-    """Instruction sets in which this machine can multiply, plainest first.
-
-    None after the one that the environment variable ``PSLIB_VECTORS`` names at the start.
-
-    Returns
-    -------
-    tuple of str
-        Some of ``avx2``, ``avx512``; without any NumPy is to multiply.
-    """
-    return _HAVE
-
-
-def has_outer():
-    """Whether this machine has `outer`: needs AVX-512.
+def has_products():
+    """Whether this machine multiplies here: needs AVX-512, and that ``PSLIB_VECTORS`` names nothing less.
 
     Returns
     -------
     bool
+        Where it does not, NumPy is to multiply.
     """
-    return BEST == PSLIB_AVX512
+    return HAVE
 
 
 def has_bfloat16():
@@ -99,7 +80,7 @@ def has_bfloat16():
     -------
     bool
     """
-    return bool(_BFLOAT16)
+    return HAVE_BFLOAT16
 
 
 def packed_length(Py_ssize_t rows, Py_ssize_t columns, vectors=None):
@@ -121,7 +102,7 @@ def packed_length(Py_ssize_t rows, Py_ssize_t columns, vectors=None):
     ValueError
         When this machine has no such ``vectors``.
     """
-    return pslib_packed_length(PSLIB_AVX2 if vectors is None else product_level(vectors), rows, columns)
+    return pslib_packed_length(vectors is not None and is_rounded(vectors), rows, columns)
 
 
 def pack(const float[:, :] matrix, float[::1] packed, vectors=None):
@@ -140,20 +121,20 @@ def pack(const float[:, :] matrix, float[::1] packed, vectors=None):
     ValueError
         When the length, the place in memory or the processor does not fit.
     """
-    cdef int level = product_level(vectors)
+    cdef bint rounded = is_rounded(vectors)
     cdef Py_ssize_t k = matrix.shape[0], n = matrix.shape[1]
     cdef bint by_rows = n <= 1 or matrix.strides[1] == sizeof(float)
     cdef int64_t step = row_step("matrix", matrix if by_rows else matrix.T)
-    check_packed(packed, level, k, n)
+    check_packed(packed, rounded, k, n)
     if step * n >= 1 << 31:
         raise ValueError(f"matrix: expected columns less than 2^31 floats apart, got {step * n}")
     if k == 0 or n == 0:
         return
     with nogil:
         if by_rows:
-            pslib_pack(level, &matrix[0, 0], step, 1, k, n, &packed[0])
+            pslib_pack(rounded, &matrix[0, 0], step, 1, k, n, &packed[0])
         else:
-            pslib_pack(level, &matrix[0, 0], 1, step, k, n, &packed[0])
+            pslib_pack(rounded, &matrix[0, 0], 1, step, k, n, &packed[0])
 
 
 def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, const float[::1] bias=None,
@@ -177,12 +158,12 @@ def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, c
     MemoryError
         When there is none for rounded rows.
     """
-    cdef int level = product_level(vectors)
+    cdef bint rounded = is_rounded(vectors)
     cdef Py_ssize_t m = left.shape[0], k = left.shape[1], n = out.shape[1]
     cdef int64_t step = row_step("left", left), out_step = row_step("out", out)
     cdef const float* added = NULL
     cdef int failed
-    check_packed(packed, level, k, n)
+    check_packed(packed, rounded, k, n)
     if out.shape[0] != m or (bias is not None and bias.shape[0] != n):
         raise ValueError(f"out and bias: expected shapes {(m, n)} and {(n,)}")
     if k == 0:
@@ -193,7 +174,7 @@ def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, c
         added = &bias[0]
     with nogil:
         failed = pslib_multiply(
-            level, &left[0, 0], step, &packed[0], &out[0, 0], out_step, m, n, k, added, relu)
+            rounded, &left[0, 0], step, &packed[0], &out[0, 0], out_step, m, n, k, added, relu)
     if failed:
         raise MemoryError("no memory for rounded rows of a matrix")
 
@@ -207,7 +188,6 @@ def outer(const float[:, :] left, const float[:, :] right, float[:, :] out, vect
     right : (k, n) float32
     out : (m, n) float32, changed
     vectors : str or None
-        ``avx512`` or ``avx512_bf16``.
 
     Raises
     ------
@@ -220,11 +200,7 @@ def outer(const float[:, :] left, const float[:, :] right, float[:, :] out, vect
     cdef int64_t left_step = row_step("left", left), right_step = row_step("right", right)
     cdef int64_t out_step = row_step("out", out)
     cdef int failed
-    if not has_outer():
-        raise ValueError("outer needs a processor with AVX-512: ask has_outer() first")
-    cdef int level = product_level(vectors)
-    if level == PSLIB_AVX2:
-        raise ValueError("vectors: expected avx512 or avx512_bf16, got avx2, which has no outer")
+    cdef bint rounded = is_rounded(vectors)
     if right.shape[0] != k or out.shape[0] != m or out.shape[1] != n:
         raise ValueError(f"right and out: expected shapes {(k, n)} and {(m, n)}")
     if k == 0:
@@ -234,6 +210,6 @@ def outer(const float[:, :] left, const float[:, :] right, float[:, :] out, vect
         return
     with nogil:
         failed = pslib_outer(
-            level, &left[0, 0], left_step, &right[0, 0], right_step, &out[0, 0], out_step, m, n, k)
+            rounded, &left[0, 0], left_step, &right[0, 0], right_step, &out[0, 0], out_step, m, n, k)
     if failed:
         raise MemoryError("no memory for a packed piece of a matrix")

@@ -151,11 +151,6 @@ PSLIB_EACH_ROWS_AVX512(PSLIB_TILES_AVX512)
 static const PslibTileOf PSLIB_AVX512_TILES[PSLIB_ROWS_AVX512][2] = {PSLIB_EACH_ROWS_AVX512(PSLIB_PAIR_AVX512)};
 
 static const PslibProductKernel PSLIB_PRODUCTS_AVX512 = {
-    .rows = PSLIB_ROWS_AVX512,
-    .panel = PSLIB_PANEL,
-    .narrow = PSLIB_PANEL_MIN,
-    .words = 216, /* panel and tile stay in the first cache (27 and 12 KB) */
-    .rows_at_once = INT64_MAX,
     .tiles = &PSLIB_AVX512_TILES[0],
     .pack = pslib_pack_avx512,
     .slivers = pslib_slivers_avx512,

@@ -83,7 +83,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_column_words(const float *from, int64_
 PSLIB_FOR_BFLOAT16 static void pslib_pack_bfloat16(const float *matrix, int64_t row_step, int64_t column_step,
                                                    int64_t k, int64_t n, float *out)
 {
-    const int64_t words = pslib_words_of(PSLIB_AVX512_BF16, k), most = column_step == 1 ? PSLIB_PACK_ROWS : words;
+    const int64_t words = pslib_words_of(1, k), most = column_step == 1 ? PSLIB_PACK_ROWS : words;
     for (int64_t first = 0; first < words; first += most) {
         const int64_t last = first + most < words ? first + most : words;
         float *panel = out;
@@ -99,7 +99,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_bfloat16(const float *matrix, int64_t 
 /* Words of the left matrix's transpose, 14 columns at a time, as pslib_slivers_avx512. */
 PSLIB_FOR_BFLOAT16 static void pslib_slivers_bfloat16(const float *left, int64_t row, int64_t k, int64_t m, float *out)
 {
-    const int64_t words = pslib_words_of(PSLIB_AVX512_BF16, k);
+    const int64_t words = pslib_words_of(1, k);
     for (int64_t first = 0; first < words; first += PSLIB_PACK_ROWS) {
         const int64_t last = first + PSLIB_PACK_ROWS < words ? first + PSLIB_PACK_ROWS : words;
         for (int64_t i = 0; i < m; i += PSLIB_ROWS_AVX512) {
@@ -122,11 +122,6 @@ PSLIB_EACH_ROWS_AVX512(PSLIB_TILES_BFLOAT16)
 static const PslibTileOf PSLIB_BFLOAT16_TILES[PSLIB_ROWS_AVX512][2] = {PSLIB_EACH_ROWS_AVX512(PSLIB_PAIR_BFLOAT16)};
 
 static const PslibProductKernel PSLIB_PRODUCTS_BFLOAT16 = {
-    .rows = PSLIB_ROWS_AVX512,
-    .panel = PSLIB_PANEL,
-    .narrow = PSLIB_PANEL_MIN,
-    .words = 216,
-    .rows_at_once = PSLIB_BFLOAT16_ROWS,
     .tiles = &PSLIB_BFLOAT16_TILES[0],
     .pack = pslib_pack_bfloat16,
     .slivers = pslib_slivers_bfloat16,

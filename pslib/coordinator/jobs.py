@@ -1,5 +1,4 @@
-"""The coordinator's registry for collective jobs: who works on which lease, what jobs come to. A pure
-machine."""
+"""Registry of collective jobs: which trainer holds which lease, and results of jobs. A pure machine."""
 
 from __future__ import annotations
 

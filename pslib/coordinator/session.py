@@ -186,8 +186,7 @@ class CoordinatorSession:
         self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
 
     def redo(self, note: Mapping[str, Any]) -> None:
-        """Do again what a note of the journal says; see
-        `pslib.coordinator.journal.CoordinatorJournal.replay`."""
+        """Apply one record of the journal; called by `CoordinatorJournal.replay`."""
         what = note["note"]
         if what == "began":
             self.begin(note["at_s"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.model.products import product_levels
+from cython_ext.table.store import vector_levels
 from cython_ext.wire.packing import first_beyond
 from pslib.client.calls import Manner
 from pslib.client.client import Client
@@ -131,7 +131,7 @@ def test_rates_and_times_that_can_not_be_are_refused(client: Client, rate: float
     st.integers(0, 9000),
     st.lists(st.tuples(st.integers(0, 8999), st.sampled_from([*BAD, LARGEST, 3.39e38, -1e-45])), max_size=3),
     st.sampled_from(["float32", "float16", "uint16"]),
-    st.sampled_from(["plain", *product_levels()]),
+    st.sampled_from(vector_levels()),
 )
 def test_the_first_number_beyond_is_that_of_numpy_on_every_instruction_set(n, placed, dtype, level) -> None:
     wide = np.ones(n, np.float32)

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from cython_ext.model.products import product_levels
+from cython_ext.model.products import has_products
 from rec_models.parts import Scratch
 from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times
 from rec_models.tape import Var
@@ -26,10 +26,9 @@ def layers_of(dtype, rows=70):
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "NumPy"])
 def test_packed_weights_give_what_plain_ones_give(kernel, dtype, monkeypatch):
     if not kernel:  # as on a processor that has none
-        monkeypatch.setattr("rec_models.products.product_levels", tuple)
-        monkeypatch.setattr("rec_models.products.has_outer", bool)
+        monkeypatch.setattr("rec_models.products.OWN_FLOAT32", False)
     plain, dense, x, gradient = layers_of(dtype)
-    assert (dense.packed is not None) == (kernel and dtype == np.float32 and bool(product_levels()))
+    assert (dense.packed is not None) == (kernel and dtype == np.float32 and has_products())
     bias = drawn(4, 64).astype(dtype)
     for how in ({}, {"bias": bias}, {"bias": bias, "relu": True}):
         found, wanted = (times(x, one, np.empty((70, 64), dtype), **how) for one in (dense, plain))

@@ -5,26 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.model.products import has_outer, multiply, outer, pack, packed_length, product_levels
+from cython_ext.model.products import has_products, multiply, outer, pack, packed_length
 from tests.support.definitions_products import aligned, drawn
 
 SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440, 450])
 calm = settings(deadline=None, max_examples=60)  # under the address sanitizer, too
 needs_vectors = pytest.mark.skipif(
-    not product_levels(),
-    reason="the kernels are written in AVX2 and AVX-512, which this processor lacks: NumPy multiplies "
-    "instead, as tests/rec_models/test_packed_weights.py shows on every processor",
-)
-needs_outer = pytest.mark.skipif(
-    not has_outer(),
-    reason="the kernel for gradients of weights is written in AVX-512, which this processor lacks: NumPy "
-    "multiplies instead, as tests/rec_models/test_packed_weights.py shows on every processor",
+    not has_products(),
+    reason="the kernels are written in AVX-512, which this processor lacks: NumPy multiplies instead, as "
+    "tests/rec_models/test_packed_weights.py shows on every processor",
 )
 
 
-def packed(matrix, level=None):
+def packed(matrix):
     out = aligned(packed_length(*matrix.shape))
-    pack(matrix, out, level)
+    pack(matrix, out)
     return out
 
 
@@ -39,43 +34,31 @@ def test_the_kernel_multiplies_where_it_says_that_it_can_and_refuses_in_one_line
     left, right, out = drawn(1, 20, 33), drawn(2, 33, 40), np.empty((20, 40), np.float32)
     room = aligned(packed_length(*right.shape))
     calls = (
-        lambda: pack(right, room),
-        lambda: multiply(left, room, out),
+        (lambda: pack(right, room)),
+        (lambda: multiply(left, room, out)),
+        (lambda: outer(np.ascontiguousarray(left.T), right, out)),
     )
     for call in calls:
-        if product_levels():
+        if has_products():
             out[:] = np.nan
             call()
+            assert call is calls[0] or close(out, left, right)
         else:
-            with pytest.raises(ValueError, match="with AVX2 and FMA: ask product_levels\\(\\) first"):
+            with pytest.raises(ValueError, match=r"with AVX-512: ask has_products\(\) first"):
                 call()
-    assert not product_levels() or close(out, left, right)
-    if has_outer():
-        out[:] = np.nan
-        outer(np.ascontiguousarray(left.T), right, out)
-        assert close(out, left, right)
-    else:
-        with pytest.raises(ValueError, match="with AVX-512: ask has_outer\\(\\) first"):
-            outer(np.ascontiguousarray(left.T), right, out)
 
 
 @needs_vectors
 @calm
 @given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
-def test_the_product_is_that_of_float64_but_for_rounding_with_the_same_bits_on_all_levels(
-    m, k, n, transposed, seed
-):
+def test_the_product_is_that_of_float64_but_for_rounding(m, k, n, transposed, seed):
     left, right, bias = drawn(seed, m, k), drawn(seed + 1, k, n), drawn(seed + 2, n)
     matrix = np.ascontiguousarray(right.T).T if transposed else right
-    bits = set()
-    for level in product_levels():
-        out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
-        multiply(left, packed(matrix, level), out, vectors=level)
-        assert close(out, left, right)
-        multiply(left, packed(matrix, level), fused, bias, True, level)
-        np.testing.assert_array_equal(fused, np.maximum(out + bias, 0))
-        bits.add(out.tobytes())
-    assert len(bits) == 1
+    out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
+    multiply(left, packed(matrix), out)
+    assert close(out, left, right)
+    multiply(left, packed(matrix), fused, bias, True)
+    np.testing.assert_array_equal(fused, np.maximum(out + bias, 0))
 
 
 @needs_vectors
@@ -85,15 +68,14 @@ def test_the_bits_of_an_element_depend_on_its_row_and_column_alone(k, n, m, data
     left, right = drawn(1, m, k), drawn(2, k, n)
     whole, parts = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
     cut = data.draw(st.integers(0, m))
-    for level in product_levels():
-        weights = packed(right, level)
-        multiply(left, weights, whole, vectors=level)
-        for some in (slice(0, cut), slice(cut, m)):
-            multiply(left[some], weights, parts[some], vectors=level)
-        assert whole.tobytes() == parts.tobytes()
+    weights = packed(right)
+    multiply(left, weights, whole)
+    for some in (slice(0, cut), slice(cut, m)):
+        multiply(left[some], weights, parts[some])
+    assert whole.tobytes() == parts.tobytes()
 
 
-@needs_outer
+@needs_vectors
 @calm
 @given(SIZES, SIZES, SIZES, st.data())
 def test_gradients_of_weights_are_those_of_float64_but_for_rounding_wherever_they_are_cut(m, k, n, data):
@@ -134,10 +116,9 @@ def test_rows_may_stand_apart_and_nothing_is_written_between_them():
 def test_nothing_to_multiply_is_an_ordinary_case():
     out = np.ones((0, 40), np.float32)
     multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32)), out)
-    if has_outer():
-        result = np.ones((4, 5), np.float32)
-        outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result)
-        assert not result.any()
+    result = np.ones((4, 5), np.float32)
+    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result)
+    assert not result.any()
 
 
 @needs_vectors
@@ -152,11 +133,11 @@ def test_what_does_not_fit_is_refused():
         multiply(left, right, out, np.ones(39, np.float32))
     with pytest.raises(ValueError, match="left: expected rows whose floats stand side by side"):
         multiply(np.ones((3, 2), np.float32).T, right, out)
-    with pytest.raises(ValueError, match=r"vectors: expected one of avx2.* on this machine, got sse"):
+    with pytest.raises(ValueError, match=r"vectors: expected one of avx512.* on this machine, got sse"):
         multiply(left, right, out, vectors="sse")
 
 
-@needs_outer
+@needs_vectors
 def test_gradients_whose_shapes_do_not_fit_are_refused():
     left, out = np.ones((2, 3), np.float32), np.ones((2, 40), np.float32)
     with pytest.raises(ValueError, match=r"right and out: expected shapes \(2, 4\) and \(3, 4\)"):

@@ -109,8 +109,7 @@ class StatisticsJobs:
 
     @staticmethod
     def _add(client: Client, missing: NDArray[np.float32], lease: HeldLease, step: int) -> None:
-        """Once, whoever had the lease: one that was silent meanwhile would add it to what its successor
-        has."""
+        """Add each statistic once: a trainer that was silent must not repeat what its successor has added."""
         with client.endpoint.lock:
             client.session.open_stream(lease.stream, lease.first_batch)
         name = PushName(lease.stream, 0, lease.epoch)

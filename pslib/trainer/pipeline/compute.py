@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.model.products import has_bfloat16, product_levels
+from cython_ext.model.products import has_bfloat16, has_products
 from pslib.batch import Batch
 from pslib.client.client import PendingPush
 from pslib.client.session import PushName
@@ -154,8 +154,8 @@ class ModelThreads:
 def _describe_products(products: str) -> str:
     """What multiplies, for the log: our kernels, if there are any here, and BLAS for all else."""
     rounds = products == "bfloat16" and has_bfloat16()
-    own = ("avx512_bf16",) if rounds else product_levels()[-1:]
-    by = f"pslib's kernels ({own[0]}) and {describe_blas()}" if own else describe_blas()
+    own = "avx512_bf16" if rounds else "avx512"
+    by = f"pslib's kernels ({own}) and {describe_blas()}" if has_products() else describe_blas()
     if products == "float32" or rounds:
         return by
     return f"{by}; in float32, as there is no fast {products} here"
