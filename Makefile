@@ -11,7 +11,7 @@ CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs
 # Two workers, one of which has all tests that start processes (tests/support/queues.py).
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: build test lint demo bench papers soak asan wheel clean
+.PHONY: build test test-cluster test-all lint demo bench papers soak asan wheel clean
 
 $(VENV)/.made: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
@@ -28,7 +28,16 @@ $(VENV)/.built: $(VENV)/.made $(SOURCES)
 
 build: $(VENV)/.built
 
+# Units, properties, the simulator, golden values, one short cluster of real processes.
 test: build
+	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not cluster"
+
+# All other tests with real processes.
+test-cluster: build
+	$(BIN)/python -m pytest -m "cluster and not soak"
+
+# Both at once: the tests that start processes in one worker, all others in the other one.
+test-all: build
 	$(BIN)/python -m pytest $(WORKERS) -m "not soak"
 
 soak: build
