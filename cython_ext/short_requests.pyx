@@ -29,7 +29,7 @@ from cython_ext.msgpack_parts cimport (
     take_text,
 )
 from cython_ext.push_marks cimport PushMarks
-from cython_ext.store_rows cimport StoreRows
+from cython_ext.store cimport Store
 
 import sys
 
@@ -151,7 +151,7 @@ cdef class ShortRequests:
         memcpy(keys, request.data, 8 * request.count)
         if store is None or self.partitions_mine(keys, request.count, NULL) < 0:
             return None
-        cdef StoreRows table = store
+        cdef Store table = store
         cdef uint64_t dim = table.dim
         if request.count * dim > FLOATS_MAX:
             return None
@@ -223,7 +223,7 @@ cdef class ShortRequests:
         const float *gradients, uint64_t dim, uint64_t *pushes_before
     ) except -1:
         """Apply a push unless it is known (pushes_before: OUT, 0 where it is); False: it is not for this."""
-        cdef StoreRows table
+        cdef Store table
         cdef PushMarks marks
         cdef bytes bits
         cdef int64_t unit_count
