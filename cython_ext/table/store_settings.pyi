@@ -1,0 +1,3 @@
+__all__ = ["vector_levels"]
+
+def vector_levels() -> tuple[str, ...]: ...
