@@ -35,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from launch.combinations import ranking_problems, stopping_problems, stream_problems, training_problems
 from launch.dense_room import dense_problems
@@ -82,7 +82,7 @@ class Job(Section):
     cluster: ClusterSection = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSection | None = None
-    out: Name = "run"
+    out: Name = Field(default="run", description="Folder of the run's files.")
 
     @property
     def schema_of_data(self) -> Schema:

@@ -124,6 +124,8 @@ class Setting:
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
         """For editors: bounds, and help with its unit."""
         told = handler(schema) | {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
+        if self.unit == "bytes":
+            told |= {"type": ["integer", "string"]}  # 16GB
         return told | ({"pattern": f"^({self.pattern})$"} if self.pattern else {})
 
 
