@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from math import inf
 from types import NoneType, UnionType
@@ -79,22 +79,28 @@ def settings_page() -> str:
         by_section.setdefault(row.path.partition(".")[0] if "." in row.path else "", []).append(row)
     for section, rows in by_section.items():
         lines += [f"## {f'`{section}`' if section else 'Beside the sections'}\n", *_table(rows)]
-    for title, kinds, base in (
-        ("Optimizers", OPTIMIZERS, Optimizer),
-        ("Schedules", SCHEDULES, Schedule),
-    ):
-        shared = {(one.name, one.default) for one in fields(base)}
-        lines += [f"## {title}\n", "| name | its own settings |", "|---|---|"]
-        for name, kind in kinds.items():
-            own = ", ".join(
-                f"`{one.name}: {one.default}`"
-                for one in fields(kind)
-                if (one.name, one.default) not in shared
-            )
-            lines.append(f"| `{name}` | {own} |")
-        all_of_them = ", ".join(f"`{one.name}: {one.default}`" for one in fields(base))
-        lines.append(f"\nEach also takes {all_of_them}, where it does not name its own default.\n")
+    shared = {(one.name, one.default) for one in fields(Optimizer)}
+    lines += ["## Optimizers\n", "| name | its own settings |", "|---|---|"]
+    for name, kind in OPTIMIZERS.items():
+        own = (one for one in fields(kind) if (one.name, one.default) not in shared)
+        lines.append(f"| `{name}` | {_with_defaults(own)} |")
+    lines.append(
+        f"\nEach also takes {_with_defaults(fields(Optimizer))}, where it has no default of its own.\n"
+    )
+    lines += ["## Schedules\n", *_table([*_of_schedules()])]
     return "\n".join(lines)
+
+
+def _with_defaults(found: Iterable[Field[Any]]) -> str:
+    return ", ".join(f"`{one.name}: {one.default}`" for one in found)
+
+
+def _of_schedules() -> Iterator[Row]:
+    """Of each schedule what it alone takes, then what all take."""
+    shared = list(rows_of(Schedule, "NAME."))
+    for name, kind in SCHEDULES.items():
+        yield from list(rows_of(kind, f"{name}."))[len(shared) :]
+    yield from shared
 
 
 def settings_text(path: str) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
-from pslib.table.by_name import kind_and_fields, numbers_of
+from pslib.settings import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import is_number
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]

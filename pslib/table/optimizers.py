@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.table.by_name import kind_and_fields, numbers_of
+from pslib.settings import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import MODIFIERS, Optimizer, is_number, not_numbers
 
 __all__ = [
