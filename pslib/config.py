@@ -166,7 +166,7 @@ Restarts = Annotated[
         "How often a launcher starts one process again; 0 is never.",
         ge=0,
         le=1 << 20,
-        unit="starts a process",
+        unit="restarts",
     ),
 ]
 

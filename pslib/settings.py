@@ -15,12 +15,22 @@ from functools import lru_cache
 from math import inf
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, ClassVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
 
 from pslib.errors import ConfigurationError
 from pslib.validation import came, is_finite, kind_problem, plain_fields
 
-__all__ = ["Setting", "Settings", "SettingsError", "setting_of", "settings_of"]
+__all__ = [
+    "Setting",
+    "Settings",
+    "SettingsError",
+    "kind_and_fields",
+    "numbers_of",
+    "setting_of",
+    "settings_of",
+]
+
+KindT = TypeVar("KindT")
 
 _KINDS = {int: "a whole number", float: "a number"}
 
@@ -124,6 +134,8 @@ class Setting:
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
         """For editors: bounds, and help with its unit."""
         told = handler(schema) | {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
+        if self.unit == "bytes":
+            told |= {"type": ["integer", "string"]}  # 16GB
         return told | ({"pattern": f"^({self.pattern})$"} if self.pattern else {})
 
 
@@ -195,6 +207,47 @@ def settings_of(kind: Any) -> Mapping[str, tuple[Any, Setting | None]]:
     hints = get_type_hints(kind, include_extras=True)
     plain = get_type_hints(kind)
     return {one.name: (plain[one.name], setting_of(hints[one.name])) for one in fields(kind)}
+
+
+def kind_and_fields(
+    what: str, plain: Mapping[str, object], kinds: Mapping[str, type[KindT]]
+) -> tuple[type[KindT], dict[str, Any]]:
+    """The dataclass that a plain value names, and the fields that it gives.
+
+    Parameters
+    ----------
+    what : str
+        What kinds these are, for messages.
+    plain : mapping
+        ``name`` and fields.
+    kinds : mapping of name to dataclass
+
+    Raises
+    ------
+    ConfigurationError
+        When the name or a field is unknown.
+    """
+    given = dict(plain)
+    if "name" not in given:
+        raise ConfigurationError(f"{what}: expected a name, one of {', '.join(kinds)}, got none")
+    name = str(given.pop("name"))
+    if name not in kinds:
+        raise ConfigurationError(f"{what}: expected one of {', '.join(kinds)}, got {name!r}")
+    known = sorted(one.name for one in fields(kinds[name]))  # type: ignore[arg-type]
+    if unknown := sorted(set(given) - set(known)):
+        raise ConfigurationError(f"{what} {name}: unknown {unknown[0]!r}; it takes {', '.join(known)}")
+    return kinds[name], given
+
+
+def numbers_of(name: str, plain: Mapping[str, object]) -> dict[str, float]:
+    """Values as floats; ConfigurationError names the first that is not a number."""
+    numbers = {}
+    for key, value in plain.items():
+        try:
+            numbers[key] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            raise ConfigurationError(f"{name}.{key}: expected a number, got {came(value)}") from None
+    return numbers
 
 
 def _at(kind: type[Settings]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from math import isnan
@@ -10,6 +11,9 @@ from pathlib import Path
 
 __all__ = [
     "calibrate",
+    "config_page",
+    "config_schema",
+    "config_show",
     "convert",
     "data_check",
     "data_generate",
@@ -278,6 +282,30 @@ def data_generate(options: argparse.Namespace) -> int:
         print(line)
     print("for the job file:")
     print(schema_yaml(generated_schema(config)), end="")
+    return 0
+
+
+def config_schema(options: argparse.Namespace) -> int:
+    """``pslib config schema``."""
+    from launch.job.settings_reference import job_schema
+
+    print(json.dumps(job_schema(), indent=2, allow_nan=False))
+    return 0
+
+
+def config_page(options: argparse.Namespace) -> int:
+    """``pslib config page``."""
+    from launch.job.settings_reference import settings_page
+
+    print(settings_page(), end="")
+    return 0
+
+
+def config_show(options: argparse.Namespace) -> int:
+    """``pslib config show``."""
+    from launch.job.settings_reference import settings_text
+
+    print(settings_text(options.setting), end="")
     return 0
 
 

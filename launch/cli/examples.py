@@ -35,6 +35,7 @@ pslib scale --drain 1 runs/clicks""",
     "keys": """pslib keys make keys
 pslib keys add keys dashboard --role reader""",
     "bench calibrate": "pslib bench calibrate --json costs.json",
+    "config show": "pslib config show training.batch_rows",
     "data check": "pslib data check clicks.parquet --config clicks.yaml",
     "data generate": "pslib data generate generated --rows 400000",
     "convert criteo": "pslib convert criteo day_0.tsv.gz day_0.parquet",

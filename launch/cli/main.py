@@ -178,6 +178,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_convert(commands)
     _add_describe(commands)
     _add_data(commands)
+    _add_config(commands)
     _add_keys(commands)
     _add_doctor(commands)
     _add_verify(commands)
@@ -321,6 +322,19 @@ def _add_demo(commands: _Commands) -> None:
         help="folder of the run (default: runs/demo)",
     )
     parser.add_argument("--quiet", action="store_true", help="no bar, or lines in a log, of progress")
+
+
+def _add_config(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "config", help="say what a job file may hold", description="Say what a job file may hold."
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _command(actions, "schema", "config_schema", "write the JSON schema of job files, for editors")
+    _command(actions, "page", "config_page", "write docs/reference/settings.md")
+    show = _command(actions, "show", "config_show", "say type, bounds, unit, default and sense of settings")
+    show.add_argument(
+        "setting", nargs="?", default="", help="training.batch_rows, or a section; all by default"
+    )
 
 
 def _add_keys(commands: _Commands) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "dotted",
     "of_optimizers",
     "problem_lines",
+    "section_in",
     "section_keys",
     "unknown_key",
     "unknown_value",
@@ -128,20 +129,20 @@ def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
     kind: Any = model
     for step in steps:
         if step in (known := _fields_of(kind)):
-            kind = _section_in(known[str(step)][1]) or kind
+            kind = section_in(known[str(step)][1]) or kind
     return list(_fields_of(kind))
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:
     """Of each section of ``model`` the keys that it knows."""
-    return {key: _keys_at(model, [key]) for key, (_, hint) in _fields_of(model).items() if _section_in(hint)}
+    return {key: _keys_at(model, [key]) for key, (_, hint) in _fields_of(model).items() if section_in(hint)}
 
 
-def _section_in(annotation: Any) -> Any:
+def section_in(annotation: Any) -> Any:
     """The section inside ``list[Section]``, ``Section | None`` and the like; None where there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | Settings):
         return annotation
-    found = (_section_in(inner) for inner in get_args(annotation))
+    found = (section_in(inner) for inner in get_args(annotation))
     return next(filter(None, found), None)
 
 

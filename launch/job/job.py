@@ -35,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from launch.job.errors import problem_lines, unknown_value
 from launch.job.model import (
@@ -199,7 +199,7 @@ class Job(Section):
     cluster: ClusterSection = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSection | None = None
-    out: Name = "run"
+    out: Name = Field(default="run", description="Folder of the run's files.")
 
     @property
     def schema_of_data(self) -> Schema:

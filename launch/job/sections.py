@@ -49,7 +49,9 @@ def _as_list(value: object) -> object:
 
 
 Name = Annotated[str, Field(min_length=1)]
-Paths = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
+Paths = Annotated[
+    list[Name], BeforeValidator(_as_list, json_schema_input_type=Name | list[Name]), Field(min_length=1)
+]
 
 
 class Section(BaseModel):
@@ -61,38 +63,54 @@ class Section(BaseModel):
 class DenseColumn(Section):
     """A number column: see `pslib.schema.DenseField`."""
 
-    name: Name
-    fill: float = Field(default=0.0, allow_inf_nan=False)
-    log1p: bool = False
+    name: Name = Field(description="Column name.")
+    fill: float = Field(default=0.0, allow_inf_nan=False, description="Stands for null and for NaN.")
+    log1p: bool = Field(default=False, description="Whether to feed sign(x) * log(1 + |x|), for counts.")
 
 
 class SparseColumn(Section):
     """A column of one key an example: see `pslib.schema.SparseField`."""
 
-    name: Name
-    vocabulary: Name | None = None
-    of: Name | list[Name] | None = None
-    take: Literal["hour", "weekday", "day", "month"] | None = None
-    buckets: list[float] | Literal["log"] | None = None
+    name: Name = Field(description="Column name, or the name of what is made of `of`.")
+    vocabulary: Name | None = Field(
+        default=None, description="Fields that name the same one share keys; none: the field's own."
+    )
+    of: Name | list[Name] | None = Field(default=None, description="Its column, or several to be crossed.")
+    take: Literal["hour", "weekday", "day", "month"] | None = Field(
+        default=None, description="What of a time to take."
+    )
+    buckets: list[float] | Literal["log"] | None = Field(
+        default=None, description="Ascending bounds of a number's buckets, or the squeeze floor(log(x)^2)."
+    )
 
 
 class RaggedColumn(Section):
     """A list column: see `pslib.schema.RaggedField`."""
 
-    name: Name
-    pooling: Literal["sum", "mean"] = "mean"
-    vocabulary: Name | None = None
+    name: Name = Field(description="Column name.")
+    pooling: Literal["sum", "mean"] = Field(
+        default="mean", description="How the rows of one example are joined."
+    )
+    vocabulary: Name | None = Field(
+        default=None, description="Fields that name the same one share keys; none: the field's own."
+    )
 
 
 class SchemaSection(Section):
     """Columns that the model reads."""
 
-    label: Name | None = None
-    dense: list[Annotated[DenseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
-    sparse: list[Annotated[SparseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
-    ragged: list[Annotated[RaggedColumn, BeforeValidator(_named)]] = Field(default_factory=list)
-    more_labels: list[Name] = Field(default_factory=list)
-    weight: Name | None = None
+    label: Name | None = Field(default=None, description="Column of 0 and 1; none for sessions.")
+    dense: list[
+        Annotated[DenseColumn, BeforeValidator(_named, json_schema_input_type=Name | DenseColumn)]
+    ] = Field(default_factory=list, description="Columns of numbers.")
+    sparse: list[
+        Annotated[SparseColumn, BeforeValidator(_named, json_schema_input_type=Name | SparseColumn)]
+    ] = Field(default_factory=list, description="Columns of one key an example.")
+    ragged: list[
+        Annotated[RaggedColumn, BeforeValidator(_named, json_schema_input_type=Name | RaggedColumn)]
+    ] = Field(default_factory=list, description="List columns.")
+    more_labels: list[Name] = Field(default_factory=list, description="Of models of several tasks.")
+    weight: Name | None = Field(default=None, description="Column: how much an example counts in the loss.")
 
 
 def _of_stream(value: object) -> object:
@@ -107,11 +125,16 @@ def _of_stream(value: object) -> object:
 class DataSection(Section):
     """Where the examples are, and their schema."""
 
-    train: Paths
-    valid: Paths | None = None
-    test: Paths | None = None
-    items: Paths | None = None
-    stream: Annotated[StreamSettings, BeforeValidator(_of_stream)] | None = None
+    train: Paths = Field(
+        description="Parquet files, folders or patterns to train on; of a stream its folder."
+    )
+    valid: Paths | None = Field(default=None, description="Evaluated after each epoch.")
+    test: Paths | None = Field(default=None, description="Evaluated when the training is done.")
+    items: Paths | None = Field(default=None, description="Items that are ranked; none: those of train.")
+    stream: (
+        Annotated[StreamSettings, BeforeValidator(_of_stream, json_schema_input_type=bool | StreamSettings)]
+        | None
+    ) = None
     columns: SchemaSection = Field(alias="schema")
 
 
@@ -120,35 +143,45 @@ class ModelSection(Section):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
-    name: Name
+    name: Name = Field(description="Of a model; all other keys are its options, see rec_models/README.md.")
 
 
 class OptimizersSection(Section):
     """Optimizers of rows (one for all parts, or one for each) and of dense parameters."""
 
-    rows: dict[str, Any] | None = None
-    dense: dict[str, Any] | None = None
+    rows: dict[str, Any] | None = Field(default=None, description="One for all parts of a row, or one each.")
+    dense: dict[str, Any] | None = Field(default=None, description="Of the dense parameters; none: Adam.")
 
 
 class RankingSection(Section):
     """How a model that ranks items is evaluated; see `pslib.Trainer.rank`."""
 
-    at: list[Annotated[int, Field(ge=1, le=K_MAX)]] = Field(default=[20], min_length=1)
-    history: Name | None = None
-    target: Name | None = None
-    exclude_seen: bool = False
+    at: list[Annotated[int, Field(ge=1, le=K_MAX)]] = Field(
+        default=[20], min_length=1, description="Places that are looked at."
+    )
+    history: Name | None = Field(default=None, description="Column of the items before.")
+    target: Name | None = Field(default=None, description="Column of the item that is looked for.")
+    exclude_seen: bool = Field(default=False, description="Whether items before are not ranked.")
 
 
 class TableSection(Section):
     """What the table does at the limit of memory; see `TableSpec` and `pslib.table.policies`."""
 
-    storage: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
-    admission: Any = None  # what is wrong with these, `table_problems` says
-    eviction: Any = Field(default_factory=list)
-    score: Any = None
-    compact: Any = None
-    clock: Literal["steps", "seconds"] = "steps"
-    when_full: Literal["refuse", "oldest", "smallest_norm", "lowest_score"] = "refuse"
+    storage: Literal["float32", "bfloat16", "float16", "int8"] = Field(
+        default="float32", description="How weights lie in memory."
+    )
+    # what is wrong with these four, `table_problems` says
+    admission: Any = Field(default=None, description="Which keys earn a row: ByCount, ByBloom or ByChance.")
+    eviction: Any = Field(
+        default_factory=list, description="Which rows leave: a list of ByAge, ByNorm, ByScore."
+    )
+    score: Any = Field(default=None, description="What shows and clicks of a row are worth: Score.")
+    compact: Any = Field(default=None, description="When a row gets its wide parts: Compact.")
+    clock: Literal["steps", "seconds"] = Field(default="steps", description="Unit in which rows age.")
+    when_full: Literal["refuse", "oldest", "smallest_norm", "lowest_score"] = Field(
+        default="refuse",
+        description="What a server does at its memory limit: refuse new rows, or let these go.",
+    )
 
 
 def _schedule(value: Any) -> Schedule:
@@ -175,7 +208,12 @@ def _written(schedule: Schedule) -> dict[str, Any] | None:
 class TrainingSection(TrainingSettings):
     """How the job trains: `pslib.trainer.settings.TrainingSettings`, and what `pslib.Trainer.fit` takes."""
 
-    schedule: Annotated[Schedule, PlainValidator(_schedule), PlainSerializer(_written)] = Constant()
+    schedule: Annotated[
+        Schedule,
+        PlainValidator(_schedule, json_schema_input_type=dict[str, Any] | None),
+        PlainSerializer(_written),
+        Setting("Of the learning rates: a name and its settings, see Schedules; none: constant."),
+    ] = Constant()
     epochs: Annotated[
         int, Setting("How often all data is gone through.", ge=1, le=1_000_000, unit="epochs")
     ] = 1
@@ -225,8 +263,10 @@ class CheckpointSection(Settings):
 class LoadSection(Section):
     """What the training begins with; see `pslib.Trainer.load`."""
 
-    path: Name
-    state: bool = True
-    tables: Annotated[list[Name], Field(min_length=1)] | None = None
-    resume: bool = True
-    other_model: bool = False
+    path: Name = Field(description="A checkpoint, or a folder whose newest numbered one is meant.")
+    state: bool = Field(default=True, description="Whether the state of optimizers is loaded too.")
+    tables: Annotated[list[Name], Field(min_length=1)] | None = Field(
+        default=None, description="Of which tables rows are loaded; none: of all."
+    )
+    resume: bool = Field(default=True, description="Whether the training goes on where that one stopped.")
+    other_model: bool = Field(default=False, description="Whether another model may have saved it.")

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
+from pslib.settings import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import is_number
-from pslib.validation import check_fields, kind_and_fields, numbers_of
+from pslib.validation import check_fields
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
 

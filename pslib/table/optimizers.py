@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.settings import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import MODIFIERS, Optimizer, is_number, not_numbers
-from pslib.validation import kind_and_fields, numbers_of
 
 __all__ = [
     "FTRL",

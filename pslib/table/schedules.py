@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
-from pslib.errors import ConfigurationError
-from pslib.validation import came, check_fields, is_finite, kind_and_fields
+from pslib.settings import Setting, Settings, kind_and_fields
 
 __all__ = [
     "SCHEDULES",
@@ -31,33 +29,24 @@ BATCHES_MAX = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Settings):
     """Base of all schedules: a linear warm-up, then what the subclass says.
 
-    ``factor(step) = min(1, (step + 1) / warmup) * after(step)``, at least ``floor``.
-
-    Attributes
-    ----------
-    warmup : int
-        Batches until the full rate, in equal steps from ``1 / warmup`` on; 0: none.
-        Source: Goyal et al., arXiv:1706.02677, section 2.2.
-    floor : float
-        No factor after the warm-up is below it; 0..1.
+    ``factor(step) = min(1, (step + 1) / warmup) * after(step)``, at least ``floor``. Source of the warm-up:
+    Goyal et al., arXiv:1706.02677, section 2.2.
     """
 
     _: KW_ONLY
-    warmup: int = 0
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        if problems := list(self._problems()):
-            raise ConfigurationError(*problems)
-        check_fields(self)
-
-    def _problems(self) -> Iterator[str]:
-        yield from _whole(self, "warmup", 0)
-        if not is_finite(self.floor) or not 0 <= self.floor <= 1:
-            yield f"{type(self).__name__}.floor: expected a number in 0..1, got {came(self.floor)}"
+    warmup: Annotated[
+        int,
+        Setting(
+            "Until the full rate, in equal steps from ``1 / warmup`` on; 0: none.",
+            ge=0,
+            le=BATCHES_MAX,
+            unit="batches",
+        ),
+    ] = 0
+    floor: Annotated[float, Setting("No factor after the warm-up is below it.", ge=0, le=1)] = 0.0
 
     @property
     def is_constant(self) -> bool:
@@ -97,11 +86,12 @@ class InverseSqrt(Schedule):
     Source: Vaswani et al., arXiv:1706.03762, section 5.3, without its scale.
     """
 
-    batches: int = 10_000
-
-    def _problems(self) -> Iterator[str]:
-        yield from Schedule._problems(self)
-        yield from _whole(self, "batches", 1)
+    batches: Annotated[
+        int,
+        Setting(
+            "The full rate up to here; half of it at four times that.", ge=1, le=BATCHES_MAX, unit="batches"
+        ),
+    ] = 10_000
 
     def _after(self, step: int) -> float:
         return math.sqrt(self.batches / max(step, self.batches))
@@ -114,11 +104,9 @@ class Cosine(Schedule):
     Source: Loshchilov and Hutter, arXiv:1608.03983, equation 5, without restarts.
     """
 
-    batches: int = 10_000
-
-    def _problems(self) -> Iterator[str]:
-        yield from Schedule._problems(self)
-        yield from _whole(self, "batches", 1)
+    batches: Annotated[
+        int, Setting("Until the rate is at its least.", ge=1, le=BATCHES_MAX, unit="batches")
+    ] = 10_000
 
     def _after(self, step: int) -> float:
         return (1 + math.cos(math.pi * min(step / self.batches, 1.0))) / 2
@@ -133,14 +121,15 @@ class Linear(Schedule):
     a constant rate with a linear cooldown; with ``hold`` 0 the fall begins at once.
     """
 
-    batches: int = 10_000
-    hold: int = 0
+    batches: Annotated[
+        int, Setting("Until the rate is at its least.", ge=1, le=BATCHES_MAX, unit="batches")
+    ] = 10_000
+    hold: Annotated[
+        int, Setting("At the full rate, before it falls.", ge=0, le=BATCHES_MAX, unit="batches")
+    ] = 0
 
     def _problems(self) -> Iterator[str]:
-        yield from Schedule._problems(self)
-        wrong = [*_whole(self, "batches", 1), *_whole(self, "hold", 0)]
-        yield from wrong
-        if not wrong and self.hold >= self.batches:
+        if self.hold >= self.batches:
             yield f"Linear.hold: expected fewer than batches = {self.batches}, got {self.hold}"
 
     def _after(self, step: int) -> float:
@@ -151,14 +140,10 @@ class Linear(Schedule):
 class StepDecay(Schedule):
     """``ratio ** (step // every)``: times ``ratio`` once every so many batches."""
 
-    every: int = 10_000
-    ratio: float = 0.5
-
-    def _problems(self) -> Iterator[str]:
-        yield from Schedule._problems(self)
-        yield from _whole(self, "every", 1)
-        if not is_finite(self.ratio) or not 0 < self.ratio <= 1:
-            yield f"StepDecay.ratio: expected a number above 0 and at most 1, got {came(self.ratio)}"
+    every: Annotated[
+        int, Setting("From one fall of the rate to the next.", ge=1, le=BATCHES_MAX, unit="batches")
+    ] = 10_000
+    ratio: Annotated[float, Setting("What is left of the rate after a fall.", gt=0, le=1)] = 0.5
 
     def _after(self, step: int) -> float:
         return float(self.ratio ** (step // self.every))
@@ -180,10 +165,3 @@ def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
     """
     kind, values = kind_and_fields("schedule", plain, SCHEDULES)
     return kind(**values)
-
-
-def _whole(schedule: Schedule, name: str, least: int) -> Iterator[str]:
-    value = getattr(schedule, name)
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= BATCHES_MAX:
-        expected = f"a whole number in {least}..{BATCHES_MAX}"
-        yield f"{type(schedule).__name__}.{name}: expected {expected}, got {came(value)}"

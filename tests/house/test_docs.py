@@ -20,7 +20,7 @@ PAGES = sorted(
     if not {".venv", "build", "runs", "node_modules"} & set(page.relative_to(ROOT).parts)
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+SETTINGS = (ROOT / "docs" / "guide" / "job_keys.md").read_text(encoding="utf-8")
 OVERVIEW = ROOT / "docs" / "design" / "overview.md"
 FILE_TABLES = {
     "launch": "launcher.md",

@@ -1,0 +1,136 @@
+"""Settings are defined once: what is said of a field reaches the job file, `--set`, help, page and schema."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+
+import launch.job
+import launch.job.settings_reference
+from launch.cli.main import main
+from launch.job.job import Job, read_job
+from launch.job.sections import TrainingSection
+from launch.job.settings_reference import job_schema, rows_of, settings_page, settings_text
+from pslib.errors import ConfigurationError
+from pslib.settings import Setting, Settings, settings_of
+from pslib.trainer.settings import CacheSettings, TrainerSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = """\
+data: {train: a.parquet, schema: {label: y, sparse: [a]}}
+model: {name: lr}
+"""
+
+
+def test_the_page_of_settings_is_what_the_classes_say(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    assert page == settings_page(), "pslib config page > docs/reference/settings.md"
+    assert main(["config", "page"]) == 0
+    assert capsys.readouterr().out == page
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    assert [row.path for row in rows_of(Job) if not row.help.endswith(".")] == []
+
+
+def test_a_setting_is_shown_by_its_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "training.batch_rows"]) == 0
+    told = "training.batch_rows: whole number, 1..16777216 examples, default 4096\n    Examples of a batch.\n"
+    assert capsys.readouterr().out == told
+    assert main(["config", "show", "training.batchrows"]) == 64
+    assert "no such setting, did you mean 'training.batch_rows'?" in capsys.readouterr().err
+
+
+def test_the_schema_takes_what_the_job_file_takes() -> None:
+    defs = job_schema()["$defs"]
+    assert defs["TrainingSection"]["properties"]["batch_rows"]["minimum"] == 1
+    assert defs["ClusterSection"]["properties"]["server_memory_bytes"]["type"] == ["integer", "string"]
+    assert defs["WireFormat"]["properties"]["dense"]["enum"] == ["float32", "bfloat16", "float16"]
+    assert defs["WireFormat"]["additionalProperties"] is False
+
+
+def added_lines() -> list[str]:
+    """What the diff in CONTRIBUTING.md adds: a field, and a line of a test."""
+    (diff,) = re.findall(
+        r"^```diff\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [line[1:].strip() for line in diff.splitlines() if re.match(r"\+[^+]", line)]
+
+
+def test_a_field_that_is_added_as_contributing_says_is_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, test = added_lines()
+    name = field.partition(":")[0]
+    module = ModuleType("pslib_with_another_setting")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # where annotations are looked up
+    home = module.__dict__
+    home |= {"Annotated": Annotated, "Setting": Setting, "dataclass": dataclass, "Base": CacheSettings}
+    exec(f"@dataclass(frozen=True)\nclass CacheSettings(Base):\n    {field}\n", home)
+    exec(test, {"pslib": SimpleNamespace(CacheSettings=home["CacheSettings"])})
+    home |= {"BaseTraining": TrainingSection, "BaseJob": Job}
+    exec(
+        "@dataclass(frozen=True, kw_only=True)\nclass Training(BaseTraining):\n"
+        "    cache: CacheSettings = CacheSettings()\n\n"
+        "class Job(BaseJob):\n    training: Training = Training()\n",
+        home,
+    )
+    for user in (launch.job, launch.job.settings_reference):
+        monkeypatch.setattr(user, "Job", home["Job"])
+    (tmp_path / "job.yaml").write_text(JOB + f"training: {{cache: {{{name}: 64}}}}\n")
+    assert getattr(read_job(tmp_path / "job.yaml").training.cache, name) == 64
+    job = read_job(tmp_path / "job.yaml", [f"training.cache.{name}=9"])
+    assert getattr(job.training.cache, name) == 9
+    assert f"{name}: 9" in job.to_yaml()
+    with pytest.raises(ConfigurationError, match=f"training.cache.{name}: expected >= 0, got -1"):
+        read_job(tmp_path / "job.yaml", [f"training.cache.{name}=-1"])
+    with pytest.raises(ConfigurationError, match=f"unknown key, did you mean '{name}'"):
+        read_job(tmp_path / "job.yaml", [f"training.cache.{name[:-1]}=1"])
+    with pytest.raises(ConfigurationError, match=f"cache.{name}: expected a whole number in 0"):
+        home["CacheSettings"](**{name: -1})
+    assert settings_text(f"training.cache.{name}").startswith(f"training.cache.{name}: whole number, 0..")
+    assert f"| `training.cache.{name}` | whole number | 0 |" in settings_page()
+    assert job_schema()["$defs"]["CacheSettings"]["properties"][name]["maximum"] == 1 << 28
+
+
+@dataclass(frozen=True)
+class Odd(Settings):
+    whole: Annotated[int | None, Setting("W.", ge=2)] = None
+    open_below: Annotated[float, Setting("O.", gt=0, le=1)] = 1.0
+    endless: Annotated[float, Setting("E.", gt=0, unit="seconds", finite=False)] = float("inf")
+    word: Annotated[str, Setting("T.", choices=("a", "b"))] = "a"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"whole": 1}, "Odd.whole: expected a whole number, 2 or more, got 1"),
+        ({"whole": True}, "Odd.whole: expected a whole number, 2 or more, got True"),
+        ({"open_below": 0}, "Odd.open_below: expected a number above 0 and at most 1, got 0"),
+        ({"open_below": float("nan")}, "Odd.open_below: expected a number above 0 and at most 1, got nan"),
+        ({"endless": -1}, "Odd.endless: expected seconds, above 0, got -1"),
+        ({"endless": float("nan")}, "Odd.endless: expected seconds, above 0, got nan"),
+        ({"word": "c"}, "Odd.word: expected one of a, b, got 'c'"),
+    ],
+)
+def test_what_an_annotation_does_not_allow_is_told_in_one_line(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Odd(**given)
+    assert caught.value.problems == (told,)
+
+
+def test_a_trainers_keywords_have_the_defaults_of_its_settings() -> None:
+    import inspect
+
+    from pslib.trainer import Trainer
+
+    given = inspect.signature(Trainer).parameters
+    for name in settings_of(TrainerSettings):
+        if (default := given[name].default) is not None:
+            assert default == getattr(TrainerSettings(), name), name
