@@ -25,7 +25,7 @@ OVERVIEW = ROOT / "docs" / "design" / "overview.md"
 FILE_TABLES = {
     "launch": "launcher.md",
     "pslib/checkpoint": "checkpoint.md",
-    "pslib/protocol": "wire.md",
+    "pslib/wire": "wire.md",
     "pslib/update_log": "log.md",
 }
 
@@ -69,7 +69,7 @@ def test_the_page_of_job_files_names_every_model():
     ("call", "must", "at_most"),
     [
         ("push", {"Computer.train", "ClientSession._split", "PushMarks.fresh", "Shard.push"}, 12),
-        ("pull", {"ServerRows.pull", "ClientSession._split", "StoreRows.pull", "Computer.train"}, 10),
+        ("pull", {"ServerRows.pull", "ClientSession._split", "Store.pull", "Computer.train"}, 10),
     ],
 )
 def test_every_name_in_an_anatomy_exists_in_a_file_that_it_links(call, must, at_most):
@@ -215,7 +215,7 @@ class TestTheSecurityPage:
         ]
         for line, real in zip(told, said, strict=False):
             assert real.startswith(line.removesuffix("...")), line
-        codec = (ROOT / "pslib" / "protocol" / "codec.py").read_text(encoding="utf-8")
+        codec = (ROOT / "pslib" / "wire" / "codec.py").read_text(encoding="utf-8")
         for line in told[len(said) :]:
             what, _, hint = line.partition(": expected ")
             assert f'"{what}: expected ' in codec

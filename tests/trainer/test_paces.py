@@ -28,7 +28,7 @@ OVER.set()  # who would have to wait is sent home
 
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pace", "geo"):
+    for module in ("pipeline.pace", "consistency.geo"):
         monkeypatch.setattr(f"pslib.trainer.{module}.TURN_S", 0.001)
 
 
