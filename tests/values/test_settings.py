@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
-import launch.job
+import launch.job.job
 import launch.job.settings_reference
 from launch.cli.main import main
 from launch.job.job import Job, read_job
@@ -81,7 +81,7 @@ def test_a_field_that_is_added_as_contributing_says_is_everywhere(
         "class Job(BaseJob):\n    training: Training = Training()\n",
         home,
     )
-    for user in (launch.job, launch.job.settings_reference):
+    for user in (launch.job.job, launch.job.settings_reference):
         monkeypatch.setattr(user, "Job", home["Job"])
     (tmp_path / "job.yaml").write_text(JOB + f"training: {{cache: {{{name}: 64}}}}\n")
     assert getattr(read_job(tmp_path / "job.yaml").training.cache, name) == 64
