@@ -1,1 +1,1 @@
-"""The command line and the places to run."""
+"""Command line, job file, supervisor and places to run."""

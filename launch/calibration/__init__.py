@@ -1,1 +1,1 @@
-"""Measuring what things cost on this machine: short runs of the real code, for `pslib.planner`."""
+"""Measurement of costs on this machine, for `pslib.planner`: short runs of the real code."""

@@ -1,4 +1,4 @@
-"""``pslib bench calibrate``: what things cost on this machine, for ``pslib plan --coefficients``."""
+"""``pslib bench calibrate``: measure costs on this machine, for ``pslib plan --coefficients``."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ FIELDS, KEYS = 26, 1_000_000
 BATCH_ROWS = 2048
 MORE_THREADS = 4
 WHOLE = (Run(batch_rows=2048, hidden=(256, 256), epochs=3), Run(batch_rows=512, hidden=(64,), epochs=3))
-"""Runs that a calibration sees: large batches first."""
+"""Runs of a calibration, large batches first."""
 TOGETHER = (0.25, 8.0)
-"""Bounds of what stages may cost each other; below 1 where they were measured slower than they are."""
+"""Bounds of the mutual slowdown of stages; below 1 where stages were measured slower than they are."""
 BATCH_US = (0.0, 20_000.0)
 HALVINGS = 12
 
 
 def run_calibrate(options: argparse.Namespace) -> int:
-    """Measure, write the file that was asked for, print what came out."""
+    """Measure, write the requested file and print the result."""
     if options.json:
         _check_place(Path(options.json))
     costs = calibrate(quick=options.quick, say=print, products=options.products)
@@ -59,7 +59,7 @@ def run_calibrate(options: argparse.Namespace) -> int:
 
 
 def _check_place(file: Path) -> None:
-    """Who can't keep what comes out hears so before it is measured, for minutes."""
+    """Refuse an output path that can't be written, before minutes of measurement."""
     if why := "it is a folder" if file.is_dir() else unwritable(file.parent):
         raise ConfigurationError(f"--json: {file} can't be written: {why}; give another")
 
@@ -70,11 +70,11 @@ def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "flo
     Parameters
     ----------
     quick : bool
-        In seconds, and less exactly.
+        Measure within seconds, less exactly.
     say : callable
-        Gets a line before each part.
+        Called with a line before each part.
     products : "float32" or "bfloat16"
-        Of the steps and trainings that are measured; see `pslib.trainer.Trainer`.
+        Products in the measured steps and trainings; see `pslib.trainer.Trainer`.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "flo
 
 
 def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
-    """A run in the planner's words; the distinct keys of its batches are counted."""
+    """Convert a run to a planner workload, with the measured share of distinct keys."""
     distinct = distinct_of(data, schema, run.batch_rows)
     return workload_of(
         schema, run.batch_rows, run.dim, run.hidden, staleness=run.staleness, distinct=distinct
@@ -126,21 +126,21 @@ def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was trained, by one server and one trainer, and how fast."""
+    """A measured run of one server and one trainer, and its rate."""
 
     work: Workload
     examples_per_s: float
 
     def too_slow(self, costs: Coefficients) -> bool:
-        """Whether the simulation with these costs is slower than what was seen."""
+        """Return whether the simulation with these costs is slower than the measured run."""
         result = one_machine_rate(self.work, costs, servers=1, trainers=1)
         return result.examples_per_s < self.examples_per_s
 
 
 def _whole(costs: Coefficients, seen: list[_Seen]) -> Coefficients:
-    """The two coefficients with which the simulation gives the rates of both runs, by halving intervals.
+    """Fit two coefficients by bisection, so that the simulation gives the rates of both runs.
 
-    Small batches tell what a batch costs, large ones what its stages cost each other.
+    Small batches determine the cost of a batch, large ones the mutual slowdown of its stages.
     """
     large, small = seen
 
@@ -162,7 +162,7 @@ def _halved(bounds: tuple[float, float], too_large: Callable[[float], bool]) -> 
 
 
 def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> dict[str, Any]:
-    """Run the script in the trainer of a cluster of its own."""
+    """Run the script in the trainer of a separate cluster."""
     out, given = folder / "found.json", folder / "settings.json"
     given.write_text(json.dumps(settings | {"out": str(out)}), encoding="utf-8")
     plan = Plan(
@@ -180,7 +180,7 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
 
 
 def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
-    """Put them together; a further thread's share of a message comes from a server with more of them."""
+    """Combine the measurements; the cost of a message per further thread needs a server with more threads."""
     one, products = found.pop("few_keys_server_us"), found.pop("products")
     thread = max(0.0, (more["few_keys_server_us"] - one) / (MORE_THREADS - 1))
     plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
@@ -209,7 +209,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _machine() -> str:
-    """The processor's name, the number of cores that this process may use, and why if a quota is why."""
+    """Return the processor's name, and the cores of this process with the quota that limits them, if any."""
     name = platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

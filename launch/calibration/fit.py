@@ -1,4 +1,4 @@
-"""Costs from measurements: least squares of relative errors, where no cost is below 0."""
+"""Non-negative least squares of relative errors: costs from measurements."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Floats = NDArray[np.float64]
 
 
 def fit_costs(amounts: Floats, totals: Floats) -> Floats:
-    """Costs ``c >= 0`` that make ``amounts @ c`` come near ``totals``, each by its relative error.
+    """Fit costs ``c >= 0`` so that ``amounts @ c`` approximates ``totals`` in relative error.
 
-    All sets of columns are tried and the best one without a negative cost is taken: exact, and cheap for the
-    handful of columns that we have.
+    All subsets of columns are tried; the best one without a negative cost is taken. This is exact, and cheap
+    for a handful of columns.
 
     Parameters
     ----------
     amounts : (n, k) float64
-        How much of each kind of work a measurement did; k up to about 8.
+        Amount of each kind of work in each measurement; k up to about 8.
     totals : (n,) float64
-        What it took, above 0.
+        Measured totals, above 0.
 
     Returns
     -------
     (k,) float64
-        0 for kinds that the measurements do not show.
+        Cost of each kind; 0 for kinds that the measurements do not show.
     """
     scaled = amounts / totals[:, None]
     best, best_error = np.zeros(amounts.shape[1]), np.inf

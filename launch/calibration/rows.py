@@ -1,4 +1,4 @@
-"""What a table's rows cost: time of one thread, and memory, by storage and width."""
+"""Cost of a table's rows by storage and width: time of one thread, and memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DIMS = (4, 16, 64)
 
 
 def measure_rows(rows: int) -> tuple[list[TableCost], dict[str, float]]:
-    """Costs of rows of each storage and width, and how memory of a row follows from its payload.
+    """Measure costs of rows of each storage and width, and fit memory of a row to its payload.
 
     Parameters
     ----------
     rows : int
-        Of each table; so many that they do not fit a cache.
+        Rows of each table; enough to exceed the processor caches.
     """
     costs, payloads, taken = [], [], []
     for storage in STORAGES:
@@ -46,7 +46,7 @@ def measure_rows(rows: int) -> tuple[list[TableCost], dict[str, float]]:
 
 
 def _measure(spec: TableSpec, rows: int) -> tuple[TableCost, float]:
-    """Median times of batches; keys of look-ups come from all over the table."""
+    """Measure median times of batches; look-up keys are spread over the whole table."""
     rng = np.random.default_rng(0)
     store, dim = make_store(spec, PARTITION_BITS), spec.parts[0].dim
     keys = rng.integers(0, 1 << 64, rows, np.uint64)

@@ -1,6 +1,7 @@
-"""What `pslib bench calibrate` runs in a trainer of a real cluster: ``script.py PART OUT ARGUMENTS``.
+"""Measurement script of `pslib bench calibrate`: ``script.py PART OUT ARGUMENTS``.
 
-In the trainer's own process, so that threads, allocator and processor are those of training.
+It runs in the process of a trainer of a real cluster, so that threads, allocator and processor are those of
+training.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["measure_all", "measure_threads"]
 
 
 def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything but whole runs."""
+    """Measure everything except whole runs."""
     folder, seconds = Path(settings["folder"]), settings["seconds"]
     schema = Schema.from_dict(settings["schema"])
     costs, found = measure_rows(settings["table_rows"])
@@ -57,7 +58,7 @@ def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_threads(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a small request takes of a server with more threads."""
+    """Measure a small request to a server with more threads."""
     with connect() as cluster:
         set_up(cluster.client, 1_000)
         return {"few_keys_server_us": few_keys(cluster.client, 2 * settings["seconds"]).other_s * 1e6}

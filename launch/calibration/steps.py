@@ -1,4 +1,4 @@
-"""What a trainer's own work costs: reading and keying examples, and steps of models of several shapes."""
+"""Cost of a trainer's own work: reading and keying examples, and steps of models of several shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHAPES = (
 
 
 def measure_reading(folder: Path, schema: Schema, batch_rows: int) -> dict[str, float]:
-    """A value of an example: decoded, hashed, made distinct."""
+    """Measure the time per value of an example: decoding, hashing, deduplication."""
     data = ParquetData(str(folder / "train.parquet"), schema)
     order = Order(0, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))
     reader = LeaseReader(data, schema, order, batch_rows)
@@ -53,7 +53,7 @@ def measure_reading(folder: Path, schema: Schema, batch_rows: int) -> dict[str, 
 
 
 def workload_of(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], **more: Any) -> Workload:
-    """The planner's words for a DeepFM on this schema."""
+    """Return the planner workload of a DeepFM on this schema."""
     table = TableSpec(
         "embedding", DeepFM(schema, dim=dim, hidden=hidden, v_optimizer=RowwiseAdagrad()).parts()
     )
@@ -69,9 +69,9 @@ def workload_of(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ..
 
 
 def measure_steps(schema: Schema, seconds: float, products: str = "float32") -> dict[str, float]:
-    """A step, a key of an example, a multiply-add of its products, a float that passes through memory.
+    """Measure costs of a step, a key, a multiply-add and a float of memory traffic.
 
-    In microseconds; of multiply-adds and floats, a million of each. ``products`` as of a `Trainer`.
+    Microseconds; for multiply-adds and floats, per million. ``products`` as in `Trainer`.
     """
     amounts, spents = [], []
     for batch_rows, dim, hidden in SHAPES:
@@ -83,7 +83,7 @@ def measure_steps(schema: Schema, seconds: float, products: str = "float32") -> 
         spents.append((spent.own_s * 1e6, spent.wall_s * 1e6))
     totals = np.array(spents)
     step, key, product, memory = fit_costs(np.array(amounts), totals[:, 0])
-    shared = np.maximum(totals - step, 1.0)  # by processors and by the clock: without what one thread does
+    shared = np.maximum(totals - step, 1.0)  # by processors and by the clock, without the serial part
     width = float(np.median(shared[:, 0] / shared[:, 1]))
     return {
         "step_us": float(step),
@@ -97,7 +97,7 @@ def measure_steps(schema: Schema, seconds: float, products: str = "float32") -> 
 def _step(
     schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], seconds: float, products: str
 ) -> Spent:
-    """One step with rows at hand, by the threads of a trainer: what `Computer` does, but its push."""
+    """Compute one step on given rows with the threads of a trainer: `Computer` without its push."""
     rng = np.random.default_rng(0)
     model = DeepFM(schema, dim=dim, hidden=hidden, v_optimizer=RowwiseAdagrad())
     fields, distinct = len(schema.sparse), batch_rows * len(schema.sparse) // 2

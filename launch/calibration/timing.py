@@ -1,4 +1,4 @@
-"""Time of a piece of work, as a clock and as processors count it."""
+"""Wall time and processor time of a piece of work."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pslib.transport import addresses
 __all__ = ["Spent", "over_tcp", "repeat"]
 
 TICK_S = 0.01
-"""In which Linux counts the processor time of another process: less than one can not be seen."""
+"""Resolution of the processor time of another process on Linux."""
 
 LEAST = 5
-"""Calls, however long they take."""
+"""Minimum number of calls, independent of their duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of one call: the clock's median; the means of this process's processors, and of another's."""
+    """Seconds of one call: median wall time; mean processor time of this process and of another one."""
 
     wall_s: float
     own_s: float
@@ -30,7 +30,7 @@ class Spent:
 
 @contextmanager
 def over_tcp() -> Iterator[None]:
-    """Processes started meanwhile meet as those of several machines do, which are what is planned for."""
+    """Make processes started meanwhile connect by TCP, as on several machines, which the planner models."""
     before = os.environ.get(addresses.VARIABLE)
     os.environ[addresses.VARIABLE] = "tcp"
     try:
@@ -42,14 +42,14 @@ def over_tcp() -> Iterator[None]:
 
 
 def repeat(work: Callable[[], object], seconds: float, other: Callable[[], float] | None = None) -> Spent:
-    """Call ``work`` for about so many seconds and five times at least, once before that unmeasured.
+    """Call ``work`` for about ``seconds`` and at least five times, after one unmeasured call.
 
     Parameters
     ----------
     work : callable
     seconds : float
     other : callable, optional
-        Processor seconds of another process so far.
+        Returns the processor seconds of another process so far.
     """
     work()
     walls: list[float] = []

@@ -1,4 +1,4 @@
-"""Rates of whole runs: ``pslib train`` with processes, as a user starts it."""
+"""Rates of whole runs: ``pslib train`` with processes, started as by a user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run:
     servers, trainers, batch_rows, dim : int
     hidden : tuple of int
     epochs : int
-        Over the data.
+        Passes over the data.
     staleness : int
     products : "float32" or "bfloat16"
         See `pslib.trainer.Trainer`.
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """In a line."""
+        """One-line name."""
         hidden = "-".join(map(str, self.hidden))
         return (
             f"{self.servers} server{'s' * (self.servers > 1)} x {self.trainers} trainer"
@@ -59,14 +59,14 @@ class Run:
 
 
 def run_rate(run: Run, folder: Path, schema: Schema) -> float:
-    """Examples/s from the opening of the data to the last push; ``folder`` holds ``train.parquet``.
+    """Measure examples/s from opening the data to the last push; ``folder`` holds ``train.parquet``.
 
     Raises
     ------
     UnavailableError
         When the run fails.
     KeyboardInterrupt, PreemptedError
-        When somebody ends it.
+        When the run is interrupted.
     """
     optimizer = {"name": "RowwiseAdagrad"}
     job = {
@@ -103,7 +103,7 @@ def _plain(schema: Schema) -> dict[str, Any]:
 
 
 def distinct_of(folder: Path, schema: Schema, batch_rows: int) -> float:
-    """Share of a batch's keys that are distinct, of some batches of the data."""
+    """Estimate the share of distinct keys in a batch from some batches of the data."""
     data = ParquetData(str(folder / "train.parquet"), schema)
     order = Order(0, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))
     reader = LeaseReader(data, schema, order, batch_rows)

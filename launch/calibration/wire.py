@@ -1,4 +1,4 @@
-"""What requests cost at both ends, between real processes over loopback."""
+"""Cost of requests at both ends, between real processes over loopback."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DIMS = (4, 64)
 COUNTS = (1, 1_000, 10_000)
 DENSE = 200_000
 AT_ONCE, AT_ONCE_LARGE, LARGE = 16, 3, 5_000
-"""Requests that are on their way together: small ones, and those of `LARGE` keys or more."""
+"""Concurrent requests: small ones, and those of `LARGE` keys or more."""
 LOOPBACK_BYTES = 1 << 28
 
 
 def set_up(client: Client, rows: int) -> None:
-    """Tables with their rows, and dense parameters."""
+    """Set up tables with their rows, and dense parameters."""
     tables = [TableSpec(f"rows{dim}", (PartSpec("v", dim, RowwiseAdagrad()),)) for dim in DIMS]
     client.setup(tables, DenseSpec(DENSE, Adam()), np.zeros(DENSE, np.float32))
     for table, dim in zip(tables, DIMS, strict=True):
@@ -45,7 +45,7 @@ def _keys(numbers: Any) -> Any:
 
 
 def server_cpu() -> tuple[Callable[[], float], Callable[[], int]]:
-    """Processor seconds so far, and private bytes, of the server beside this trainer."""
+    """Return processor seconds so far and private bytes of the server on this trainer's machine."""
     parent = psutil.Process().parent()
     siblings = parent.children() if parent else []
     server = next(one for one in siblings if {"launch.worker.main", "server"} <= set(one.cmdline()))
@@ -58,10 +58,10 @@ def server_cpu() -> tuple[Callable[[], float], Callable[[], int]]:
 
 
 def few_keys(client: Client, seconds: float, at_once: int = AT_ONCE) -> Spent:
-    """A pull of 64 keys: some for every thread of a server, and hardly any work for them.
+    """Return 64 keys to pull: some for every thread of a server, with little work for each.
 
-    With others on their way it costs each end less than half of what it costs alone: threads that are awake
-    need not be woken (2 cores, 2026-11-21: a server 350 us alone, 140 of 16; a client 470 and 210).
+    Among concurrent requests such a pull costs each end less than half of a single one, since threads that
+    are awake need no wake-up (2 cores, 2026-11-21: server 350 us alone, 140 us of 16; client 470 and 210).
     """
     cpu, _ = server_cpu()
     keys = _keys(np.arange(64))
@@ -71,7 +71,7 @@ def few_keys(client: Client, seconds: float, at_once: int = AT_ONCE) -> Spent:
 def _each(
     ask: Callable[[], PendingPull | PendingPush], at_once: int, seconds: float, cpu: Callable[[], float]
 ) -> Spent:
-    """What one of some requests that are on their way together takes."""
+    """Return the time per request of several concurrent requests."""
 
     def ask_some() -> None:
         for pending in [ask() for _ in range(at_once)]:
@@ -82,7 +82,7 @@ def _each(
 
 
 def measure_wire(client: Client, rows: int, costs: list[TableCost], seconds: float) -> dict[str, float]:
-    """Costs of messages, rows and bytes at both ends, and of waking each other."""
+    """Measure costs of messages, rows, bytes and wake-ups at both ends."""
     cpu, _ = server_cpu()
     server, client_rows = [], []
     for dim, count, pushes, ask in _requests(client, rows):
@@ -113,7 +113,7 @@ def measure_wire(client: Client, rows: int, costs: list[TableCost], seconds: flo
 def _requests(
     client: Client, rows: int
 ) -> Iterator[tuple[int, int, int, Callable[[], PendingPull | PendingPush]]]:
-    """Dim, keys, whether it pushes, and what asks, with other keys each time."""
+    """Yield dim, number of keys, 1 for a push, and a function that sends such a request with new keys."""
     rng = np.random.default_rng(1)
     for dim in DIMS:
         for count in COUNTS:
@@ -144,7 +144,7 @@ def _dense_step_us(
 
 
 def measure_checkpoint(client: Client, folder: str) -> float:
-    """MB/s at which a server writes its rows, as bytes before compression."""
+    """Measure the MB/s at which a server writes its rows, as bytes before compression."""
     parameters = client.stats()["parameters"]
     start = time.perf_counter()
     entries = client.save_files(folder, "calibrate")
@@ -154,7 +154,7 @@ def measure_checkpoint(client: Client, folder: str) -> float:
 
 
 def loopback_mb_s() -> float:
-    """MB/s through a TCP socket of this machine to itself."""
+    """Measure MB/s through a TCP socket over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         sender = threading.Thread(target=_send, args=(listening.getsockname(),))
         start = time.perf_counter()

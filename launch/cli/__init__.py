@@ -1,1 +1,1 @@
-"""Command line: one module a command."""
+"""Command line, one module per command."""

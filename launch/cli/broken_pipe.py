@@ -1,4 +1,4 @@
-"""Standard output and error that end no command: when nobody reads them any more it goes on in silence."""
+"""Standard output and error that survive a closed reader: the command goes on without output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["keep_output"]
 
 NOBODY_READS = (errno.EPIPE, errno.EIO)
-"""What writing says when a pipe's reader has ended (``| head -1``), and when a terminal has been closed."""
+"""Errors of a write to a pipe without reader (``| head -1``) and to a closed terminal."""
 
 
 class _Lasting(io.RawIOBase):
-    """A file that leads nowhere once nobody reads it."""
+    """File that discards output once its reader has gone."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -46,20 +46,20 @@ class _Lasting(io.RawIOBase):
 
 
 def keep_output() -> None:
-    """Let this process's output be such files; what its encoding lacks is written as an escape.
+    """Replace standard output and error by such files; unencodable characters are escaped.
 
-    Nothing is changed where somebody has put something else in their place, as a notebook does.
+    Streams that were already replaced, for example by a notebook, are left unchanged.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # None where it was closed before the start
+        # None if it was closed before the start
         if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
             setattr(sys, name, _kept(stream))
 
 
 def _kept(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     raw = _Lasting(stream.fileno())
-    # As Python has it: PYTHONUNBUFFERED asks for no buffer at all.
+    # Like Python: PYTHONUNBUFFERED disables the buffer.
     buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
     return io.TextIOWrapper(
         buffer,

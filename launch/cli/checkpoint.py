@@ -1,4 +1,4 @@
-"""What ``pslib checkpoint ls | verify | diff | export`` do: a function each, from arguments to exit code."""
+"""``pslib checkpoint ls | verify | diff | export``: one function each, from arguments to exit code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def checkpoint_ls(options: argparse.Namespace) -> int:
-    """``pslib checkpoint ls``."""
+    """Run ``pslib checkpoint ls``."""
     from pslib.checkpoint import list_checkpoints
 
     found = list_checkpoints(options.folder)
@@ -118,7 +118,7 @@ def _info_cells(info: CheckpointInfo) -> tuple[str, ...]:
 
 
 def checkpoint_verify(options: argparse.Namespace) -> int:
-    """``pslib checkpoint verify``."""
+    """Run ``pslib checkpoint verify``."""
     from pslib.checkpoint import newest
     from pslib.checkpoint.chains import chain_of
     from pslib.checkpoint.verification import verify_checkpoint
@@ -150,7 +150,7 @@ def checkpoint_verify(options: argparse.Namespace) -> int:
 
 
 def checkpoint_diff(options: argparse.Namespace) -> int:
-    """``pslib checkpoint diff``."""
+    """Run ``pslib checkpoint diff``."""
     from pslib.checkpoint import newest, read_manifest
     from pslib.checkpoint.diff import diff_checkpoints
 
@@ -194,7 +194,7 @@ def _diff_plain(found: CheckpointDiff) -> dict[str, Any]:
 
 
 def _values_plain(values: ValueDiff) -> dict[str, Any]:
-    """Differences as JSON has them: what is no number is null."""
+    """Convert differences for JSON: values that are not finite numbers become null."""
     plain = {"max_difference": values.max_difference, "mean_difference": values.mean_difference}
     finite = {name: value if math.isfinite(value) else None for name, value in plain.items()}
     return {"changed": values.changed, **finite}
@@ -231,7 +231,7 @@ def _how_far(values: ValueDiff) -> str:
 
 
 def checkpoint_export(options: argparse.Namespace) -> int:
-    """``pslib checkpoint export --parquet``."""
+    """Run ``pslib checkpoint export --parquet``."""
     from pslib.checkpoint import newest, read_manifest
     from pslib.checkpoint.export import ExportOptions, export_parquet
     from pslib.storage import shown
@@ -251,7 +251,7 @@ def checkpoint_export(options: argparse.Namespace) -> int:
     return 0
 
 
-# --- words
+# --- text
 
 
 def _print_json(plain: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ def _size(count: float) -> str:
 
 @contextmanager
 def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
-    """A progress bar on a terminal; elsewhere nothing."""
+    """Make a progress bar on a terminal; elsewhere None."""
     from tqdm import tqdm
 
     bar = tqdm(

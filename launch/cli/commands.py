@@ -1,4 +1,4 @@
-"""What each command of ``pslib`` does: a function each, from parsed arguments to exit code."""
+"""Commands of ``pslib``: one function each, from parsed arguments to exit code."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ __all__ = [
 
 
 def _changes(options: argparse.Namespace) -> dict[str, object]:
-    """Options that stand for settings of the job file."""
+    """Convert options to settings of the job file."""
     changes: dict[str, object] = {}
     for name in ("servers", "trainers"):
         if getattr(options, name, None) is not None:
             changes[f"cluster.{name}"] = getattr(options, name)
     if getattr(options, "out", None) is not None:
-        # Given on the command line, hence relative to where the user is.
+        # Given on the command line, hence relative to the current folder.
         changes["out"] = str(Path(options.out).resolve())
     return changes
 
 
 def train(options: argparse.Namespace) -> int:
-    """``pslib train``."""
+    """Run ``pslib train``."""
     from launch.job.job import read_job
     from launch.places.options import hosts_of
     from launch.runs.train import run_job
@@ -71,7 +71,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """``pslib eval``."""
+    """Run ``pslib eval``."""
     from launch.job.job import read_job
     from launch.worker.train_job import evaluate_checkpoint
     from pslib.metrics.ranking import RankResult
@@ -85,7 +85,7 @@ def evaluate(options: argparse.Namespace) -> int:
                 f"at {k:<8} Recall {result.recall[k]:.6f}, MRR {result.mrr[k]:.6f}, NDCG {result.ndcg[k]:.6f}"
             )
         return 0
-    if options.predictions and isnan(result.logloss):  # without a label
+    if options.predictions and isnan(result.logloss):  # no label
         print(f"examples    {result.examples:,}, without a label: no figures")
         return 0
     print(f"examples    {result.examples:,} ({result.positives:,} positive)")
@@ -98,7 +98,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def recommend(options: argparse.Namespace) -> int:
-    """``pslib recommend``."""
+    """Run ``pslib recommend``."""
     from launch.job.job import read_job
     from launch.worker.train_job import recommend_items
 
@@ -109,7 +109,7 @@ def recommend(options: argparse.Namespace) -> int:
 
 
 def vectors(options: argparse.Namespace) -> int:
-    """``pslib vectors``."""
+    """Run ``pslib vectors``."""
     from launch.job.job import read_job
     from launch.worker.train_job import write_vectors
 
@@ -120,14 +120,14 @@ def vectors(options: argparse.Namespace) -> int:
 
 
 def launch(options: argparse.Namespace) -> int:
-    """``pslib launch``."""
+    """Run ``pslib launch``."""
     from launch.runs.script import run_script
 
     return run_script(options)
 
 
 def demo(options: argparse.Namespace) -> int:
-    """``pslib demo``."""
+    """Run ``pslib demo``."""
     from launch.runs.demo import run_demo
     from pslib.storage import check_local
 
@@ -136,63 +136,63 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def keys(options: argparse.Namespace) -> int:
-    """``pslib keys``."""
+    """Run ``pslib keys``."""
     from launch.places.keys import run_keys
 
     return run_keys(options)
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """``pslib doctor``."""
+    """Run ``pslib doctor``."""
     from launch.cli.doctor import run_doctor
 
     return run_doctor(options)
 
 
 def verify(options: argparse.Namespace) -> int:
-    """``pslib verify``."""
+    """Run ``pslib verify``."""
     from launch.runs.verify import run_verify
 
     return run_verify(options)
 
 
 def forget(options: argparse.Namespace) -> int:
-    """``pslib forget``."""
+    """Run ``pslib forget``."""
     from launch.cli.forget import run_forget
 
     return run_forget(options)
 
 
 def scale(options: argparse.Namespace) -> int:
-    """``pslib scale``."""
+    """Run ``pslib scale``."""
     from launch.cli.scale import run_scale
 
     return run_scale(options)
 
 
 def server(options: argparse.Namespace) -> int:
-    """``pslib server``."""
+    """Run ``pslib server``."""
     from launch.cli.scale import run_server_by_hand
 
     return run_server_by_hand(options)
 
 
 def plan(options: argparse.Namespace) -> int:
-    """``pslib plan``."""
+    """Run ``pslib plan``."""
     from launch.cli.plan import run_plan
 
     return run_plan(options)
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    """``pslib bench calibrate``."""
+    """Run ``pslib bench calibrate``."""
     from launch.calibration.calibrate import run_calibrate
 
     return run_calibrate(options)
 
 
 def convert(options: argparse.Namespace) -> int:
-    """``pslib convert``."""
+    """Run ``pslib convert``."""
     from launch.job.schema_text import schema_yaml
     from pslib.data.convert import convert as converters
 
@@ -211,7 +211,7 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def data_check(options: argparse.Namespace) -> int:
-    """``pslib data check``."""
+    """Run ``pslib data check``."""
     from launch.job.id_types import kinds_of_job
     from launch.job.job import read_job
     from pslib.data.inspect.check import check
@@ -230,7 +230,7 @@ def data_check(options: argparse.Namespace) -> int:
 
 
 def describe(options: argparse.Namespace) -> int:
-    """``pslib describe``."""
+    """Run ``pslib describe``."""
     from launch.job.paths import near
     from launch.job.schema_text import schema_yaml
     from launch.job.yaml12 import flow_text
@@ -239,7 +239,7 @@ def describe(options: argparse.Namespace) -> int:
     from pslib.errors import ConfigurationError
     from pslib.storage import unwritable
 
-    if options.out is not None:  # who has made no room for it hears so before all is read
+    if options.out is not None:  # refuse an unusable output file before all data is read
         refuse_existing(Path(options.out), overwrite=options.overwrite)
         if why := unwritable(Path(options.out).parent):
             in_the_way = next((one for one in Path(options.out).parents if os.path.isfile(one)), None)
@@ -273,7 +273,7 @@ def describe(options: argparse.Namespace) -> int:
 
 
 def data_generate(options: argparse.Namespace) -> int:
-    """``pslib data generate``."""
+    """Run ``pslib data generate``."""
     from launch.job.schema_text import schema_yaml
     from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 
@@ -310,7 +310,7 @@ def config_show(options: argparse.Namespace) -> int:
 
 
 def version(options: argparse.Namespace) -> int:
-    """``pslib version``."""
+    """Run ``pslib version``."""
     from pslib import __version__
 
     print(f"pslib {__version__}, Python {sys.version.split()[0]}")

@@ -1,4 +1,4 @@
-"""What is wrong with a running cluster, and what to do: a pure function of what its members say."""
+"""Diagnosis of a running cluster: findings with advice, a pure function of its members' reports."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from pslib.text import counted
 __all__ = ["Finding", "diagnose"]
 
 SILENT_S = 3.0
-"""Three heartbeats; large clusters beat every 2 s."""
+"""Silence of three heartbeats; in large clusters the interval is 2 s."""
 
 WAIT_S = 3.0
-"""A request that is answered takes milliseconds, a long push some hundred."""
+"""Wait that is a finding; a request normally takes milliseconds, a long push some hundred."""
 
 QUEUE_JOBS = 64
-"""What waits in one shard thread; 64 trainers with a push each are no finding."""
+"""Normal queue of one shard thread: 64 trainers with a push each."""
 
 FULL_SHARE = 0.9
 DISK_BYTES = 256 << 20
-"""A log that is written anew takes as much again as its images."""
+"""Free bytes of a disk with logs; compaction of a log needs as much again as its images."""
 IMBALANCE, IMBALANCE_ROWS = 1.5, 10_000
-"""Largest over mean; placement by hash keeps 100,000 rows within 1.05."""
+"""Largest over mean rows of servers; hashing keeps 100,000 rows within 1.05."""
 
 Stats = Sequence[Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be.
+    """One problem of a cluster.
 
     Attributes
     ----------
     what : str
-        Who waits for whom, or what is short, since when.
+        Waiting process and its peer, or the scarce resource, and since when.
     advice : str
-        What to do.
+        Action to take.
     """
 
     what: str
@@ -45,14 +45,14 @@ class Finding:
 
 
 def diagnose(status: Mapping[str, Any], stats: Stats) -> list[Finding]:
-    """All findings, the likeliest cause first; none when the cluster is healthy.
+    """Return all findings, the likeliest cause first; none for a healthy cluster.
 
     Parameters
     ----------
     status : mapping
-        The coordinator's status with details.
+        Status of the coordinator, with details.
     stats : sequence of mapping or None
-        What each server has answered itself, by rank; None: nothing in time.
+        Reply of each server, by rank; None: no reply in time.
     """
     rules: tuple[Callable[[Mapping[str, Any], Stats], Iterator[Finding]], ...] = (
         _failed,
@@ -114,7 +114,7 @@ def _mute(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
             continue
         waiting = sum(server.get("jobs_waiting", ()))
         if server["silent_s"] > SILENT_S:
-            continue  # `_silent` has said so
+            continue  # reported by `_silent`
         yield Finding(
             f"{_name(server)} beats but answers nothing; {waiting} pieces of work wait in it",
             "it is in a long request (a checkpoint?) or overloaded: more shard_threads or servers",
@@ -123,7 +123,7 @@ def _mute(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
 
 def _steps(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
     stuck = [one for one in _members(status, "trainer") if _longest(one) > WAIT_S]
-    if not stuck:  # a step that is under way always waits for somebody
+    if not stuck:  # a step in progress always waits for some trainer
         return
     for server in _members(status, "server"):
         for step, ranks in server.get("step_waits", ()):

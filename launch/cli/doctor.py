@@ -1,4 +1,4 @@
-"""``pslib doctor``: look at a running cluster and say who waits for whom, and what to do about it."""
+"""``pslib doctor``: inspect a running cluster, and report its waits with advice."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["add_doctor", "doctor_lines", "run_doctor"]
 
 EXIT_UNHEALTHY = 1
 PATIENCE_S = 3.0
-"""For each of two questions: the coordinator, then all servers at once. It never takes more than 10 s."""
+"""Time limit of each of two requests, to the coordinator and to all servers at once; in all at most 10 s."""
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``pslib doctor``."""
+    """Add the arguments of ``pslib doctor``."""
     parser.add_argument(
         "where", nargs="?", metavar="WHERE", help="a run's folder, or the coordinator's tcp://host:port"
     )
@@ -32,12 +32,12 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Look, tell, and return 0 when nothing is wrong, 1 when something is, or a run has ended with an error.
+    """Print the report; return 0 for a healthy cluster, 1 for findings or a run that ended with an error.
 
     Raises
     ------
     ConfigurationError
-        When it is not clear which cluster is meant, or its key does not fit.
+        When no single cluster is named, or its key does not fit.
     """
     ended = ended_run(options.where) if options.where and "://" not in options.where else None
     if ended is not None:
@@ -57,7 +57,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 def _look(
     address: str, cluster_id: str, keys: str | None
 ) -> tuple[dict[str, Any], list[dict[str, Any] | None], list[Finding]]:
-    """Status, what servers answer themselves, and the findings."""
+    """Return status, replies of the servers, and findings."""
     from pslib.cluster import watch
 
     watcher = watch(address, cluster_id, keys)
@@ -82,7 +82,7 @@ def _look(
 
 
 def doctor_lines(address: str, status: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
-    """The report, for people."""
+    """Return the lines of the report."""
     lines = [f"coordinator   {address}"]
     if status:
         lines += _summary(status) + [_line_of(one) for one in status["members"]]
@@ -116,26 +116,26 @@ def _mean_and_max(status: Mapping[str, Any], name: str) -> str:
 
 
 def _training(status: Mapping[str, Any]) -> str:
-    """How far it is: by epochs, or by the windows of a stream."""
+    """Describe the progress: epochs, or windows of a stream."""
     if not status["epochs"] and status["epoch"]:
         return f"a stream of files, {counted(int(status['epoch']), 'window')} finished"
     return f"{epoch_text(status['epoch'], status['epochs'])}, {status['epoch']} finished"
 
 
 def _of_before(status: Mapping[str, Any]) -> str:
-    """How many examples an earlier run has trained, with which this one goes on."""
+    """Describe the examples of the earlier run that this one continues."""
     before = int(status.get("examples_before", 0))
     return f", {before:,} of them before this run" if before else ""
 
 
 def _missing(status: Mapping[str, Any]) -> str:
-    """How many pushes servers have lost that they had acknowledged, where that is known of any."""
+    """Describe acknowledged pushes that servers have lost, if any are known."""
     missing = int(status.get("pushes_missing", 0))
     return f"; {missing:,} LOST that were acknowledged" if missing else ""
 
 
 def _moves(moves: Mapping[str, Any]) -> list[str]:
-    """A line on units that move to other servers, where somebody has asked for it."""
+    """Describe units that move to other servers, if a move was requested."""
     if not moves["units"] and not moves["awaited"]:
         return []
     line = f"moves         {moves['moved']:,} of {counted(moves['units'], 'unit')}"
@@ -145,7 +145,7 @@ def _moves(moves: Mapping[str, Any]) -> list[str]:
 
 
 def _line_of(member: Mapping[str, Any]) -> str:
-    """One member in a line."""
+    """Describe one member in a line."""
     head = f"{member['role']} {member['rank']}".ljust(13) + f" {member['state']}, "
     head += f"heard {member['silent_s']:.1f} s ago" if member["state"] == "live" else member["where"]
     if member["role"] == "trainer":

@@ -1,4 +1,4 @@
-"""Examples below ``pslib --help`` and the help of each command; a test reads every one as arguments."""
+"""Examples in ``pslib --help`` and the help of each command; a test parses every one."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ pslib keys add keys dashboard --role reader""",
     "checkpoint diff": "pslib checkpoint diff runs/first/checkpoint runs/second/checkpoint",
     "checkpoint export": "pslib checkpoint export runs/first/checkpoint exported --parquet",
 }
-"""By the command, as it follows ``pslib``."""
+"""Examples by command, without ``pslib``."""
 
 
 def epilog_of(program: str) -> str | None:
-    """What stands below the help of a command, ``pslib checkpoint ls`` for one."""
+    """Return the epilog of the help of a command, for example ``pslib checkpoint ls``."""
     name = program.removeprefix("pslib ")
     if name not in EXAMPLES:
         return None

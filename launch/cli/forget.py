@@ -1,4 +1,4 @@
-"""``pslib forget``: rows of some keys leave a running cluster and the checkpoints that are kept."""
+"""``pslib forget``: erase rows of some keys from a running cluster and from checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["add_forget", "keys_of_texts", "run_forget"]
 
 
 def add_forget(parser: argparse.ArgumentParser) -> None:
-    """Keys, the table, and where to forget them."""
+    """Add arguments for the keys, the table and the places to erase from."""
     parser.add_argument(
         "keys", nargs="*", metavar="KEY", help="FIELD=VALUE of the data, or a key itself (123 or 0x7b)"
     )
@@ -44,16 +44,16 @@ def add_forget(parser: argparse.ArgumentParser) -> None:
 
 EXIT_LEFT = 1
 ROUNDS = 3
-"""A save that was under way may have put a checkpoint with the old rows there meanwhile."""
+"""Rounds of rewriting: a save in progress may add a checkpoint with the old rows."""
 
 
 def run_forget(options: argparse.Namespace) -> int:
-    """Erase, rewrite, look again; 0 when nothing has the keys any more, 1 when a place still may.
+    """Erase, rewrite and check; return 0 when no place has the keys any more, 1 when one still may.
 
     Raises
     ------
     ConfigurationError
-        When a key or a place is not clear, or nobody has such a table.
+        When a key or a place is ambiguous, or no place has such a table.
     """
     if not (options.cluster or options.checkpoints):
         raise ConfigurationError("forget where? give --cluster WHERE, --checkpoints DIR, or both")
@@ -89,7 +89,7 @@ def _lines_of(file: str | None) -> list[str]:
 
 
 def _schema(options: argparse.Namespace) -> Schema:
-    """Schema of the job file, else of the first checkpoint that says one, else of the run that is meant."""
+    """Return the schema of the job file, else of the first checkpoint that has one, else of the named run."""
     from launch.job.job import read_job
     from pslib.checkpoint import list_checkpoints
     from pslib.schema import Schema
@@ -109,12 +109,14 @@ def _schema(options: argparse.Namespace) -> Schema:
 
 
 def keys_of_texts(texts: Iterable[str], schema: Schema | None) -> NDArray[np.uint64]:
-    """Keys, ascending, of ``FIELD=VALUE`` (of a number also as text: data may hold either) and of numbers.
+    """Return the ascending keys of ``FIELD=VALUE`` texts and of plain numbers.
+
+    Numeric values are hashed as number and as text, since data may hold either.
 
     Raises
     ------
     ConfigurationError
-        With all texts that are neither, one line each.
+        With all invalid texts, one line each.
     """
     import numpy as np
 
@@ -160,7 +162,7 @@ def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | s
 
 
 def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
-    """Erase rows of a running cluster, and let its logs forget that they were."""
+    """Erase rows of a running cluster, and from its logs."""
     from pslib.client.erase_all import erase_everywhere, trim_logs
     from pslib.clock import SystemClock
     from pslib.cluster import watch
@@ -190,7 +192,7 @@ def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: d
 
 
 def _check_table(options: argparse.Namespace) -> None:
-    """Refuse places where nothing can be found before anything is erased: nobody shall believe that it is."""
+    """Refuse places without the table before anything is erased, so that no place is skipped in silence."""
     from pslib.checkpoint import list_checkpoints
 
     tables: set[str] = set()
@@ -204,7 +206,7 @@ def _check_table(options: argparse.Namespace) -> None:
 
 
 def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
-    """Rewrite all checkpoints in a folder and below it, until a look finds none that holds the keys."""
+    """Rewrite all checkpoints in and below a folder, until none holds the keys."""
     from pslib.checkpoint import forget_rows
     from pslib.storage import shown
 
@@ -224,9 +226,9 @@ def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dic
 
 
 def _read_with(folder: str) -> list[CheckpointInfo]:
-    """Checkpoints in a folder and below it, and what increments among them follow: loads read that, too.
+    """Return the checkpoints in and below a folder, with the bases of increments, which loads read too.
 
-    What is followed comes first: keys that it held are gone before an increment says no more that they left.
+    Bases come first: their keys are erased before an increment loses the record that the keys left.
     """
     from pslib.checkpoint import chain_of, list_checkpoints
 

@@ -1,7 +1,7 @@
 """The command line: ``pslib COMMAND ...``.
 
-This file only reads arguments and reports errors, so that ``pslib --help`` is quick; what a command does
-stands in `launch.cli.commands` and is imported when it runs.
+This module only parses arguments and reports errors, so that ``pslib --help`` is quick. The commands are in
+`launch.cli.commands`, imported when one runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_retrieval(
     command: Callable[[Any, str, str, str], argparse.ArgumentParser],
     add_job: Callable[[argparse.ArgumentParser], None],
 ) -> None:
-    """Add both commands; ``command`` makes a parser from (parsers, name, function, help)."""
+    """Add ``recommend`` and ``vectors``; ``command`` makes a parser from (parsers, name, function, help)."""
     recommend = command(commands, "recommend", "recommend", "write the best items of each example")
     vectors = command(commands, "vectors", "vectors", "write the vectors of items or of queries")
     for parser in (recommend, vectors):
@@ -57,17 +57,17 @@ def add_retrieval(
 PORT_MAX = 65535
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""What an operating system answers where no file can be written."""
+"""Error numbers of the operating system when a file can't be written."""
 
 EPILOG = """exit codes: 0 done, 64 bad configuration or data, 69 a peer is unavailable or was lost,
 70 our own fault, 75 asked to leave (SIGTERM), 130 Ctrl-C"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line and exit code 64."""
+    """ArgumentParser whose errors are one line and exit code 64."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse here what this command does not know: the parser of all commands has none of its options."""
+        """Refuse unknown options here: the parent parser knows none of this command's options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
@@ -89,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> frozenset[str]:
-        """All options of this command, as they are written."""
+        """All option strings of this command."""
         return frozenset(self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
@@ -106,7 +106,7 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. No traceback reaches the user unless PSLIB_DEBUG=1."""
+    """Run one command and return the exit code; tracebacks are shown only with PSLIB_DEBUG=1."""
     keep_output()
     try:
         return _run(build_parser().parse_args(arguments))
@@ -139,7 +139,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _place_refused(error: OSError) -> int:
-    """A full disk, or one that may not be written to, is no fault of ours."""
+    """Report a full or unwritable disk, which is no internal error; return the exit code."""
     where = f"{error.filename}: " if error.filename else "can't write: "
     print(f"pslib: {where}{error.strerror}", file=sys.stderr)
     return ConfigurationError.exit_code
@@ -160,7 +160,7 @@ def _internal(error: Exception) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Build the parser of all commands."""
     parser = _Parser(
         prog="pslib",
         description="A sparse parameter server for CTR prediction and recommendation.",
@@ -218,7 +218,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    """A port number for argparse, which names the option when this raises."""
+    """Parse a port number for argparse, which names the option when this raises."""
     port = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= port <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"expected a port from 0 (any) to {PORT_MAX}, got {text!r}")
@@ -226,7 +226,7 @@ def _port(text: str) -> int:
 
 
 def _folder(text: str) -> str:
-    """A folder for argparse: of a shell's variable that is not set comes an empty text, the current one."""
+    """Parse a folder for argparse; refuse an empty text, as from an unset shell variable."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got ''; write '.' for the current folder")
     return text

@@ -1,4 +1,4 @@
-"""``pslib plan``: options to a plan, and the plan in words or as JSON."""
+"""``pslib plan``: from options to a plan, printed as text or JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MACHINE = "cores=32,memory=256GB,network=25Gbit"
 
 
 def amount(text: str) -> float:
-    """A number such as 5e9, 5_000_000 or 5G, for argparse."""
+    """Parse a number such as 5e9, 5_000_000 or 5G, for argparse."""
     found = re.fullmatch(r"([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)([kMGT]?)", text)
     value = float(found[1]) * UNITS[found[2]] if found else math.inf
     if value == math.inf:
@@ -30,7 +30,7 @@ def amount(text: str) -> float:
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between, for argparse; nothing is none."""
+    """Parse comma-separated whole numbers for argparse; an empty text is none."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isascii() and word.isdigit() for word in words):
         raise argparse.ArgumentTypeError(f"expected whole numbers with commas between, got {text!r}")
@@ -38,7 +38,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 
 def _machine_spec(text: str) -> MachineSpec:
-    """``cores=32,memory=256GB,network=25Gbit[,latency_us=50][,open_files=524288]``."""
+    """Parse ``cores=32,memory=256GB,network=25Gbit[,latency_us=50][,open_files=524288]``."""
     from pslib.errors import ConfigurationError
     from pslib.planner.workload import MachineSpec
 
@@ -91,7 +91,7 @@ def _optimizer(name: str) -> Optimizer:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Options of ``pslib plan``."""
+    """Add the options of ``pslib plan``."""
     size = parser.add_mutually_exclusive_group(required=True)
     size.add_argument("--rows", type=amount, metavar="N", help="rows of the table when it is full, 5e9")
     size.add_argument("--parameters", type=amount, metavar="N", help="in place of --rows: floats of all rows")
@@ -124,7 +124,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    """Print the plan; its exit code is 0 also where a limit is passed, which it says."""
+    """Print the plan and return 0, also when the plan reports an exceeded limit."""
     from pslib.errors import EXIT_DONE
     from pslib.planner.coefficients import read_coefficients, shipped_coefficients
     from pslib.planner.plan import PlanRequest, make_plan

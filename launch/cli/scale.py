@@ -1,4 +1,4 @@
-"""``pslib scale``: let more or fewer servers own the rows of a running cluster, and watch the units move."""
+"""``pslib scale``: change the number of servers of a running cluster, and follow the moves of units."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LOOK_S = 0.2
 REPORT_S = 1.0
 PATIENCE_S = 30.0
 STARTED_S = 4.0
-"""A launcher on this machine has started what is awaited long before; else somebody must be told how."""
+"""Wait before telling how to start a server; a launcher on this machine starts one much sooner."""
 
 
 class Scaling(Protocol):
-    """What `pslib.cluster.Watcher` is here."""
+    """Part of `pslib.cluster.Watcher` used here."""
 
     def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
-        """Of the whole cluster."""
+        """Return the status of the whole cluster."""
         ...
 
     def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
-        """What each server says of itself."""
+        """Return the statistics of each server."""
         ...
 
 
 def add_scale(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``pslib scale``."""
+    """Add the arguments of ``pslib scale``."""
     parser.add_argument(
         "where", nargs="?", metavar="WHERE", help="a run's folder, or the coordinator's tcp://host:port"
     )
@@ -55,7 +55,7 @@ def add_scale(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``pslib server``."""
+    """Add the arguments of ``pslib server``."""
     parser.add_argument("--coordinator", required=True, metavar="ADDRESS", help="tcp://host:port")
     parser.add_argument("--cluster-id", required=True, metavar="ID", help="of the cluster to join")
     parser.add_argument(
@@ -72,7 +72,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def run_server_by_hand(options: argparse.Namespace) -> int:
-    """Join a running cluster as a server until it leaves; the exit code.
+    """Join a running cluster as a server until it leaves; return the exit code.
 
     Raises
     ------
@@ -102,14 +102,14 @@ def run_server_by_hand(options: argparse.Namespace) -> int:
 
 
 def run_scale(options: argparse.Namespace) -> int:
-    """Ask, follow the moves, and return 0 when shares are even.
+    """Request the scale, follow the moves, and return 0 when shares are even.
 
     Raises
     ------
     ConfigurationError
-        When there can't be so many servers, or it is not clear which cluster is meant.
+        When the number of servers is impossible, or no single cluster is named.
     UnavailableError
-        When units had to stay where they were, or the run ended before all had moved.
+        When units could not move, or the run ended before all had moved.
     """
     from pslib.cluster import watch
 
@@ -139,24 +139,24 @@ def watch_moves(
     ended: Callable[[], EndedRun | None],
     clock: Clock | None = None,
 ) -> None:
-    """Tell how the moves go on until they are over.
+    """Report the progress of moves until they are over.
 
     Parameters
     ----------
     watcher : Scaling
     say : callable
-        Takes a line for people.
+        Called with a line for the user.
     more : str
-        The command that starts one more server.
+        Command that starts one more server.
     ended : callable
-        How the run has ended, None while it goes on or where nobody knows.
+        Returns the end of the run; None while it goes on or if unknown.
     clock : Clock or None
 
     Raises
     ------
     UnavailableError
-        When units had to stay where they were (the line says which and why), or when the run ended before
-        all that was wished for had moved.
+        When units could not move (the line names them and the reason), or the run ended before all requested
+        units had moved.
     """
     clock = clock or SystemClock()
     said_s = began_s = clock.now_s()
@@ -188,7 +188,7 @@ def watch_moves(
 def _status_of(
     watcher: Scaling, say: Callable[[str], None], ended: Callable[[], EndedRun | None], clock: Clock
 ) -> dict[str, Any] | EndedRun:
-    """The status; a coordinator that is started again is waited for, one whose run has ended is not."""
+    """Return the status; wait for a coordinator that restarts, not for one whose run has ended."""
     end_s = clock.now_s() + PATIENCE_S
     while True:
         try:
@@ -213,7 +213,7 @@ def _have_moved(moves: Mapping[str, Any]) -> bool:
 
 
 def is_over(status: Mapping[str, Any]) -> bool:
-    """Whether all that was wished for is so, and whoever shall leave has left."""
+    """Return whether the requested scale is reached, and all leaving servers have left."""
     moves = status["moves"]
     states = {one["rank"]: one["state"] for one in status["members"] if one["role"] == "server"}
     gone = all(states.get(rank) != "live" for rank in moves["leaving"])
@@ -221,7 +221,7 @@ def is_over(status: Mapping[str, Any]) -> bool:
 
 
 def _progress(moves: Mapping[str, Any]) -> str:
-    """One line: how far it is."""
+    """Return one line of progress."""
     if moves["awaited"]:
         return f"waiting for {counted(moves['awaited'], 'more server')} to join"
     size_mb, seconds = moves["bytes"] / 1e6, moves["seconds"]
@@ -234,7 +234,7 @@ def _progress(moves: Mapping[str, Any]) -> str:
 
 
 def _shares(watcher: Scaling, status: Mapping[str, Any]) -> list[str]:
-    """A line for each server that owns units, and how even they are; servers count now, not a beat ago."""
+    """Return a line for each server with units, and their balance; counts are current, not of a heartbeat."""
     servers = [one for one in status["members"] if one["role"] == "server" and one["units"]]
     stats = watcher.server_stats([one["address"] for one in servers])
     rows = [0 if one is None else int(one["rows"]) for one in stats]

@@ -1,1 +1,1 @@
-"""Where processes of a run are started: this machine, hosts over ssh, Slurm nodes."""
+"""Places to start the processes of a run: this machine, hosts over ssh, Slurm nodes."""

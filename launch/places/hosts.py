@@ -1,15 +1,15 @@
-"""Hosts as places to run: what a hosts file says of them, and a command here for each process there.
+"""Hosts as places to run: the hosts file, and a local command for each remote process.
 
-A line a host::
+The file has a line a host::
 
     # host            what runs there          how
     node-a            servers=1 trainers=2     python=/opt/pslib/bin/python
     me@node-b         trainers=4               dir=/data/job  address=10.0.0.2
 
-``servers`` and ``trainers``: how many; a host with neither gets one of each. ``python``: the interpreter that
-has pslib (default ``python3``); ``dir``: the folder to run in (default: the same as here); ``address``: where
-the other hosts reach it (default: its name). ``~/`` at the beginning of the first two is the home there. The
-coordinator runs on the first host.
+``servers`` and ``trainers``: number of processes; a host with neither gets one of each. ``python``:
+interpreter that has pslib (default ``python3``). ``dir``: folder to run in (default: the launcher's).
+``address``: address for the other hosts (default: the name). ``~/`` at the beginning of ``python`` and
+``dir`` is the home on that host. The coordinator runs on the first host.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pslib.process.blas import TRAINERS_HERE
 __all__ = ["Host", "HostsLauncher", "read_hosts"]
 
 LOOK_S = 30.0
-"""For one look at one host: three times what ssh may take to connect."""
+"""Time limit of a test on one host: three times ssh's limit to connect."""
 ASKED_AT_ONCE = 32
 UNSEEN = 3
-"""Exit code of a look that finds nothing: 1 is also what ends srun where it can't run anything."""
+"""Exit code of a test for a missing path; 1 is also srun's code when it can't run anything."""
 
 PROCESSES_MAX = 4096
-"""Of one kind on one host: more is a typing error."""
+"""Limit of processes of one kind on one host; more is a typing error."""
 
 _COUNTS = ("servers", "trainers")
 _TEXTS = ("python", "dir", "address")
@@ -52,11 +52,11 @@ class Host:
     Attributes
     ----------
     name : str
-        What the host is called by, ``user@`` included.
+        Name of the host, ``user@`` included.
     servers, trainers : int
-        How many processes run there.
+        Number of processes on the host.
     python, dir : str
-        Interpreter and folder there.
+        Interpreter and folder on the host.
     address : str
         Numeric IPv4 address at which the other hosts reach it.
     """
@@ -75,16 +75,16 @@ def read_hosts(text: str, source: str, folder: str) -> list[Host]:
     Parameters
     ----------
     text : str
-        Its contents.
+        Contents of the file.
     source : str
-        Its name, for messages.
+        Name of the file, for messages.
     folder : str
         Default of ``dir``.
 
     Raises
     ------
     ConfigurationError
-        With all that is wrong, one line each.
+        With all problems, one line each.
     """
     hosts, problems = [], []
     for number, line in enumerate(text.splitlines(), 1):
@@ -109,7 +109,7 @@ def read_hosts(text: str, source: str, folder: str) -> list[Host]:
 
 
 def _there(path: str) -> str:
-    """A path as a shell of that host reads it: ``~/`` is the home of whoever runs there."""
+    """Quote a path for a shell on that host; ``~/`` becomes the home of its user."""
     return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
 
 
@@ -144,7 +144,7 @@ def _host(name: str, given: Mapping[str, str], folder: str) -> Host:
 
 
 def _together(hosts: Sequence[Host]) -> list[str]:
-    """What is wrong with the hosts as a whole."""
+    """Return problems of the hosts as a whole."""
     problems = [
         f"expected at least one of {what}, got none; give a host {what}=1"
         for what in _COUNTS
@@ -161,18 +161,18 @@ def _together(hosts: Sequence[Host]) -> list[str]:
 
 @dataclass(frozen=True)
 class HostsLauncher(ABC):
-    """Runs processes on hosts, each by a command on this machine that stands for it.
+    """Launcher that runs each process on a host by a local command.
 
     Attributes
     ----------
     hosts : sequence of Host
-        Servers and trainers are numbered in this order; the coordinator runs on the first.
+        Hosts in the order of server and trainer numbers; the coordinator runs on the first.
     insecure_network : bool
-        Whether they may listen on addresses that other machines reach without having keys.
+        Whether processes without keys may listen on addresses that other machines reach.
     port : int
         Port of the coordinator; 0 is any free one.
     options : str
-        Those of the command line that ask for it.
+        Options of the command line that select this launcher.
     """
 
     hosts: Sequence[Host]
@@ -182,57 +182,57 @@ class HostsLauncher(ABC):
 
     @abstractmethod
     def over(self, host: Host, script: str) -> Command:
-        """What runs a script of /bin/sh on a host."""
+        """Return the local command that runs a /bin/sh script on a host."""
 
     @abstractmethod
     def try_it(self, name: str) -> str:
-        """A command by which a person sees what is in the way of running anything on a host."""
+        """Return a command that shows the user why a host can't be reached."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a worker finds in its environment there."""
+        """Environment variables of a worker on a host."""
         return {}
 
     @property
     def open_addresses(self) -> list[str]:
-        """Those of the hosts that other machines reach."""
+        """Addresses of the hosts that other machines reach."""
         return sorted(
             {one.address for one in self.hosts if not ipaddress.ip_address(one.address).is_loopback}
         )
 
     def count(self, role: str) -> int:
-        """How many servers or trainers there are."""
+        """Return the number of servers or trainers."""
         return sum(getattr(host, f"{role}s") for host in self.hosts)
 
     def host_of(self, task: Task) -> Host:
-        """Where a task runs."""
+        """Return the host of a task."""
         if task.role == "coordinator":
             return self.hosts[0]
         places = [host for host in self.hosts for _ in range(getattr(host, f"{task.role}s"))]
         return places[task.number]
 
     def listen(self, task: Task) -> str:
-        """The host's address."""
+        """Return the address of the task's host."""
         return f"tcp://{self.host_of(task).address}:{self.port if task.role == 'coordinator' else 0}"
 
     def command(self, task: Task) -> Command:
-        """What stands here for the worker."""
+        """Return the local command of the worker."""
         host = self.host_of(task)
         flags = ("--insecure-network",) if self.insecure_network and task.role != "trainer" else ()
         worker = ("-P", "-m", "launch.worker.main", "--guarded", task.role, *flags, *task.arguments)
         variables = {TRAINERS_HERE: str(host.trainers), **self.variables, **checkout_path({})}
         env = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())])
         words = f"{env} {_there(host.python)} {shlex.join(worker)}"
-        # A shell that stays turns a signal into 128 + n; without it ssh says 255 for every signal.
+        # A shell that stays turns a signal into 128 + n; without it ssh exits with 255 for every signal.
         return self.over(host, f"cd {_there(host.dir)} && {words}; exit $?")
 
     def not_seeing(self, path: str) -> list[str]:
-        """Names of the hosts on which there is nothing at a path.
+        """Return names of the hosts on which a path does not exist.
 
         Raises
         ------
         UnavailableError
-            With their own words, when hosts can't be asked; a line for each.
+            When hosts can't be asked; a line for each, with the error of its command.
         """
         hosts = {host.name: host for host in self.hosts}
         look = f"test -e {shlex.quote(path)} || exit {UNSEEN}"
@@ -246,7 +246,7 @@ class HostsLauncher(ABC):
 
 
 def _ask(command: Command) -> tuple[bool, str]:
-    """Whether a test on a host says yes, and what is in the way of asking."""
+    """Run a test on a host; return its result, and the error if it could not run."""
     what = command.arguments[0]
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Keys of a run: whether there are any, and ``pslib keys``, which keeps a folder of them.
+"""Keys of a run, and ``pslib keys``, which manages a folder of keys.
 
-A process gets its own key in the first line of its standard input: never in an argument, in the environment
-or in a file of the machine that it runs on.
+A process gets its key in the first line of its standard input, never in an argument, in the environment or in
+a file of the machine that it runs on.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ __all__ = ["add_keys_options", "keys_of_run", "run_keys"]
 def keys_of_run(
     folder: str | None, open_addresses: Sequence[str], insecure: bool
 ) -> Mapping[str, Keys] | None:
-    """The keys of a run by role; None runs without encryption.
+    """Return the keys of a run by role; None means no encryption.
 
     Parameters
     ----------
     folder : str or None
-        Keys to use, made by ``pslib keys make``.
+        Folder of keys, made by ``pslib keys make``.
     open_addresses : sequence of str
-        Where coordinator and servers would listen and other machines reach them: then keys are made for the
-        run, and are gone with it.
+        Addresses of coordinator and servers that other machines reach. If there are any, keys are made for
+        the run only.
     insecure : bool
-        Whether to run without encryption there all the same.
+        Whether to run without encryption on such addresses.
 
     Raises
     ------
     ConfigurationError
-        When encryption is asked for and forbidden, or the folder has no keys.
+        When encryption is both requested and forbidden, or the folder has no keys.
     """
     if folder is not None and insecure:
         raise ConfigurationError("--keys encrypts and --insecure-network does not: leave one of them out")
@@ -49,7 +49,7 @@ def keys_of_run(
 
 
 def add_keys_options(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``pslib keys``."""
+    """Add the arguments of ``pslib keys``."""
     parser.add_argument(
         "action", choices=("make", "add", "remove"), help="make a folder; add or remove one key"
     )
@@ -64,12 +64,12 @@ def add_keys_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_keys(options: argparse.Namespace) -> int:
-    """``pslib keys``: say which files there are now, and never what is in them.
+    """Run ``pslib keys``: print the files that now exist, never their contents.
 
     Raises
     ------
     ConfigurationError
-        When a key is there already, or is not there.
+        When a key to make or add exists already, or a key to remove does not exist.
     """
     from pslib.transport.keys import add_key, make_keys, remove_key, write_keys
 

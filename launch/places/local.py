@@ -17,16 +17,16 @@ __all__ = ["LocalLauncher", "checkout_path", "worker_environment"]
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:
-    """Runs all processes on this machine, on the loopback address.
+    """Launcher that runs all processes on this machine, on the loopback address.
 
     Attributes
     ----------
     trainers : int
-        How many trainers will share the cores.
+        Number of trainers that will share the cores.
     port : int
         Port of the coordinator; 0 is any free one.
     module : str
-        What to run with ``python -m``; another one only in tests.
+        Module to run with ``python -m``; replaced only in tests.
     """
 
     trainers: int
@@ -34,34 +34,34 @@ class LocalLauncher:
     module: str = "launch.worker.main"
 
     takes_more_servers: ClassVar[bool] = True
-    """Whether a launcher may start servers that were not planned."""
+    """Whether the launcher may start servers beyond the plan."""
 
     def command(self, task: Task) -> Command:
-        """The worker itself."""
-        # -P: a file of the user's that is called launch.py or zmq.py must not be taken for ours.
+        """Return the command of the worker itself."""
+        # -P: a user's file named launch.py or zmq.py must not shadow the package.
         arguments = (sys.executable, "-P", "-m", self.module, "--guarded", task.role, *task.arguments)
         return Command(arguments, worker_environment(os.environ, self.trainers), THIS_MACHINE)
 
     def listen(self, task: Task) -> str:
-        """The loopback address, where other machines reach nobody."""
+        """Return the loopback address, which other machines can't reach."""
         return f"tcp://127.0.0.1:{self.port if task.role == 'coordinator' else 0}"
 
 
 def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str, str]:
-    """Environment of a worker on this machine.
+    """Return the environment of a worker on this machine.
 
     Parameters
     ----------
     inherited : mapping
         The launcher's environment.
     trainers : int
-        How many trainers share the cores.
+        Number of trainers that share the cores.
     """
     return {**inherited, **checkout_path(inherited), TRAINERS_HERE: str(trainers)}
 
 
 def checkout_path(inherited: Mapping[str, str]) -> dict[str, str]:
-    """PYTHONPATH for workers where pslib runs from a checkout; nothing where it is installed."""
+    """Return the PYTHONPATH for workers when pslib runs from a checkout; empty when it is installed."""
     root = Path(__file__).resolve().parent.parent
     if "site-packages" in root.parts:
         return {}

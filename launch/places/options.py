@@ -1,4 +1,4 @@
-"""Options of what runs on several machines, and the launcher that they ask for."""
+"""Options of runs on several machines, and the launcher that they select."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["add_hosts", "hosts_of"]
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """The options that say on which machines a run's processes are."""
+    """Add the options that select the machines of a run."""
     parser.add_argument(
         "--on",
         choices=("local", "ssh", "slurm"),
@@ -38,14 +38,14 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
 
 
 def hosts_of(options: argparse.Namespace) -> HostsLauncher | None:
-    """The launcher that these options ask for; None: this machine.
+    """Return the launcher that the options select; None: this machine.
 
     Raises
     ------
     ConfigurationError
-        When an option belongs to another place, or what it names is wrong.
+        When an option belongs to another place, or its value is wrong.
     UnavailableError
-        When Slurm does not say where its nodes are.
+        When Slurm does not report the addresses of its nodes.
     """
     for option, given, place in (
         ("--hosts", options.hosts, "ssh"),

@@ -1,11 +1,11 @@
-"""Nodes of a Slurm allocation as places to run: one job step a process, which ends with it on either side.
+"""Nodes of a Slurm allocation as places to run: one job step a process; each ends when the other ends.
 
-Called inside an allocation, from the script of ``sbatch`` or under ``salloc``. All nodes run the same:
-``--per-node`` says what, in the words of a hosts file, ``"servers=1 trainers=4"``. The step of each process
-has all that the job has on its node, so that processes share it as they share a machine without Slurm.
+Called inside an allocation, from the script of ``sbatch`` or under ``salloc``. All nodes run the same
+processes, given by ``--per-node`` in the syntax of a hosts file, ``"servers=1 trainers=4"``. The step of each
+process has all resources of the job on its node, so that processes share them as on a machine without Slurm.
 
-When Slurm ends a job (``scancel``, a limit of time, preemption) it sends SIGTERM to all steps and, 30 s later
-by default, SIGKILL. A worker that gets one tells the launcher, which ends the run in order and saves it.
+When Slurm ends a job (``scancel``, time limit, preemption) it sends SIGTERM to all steps and, 30 s later by
+default, SIGKILL. A worker that gets SIGTERM tells the launcher, which ends the run in order and saves it.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ __all__ = ["SlurmLauncher", "slurm_nodes"]
 
 STEP = (
     "srun",
-    "--overlap",  # steps of one node share it
-    *("--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none"),  # all that the job has there
+    "--overlap",  # steps share their node
+    *("--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none"),  # all that the job has on the node
     *("--mpi=none", "--quiet"),
 )
 
 REMARKS = "srun: "
-"""How lines begin that srun adds to what a worker says, say on its exit code."""
+"""Prefix of lines that srun adds to a worker's output, for example on its exit code."""
 
 KEPT = ("SLURM_CONF",)
-"""What srun is to see of the job's variables: others ask for other steps, or are refused beside `STEP`."""
+"""Slurm variables passed to srun; others would change the step, or are refused beside `STEP`."""
 
 
 @dataclass(frozen=True)
 class SlurmLauncher(HostsLauncher):
-    """Runs processes as steps of a Slurm job.
+    """Launcher that runs processes as steps of a Slurm job.
 
     Attributes
     ----------
     job : str
-        The allocation's number.
+        Number of the allocation.
     """
 
     job: str = ""
 
     @property
     def variables(self) -> dict[str, str]:
-        """Slurm sends SIGTERM to all steps at once."""
+        """Environment variables of a worker; Slurm sends SIGTERM to all steps at once."""
         return {TOGETHER_VARIABLE: "1"}
 
     def over(self, host: Host, script: str) -> Command:
-        """A job step, whose shell stays when Slurm asks all to leave: the worker answers that."""
+        """Return a job step whose shell ignores SIGTERM from Slurm, so that the worker handles it."""
         script = f"trap '' TERM; {script}"
         words = (*STEP, f"--jobid={self.job}", f"--nodelist={host.name}", "/bin/sh", "-c", script)
         environment = {
@@ -68,19 +68,19 @@ class SlurmLauncher(HostsLauncher):
         return Command(words, environment, host.name, REMARKS)
 
     def try_it(self, name: str) -> str:
-        """A step that does nothing."""
+        """Return a step that does nothing."""
         return f"srun --overlap --jobid={self.job} --nodelist={name} --ntasks=1 true"
 
 
 def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> SlurmLauncher:
-    """The launcher of the allocation that this process is part of.
+    """Return the launcher of the allocation that this process is part of.
 
     Raises
     ------
     ConfigurationError
-        When there is none, or ``--per-node`` is wrong.
+        When there is no allocation, or ``--per-node`` is wrong.
     UnavailableError
-        When Slurm does not say where its nodes are.
+        When Slurm does not report the addresses of its nodes.
     """
     job, nodes = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not job or not nodes:
@@ -97,7 +97,7 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
     lines = [f"{name} address={address} {each}" for name, address in _addresses(nodes)]
     try:
         hosts = read_hosts("\n".join(lines), "--per-node", str(Path.cwd()))
-    except ConfigurationError as error:  # the same of each node
+    except ConfigurationError as error:  # the same error for each node
         raise ConfigurationError(
             *dict.fromkeys(
                 line.replace(line.split()[0], "--per-node:", 1) for line in str(error).splitlines()
@@ -111,7 +111,7 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
 
 
 def _addresses(nodes: str) -> list[tuple[str, str]]:
-    """Name and address of each node of Slurm's short form, ``node[1-3,7]``."""
+    """Return name and address of each node of Slurm's short form, ``node[1-3,7]``."""
     asked = ("scontrol", "show", "-o", "node", nodes)
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=LOOK_S, check=False)

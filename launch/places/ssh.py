@@ -1,4 +1,4 @@
-"""Hosts over ssh as places to run: one ssh connection a process, which ends with it on either side."""
+"""Hosts over ssh as places to run: one ssh connection a process; each ends when the other ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SshLauncher", "ssh_hosts"]
 
 SSH_OPTIONS = (
     "-T",
-    *("-o", "BatchMode=yes"),  # never ask for a password: nobody would see the question
+    *("-o", "BatchMode=yes"),  # never ask for a password: the prompt would be invisible
     *("-o", "ConnectTimeout=10"),
     *("-o", "ServerAliveInterval=5"),
     *("-o", "ServerAliveCountMax=3"),
@@ -25,29 +25,29 @@ SSH_OPTIONS = (
 
 @dataclass(frozen=True)
 class SshLauncher(HostsLauncher):
-    """Runs processes on hosts over ssh.
+    """Launcher that runs processes on hosts over ssh.
 
     Attributes
     ----------
     ssh_config : str or None
-        Given to ssh as ``-F``.
+        File for ssh's option ``-F``.
     """
 
     ssh_config: str | None = None
 
     def over(self, host: Host, script: str) -> Command:
-        """An ssh connection."""
+        """Return an ssh command that runs the script."""
         config = () if self.ssh_config is None else ("-F", self.ssh_config)
         words = ("ssh", *config, *SSH_OPTIONS, host.name, f"exec /bin/sh -c {shlex.quote(script)}")
         return Command(words, dict(os.environ), host.name)
 
     def try_it(self, name: str) -> str:
-        """Ssh itself."""
+        """Return a plain ssh command."""
         return f"ssh {name} true"
 
 
 def ssh_hosts(options: argparse.Namespace) -> SshLauncher:
-    """The launcher of a hosts file.
+    """Return the launcher of a hosts file.
 
     Raises
     ------

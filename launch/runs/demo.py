@@ -1,4 +1,4 @@
-"""``pslib demo``: data whose best possible AUC is known, and DeepFM on 2 servers and 2 trainers."""
+"""``pslib demo``: DeepFM on 2 servers and 2 trainers, on data with a known best possible AUC."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["JOB_FILE", "demo_job", "run_demo"]
 JOB_FILE = "demo.yaml"
 
 TRAIN_ROWS = 1_500_000
-"""About half a minute of training on two cores."""
+"""Training examples: about half a minute on two cores."""
 
 
 def demo_job(data: str, out: str) -> dict[str, Any]:
-    """The job that ``examples/demo.yaml`` holds, for data and output elsewhere."""
+    """Return the job of ``examples/demo.yaml`` with other data and output folders."""
     from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
 
     schema = generated_schema(GeneratorConfig())
@@ -53,7 +53,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
     Parameters
     ----------
     out : Path
-        Folder of the run; an earlier demonstration in it is replaced, its data is kept.
+        Folder of the run; an earlier demo in it is replaced, its data is kept.
     progress : bool
         Whether to show a bar.
 
@@ -65,7 +65,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
     Raises
     ------
     ConfigurationError
-        When ``out`` holds a run that is no demonstration, or can't be written to.
+        When ``out`` holds a run that is not a demo, or can't be written to.
     """
     from pslib.data.synthetic.generator import FILES, GeneratorConfig, generate
 
@@ -90,7 +90,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
 
 
 def _bar() -> Callable[[int, int], None]:
-    """Show how far the generator is, where somebody watches."""
+    """Show the generator's progress on a terminal."""
 
     def show(done: int, total: int) -> None:
         if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""Options of runs that survive their processes: where logs are, and what is started again."""
+"""Options of logs and restarts."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def add_durability(parser: argparse.ArgumentParser) -> None:
 
 
 def durability_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What these options say, as arguments of `pslib.config.ClusterConfig`.
+    """Convert the options to arguments of `pslib.config.ClusterConfig`.
 
     Raises
     ------
     ConfigurationError
-        When there is a folder for logs and nothing to log, or it is a URI.
+        When a log folder is given without logging, or is a URI.
     """
     from launch.job.sections import RESTARTS
     from pslib.errors import ConfigurationError
@@ -54,7 +54,7 @@ def durability_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | None:
-    """Folder of update logs and the coordinator's journal; None where nothing is logged."""
+    """Return the folder of update logs and the coordinator's journal; None without logging."""
     if config.durability == "memory":
         return None
     return str(Path(given).absolute() if given else out.absolute() / "log")

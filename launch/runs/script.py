@@ -1,4 +1,4 @@
-"""``pslib launch``: a user's script in every trainer of a cluster, on this machine or on several."""
+"""``pslib launch``: run a user's script in every trainer of a cluster, on one machine or several."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["run_script"]
 
 
 def run_script(options: argparse.Namespace) -> int:
-    """Run the script of the parsed arguments of ``pslib launch``; returns the run's exit code.
+    """Run the script of ``pslib launch`` and return the run's exit code.
 
     Raises
     ------
     ConfigurationError
-        When script, hosts or options do not allow it; nothing has been started then.
+        When script, hosts or options are invalid; no process has been started then.
     """
     if options.tensorboard:
         check_event_files()
@@ -79,8 +79,8 @@ def run_script(options: argparse.Namespace) -> int:
 
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
-    """The launcher that was asked for, and how many servers and trainers it will run."""
-    is_there = os.path.isfile(options.script) or options.on != "local"  # there it is a file of each host
+    """Return the selected launcher, and the numbers of its servers and trainers."""
+    is_there = os.path.isfile(options.script) or options.on != "local"  # elsewhere the script is a file of each host
     if is_there and Path(options.script).suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"{options.script}: expected a Python script; pslib train runs a job file")
     if hosts := hosts_of(options):

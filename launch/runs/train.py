@@ -1,4 +1,4 @@
-"""``pslib train``: check everything, run the cluster, keep the records, print the figures."""
+"""``pslib train``: check everything, run the cluster, write the records, print the figures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["ENDED_EARLY", "run_job"]
 
 ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
-"""Ends of a run with which nothing is wrong but that it has not come to its own."""
+"""Exit codes of a run that ended early, without an error of its job."""
 
 
 def run_job(
@@ -87,9 +87,9 @@ def run_job(
     keys : str or None
         Folder of keys to encrypt with; None does not.
     resume : bool
-        Whether to go on with the run in ``job.out``, from its logs, or without them from its checkpoint.
+        Whether to continue the run in ``job.out``, from its logs, or without logs from its checkpoint.
     hosts : HostsLauncher or None
-        Where its processes run; None: on this machine.
+        Places of its processes; None: this machine.
     tensorboard : bool
         Whether to write event files for TensorBoard into ``job.out``.
 
@@ -101,9 +101,9 @@ def run_job(
     Raises
     ------
     ConfigurationError
-        When data or the output folder do not allow the run; nothing has been changed then.
+        When data or output folder are unsuitable; nothing has been changed then.
     UnavailableError
-        When a host can't be asked whether it sees the run's folder; nothing has been changed then.
+        When a host can't be asked for the run's folder; nothing has been changed then.
     """
     if resume and (line := completed(job)):
         print(f"pslib: {line}")
@@ -158,34 +158,34 @@ def run_job(
 def _place(
     job: Job, port: int, keys: str | None, hosts: HostsLauncher | None
 ) -> tuple[Launcher, Mapping[str, Keys] | None]:
-    """Where the processes run, and the keys that they need there."""
+    """Return the launcher of the processes, and the keys that they need."""
     if hosts:
         return hosts, keys_of_run(keys, hosts.open_addresses, hosts.insecure_network)
     return LocalLauncher(job.cluster.trainers, hold_port(port)), keys_of_run(keys, (), insecure=False)
 
 
 def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
-    """All that is looked at before anything is changed; a run that goes on begins where it was."""
+    """Run all checks before anything is changed; a resumed run continues at its position."""
     check_data(job)
     if not resume:
         check_load(job)
     check_save(job)
     if hosts:
         check_seen(job, hosts.not_seeing)
-    else:  # on other hosts it is theirs
+    else:  # on other hosts the folder is theirs
         cluster = job.cluster
         check_memory(job.build_model(), job.dense_optimizer, cluster.trainers, cluster.servers)
         check_log("cluster.log", job.cluster.log, resume)
 
 
 def _again(keys: str | None, hosts: HostsLauncher | None, tensorboard: bool) -> str:
-    """The options that a run needs again when it goes on."""
+    """Return the options that a resumed run needs again."""
     again = (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
     return again + (" --tensorboard" if tensorboard else "")
 
 
 def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: str) -> None:
-    """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
+    """Print where the records of an unfinished run are, and how to resume it; a loss is reported already."""
     if records := records_line(effective.parent):
         say(f"its records: {records}")
     code, begun = outcome.exit_code, int(outcome.status.get("job", 0)) > 0
@@ -204,17 +204,17 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
 
 
 def _has_saved(job: Job) -> bool:
-    """Whether this run has left a checkpoint: its last status may be a second old, and of before all work."""
+    """Look for a checkpoint of this run on disk: the last status may be a second old, and precede all work."""
     with suppress(CheckpointError):
         return from_checkpoint(job).load is not None
     return False
 
 
 def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
-    """The job and who runs it, with its folder made: both are of the run that goes on, where it has logs.
+    """Make the folder; return the job and its identity, those of the resumed run if it has logs.
 
-    Without logs the job begins at the run's checkpoint, as another run beside the records of that one, which
-    may have logs from then on.
+    Without logs the job starts from the run's checkpoint, as a new run beside the records of the old one. The
+    new run may enable logs.
     """
     from_logs = resume and job.cluster_config.durability != "memory" and had_logs(Path(job.out))
     from_saved = resume and not from_logs

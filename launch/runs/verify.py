@@ -1,8 +1,8 @@
-"""``pslib verify``: whether the cluster trains what one batch after the other trains.
+"""``pslib verify``: compare training on the cluster with sequential training.
 
 The same data is trained by the sequential reference (one server, one trainer, staleness 0: every batch sees
-all before it) and by the cluster of the job file, async and sync. Compared are the models, on the test
-examples one by one, and the books: pushes that servers have applied against those that had to be.
+all earlier ones) and by the cluster of the job file, async and sync. Compared are the models, on each test
+example, and the push counts: pushes applied by servers against pushes due.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["Verified", "add_verify", "kill_problem", "plain_modes", "run_verify"
 
 
 TOLERANCE = 0.002
-"""Of AUC and of log loss: what two seeds of one training differ by is of that size."""
+"""Tolerance of AUC and log loss: the size of the difference between two seeds of one training."""
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``pslib verify`` beside those of every job."""
+    """Add the arguments of ``pslib verify``, beside those of every job."""
     parser.add_argument("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
     parser.add_argument("--kill", choices=("server", "trainer", "coordinator"), help="kill -9 one on the way")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="train N times (default 1)")
@@ -56,7 +56,7 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 
 EXIT_DIFFERS = 1
 KILL_AT = 0.3
-"""Of the examples: late enough that there is something to lose."""
+"""Share of the examples before the kill: late enough for a loss to show."""
 SEQUENTIAL: dict[str, object] = {
     "training.consistency": "async",
     "training.staleness": 0,
@@ -68,25 +68,25 @@ SEQUENTIAL: dict[str, object] = {
     "cluster.trainers": 1,
 }
 APART: dict[str, object] = {"checkpoint.path": None, "cluster.log": None, "training.stopping": None}
-"""What the job saves and logs elsewhere is not touched, and all ways train the same epochs."""
+"""Overrides that leave the job's own checkpoints and logs untouched, with the same epochs for all modes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One way of training against the reference, over all seeds.
+    """Comparison of one mode with the reference, over all seeds.
 
     Attributes
     ----------
     mode : str
         "async", "sync", "ssp" or "geo".
     auc, logloss : Difference
-        The cluster's less the reference's.
+        Value of the cluster minus value of the reference.
     pushes_due, pushes_sent, pushes_applied : int
-        Batches of the training; what trainers report; what servers report.
+        Batches of the training; counts reported by trainers; counts reported by servers.
     killed : int
-        Processes that were killed on the way.
+        Number of killed processes.
     step_batches : int
-        Batches of one step of the parameters: with sync one of each trainer.
+        Batches per parameter step: with sync one of each trainer.
     """
 
     mode: str
@@ -102,19 +102,19 @@ class Verified:
     def balances(self) -> bool:
         """Whether each push counts once.
 
-        Of a trainer that was killed nobody knows how much it had sent, and its successor sends some again.
+        The pushes sent by a killed trainer are unknown, and its successor sends some again.
         """
         exact = self.pushes_applied == self.pushes_due
         return exact and (self.killed > 0 or self.pushes_sent == self.pushes_due)
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """Train all ways, compare, tell; 0 when nothing differs by more than the tolerance, else 1.
+    """Train in all modes and compare; return 0 when no difference exceeds the tolerance, else 1.
 
     Raises
     ------
     ConfigurationError
-        When there is nothing to test on, or the process to kill would end the run.
+        When there is no test data, or the process to kill would end the run.
     """
     changes = {f"cluster.{n}": getattr(options, n) for n in ("servers", "trainers") if getattr(options, n)}
 
@@ -150,7 +150,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def kill_problem(kill: str | None, job: Job) -> str | None:
-    """Why this process can't be killed in a run of this job without ending it; None: it can."""
+    """Return why killing this process would end a run of this job; None: it would not."""
     if kill in ("server", "coordinator") and job.cluster_config.durability == "memory":
         return f"--kill {kill}: the run would end with it; set cluster.durability to log or disk"
     if kill == "trainer" and job.cluster.trainers < 2 and not job.cluster.restarts:
@@ -160,18 +160,18 @@ def kill_problem(kill: str | None, job: Job) -> str | None:
 
 
 def _modes(job: Job, kill: str | None) -> list[str]:
-    """Ways of training to compare: async and sync, and the job's own."""
+    """Return the modes to compare: async, sync and the job's own."""
     modes = dict.fromkeys(("async", "sync", job.training.consistency))
     return [mode for mode in modes if mode != "sync" or sync_survives(job, kill)]
 
 
 def sync_survives(job: Job, kill: str | None) -> bool:
-    """Whether a run with sync goes on: each of its steps needs every trainer, or its successor."""
+    """Return whether a run with sync survives: each step needs every trainer, or its successor."""
     return kill != "trainer" or job.cluster.restarts > 0
 
 
 def plain_modes() -> dict[str, object]:
-    """What a job has that says nothing of how its trainers keep together."""
+    """Return overrides that reset the consistency settings to their defaults."""
     from pslib.trainer.settings import OF_CONSISTENCY, TrainingSettings
 
     return {f"training.{name}": getattr(TrainingSettings, name) for name in OF_CONSISTENCY}
@@ -225,7 +225,7 @@ def _told(options: argparse.Namespace, line: str) -> None:
 
 
 def _train_reference(job: Job, predictions: Path) -> int:
-    """Train one batch after the other in this process, and write predictions; how many pushes that were."""
+    """Train sequentially in this process and write predictions; return the number of pushes."""
     assert job.data.test is not None
     with own_cluster(servers=1) as cluster:
         trainer = make_trainer(job, cluster)
@@ -236,12 +236,12 @@ def _train_reference(job: Job, predictions: Path) -> int:
 
 
 def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int]:
-    """Train with processes, and write predictions; pushes sent and applied, and how many were killed.
+    """Train with processes and write predictions; return pushes sent and applied, and killed processes.
 
     Raises
     ------
     ConfigurationError
-        When the run has failed: there is nothing to compare.
+        When the run has failed, so that there is nothing to compare.
     """
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
@@ -262,14 +262,14 @@ def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int
 
 
 class _Killer:
-    """Kills the last process of a role once, when some of the training is done."""
+    """Kill the last process of a role once, after a share of the training."""
 
     def __init__(self, role: str | None, logs: Path) -> None:
         self._role, self._logs = role, logs
         self.killed = 0
 
     def observe(self, status: dict[str, Any]) -> None:
-        """Look at the status of the run; kill if it is time."""
+        """Check the status of the run; kill the process when the share is reached."""
         due = status["examples"] > KILL_AT * status["examples_total"] > 0
         if self._role is None or self.killed or not due:
             return
@@ -280,7 +280,7 @@ class _Killer:
 
 
 def _scores(folder: Path) -> tuple[Any, Any]:
-    """Labels and predictions of an evaluation, in the order of the data."""
+    """Read labels and predictions of an evaluation, in the order of the data."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -289,7 +289,8 @@ def _scores(folder: Path) -> tuple[Any, Any]:
 
 
 def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int]:
-    """One line, and the exit code: 1 when a whole interval is worse than the tolerance, or books differ."""
+    """Return one line and the exit code: 1 when a whole interval is worse than the tolerance, or counts
+    differ."""
     problems = []
     for one in verified:
         if not one.balances:
@@ -311,7 +312,7 @@ def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int
 
 def _line_of(one: Verified) -> str:
     killed = f", {one.killed} killed" if one.killed else ""
-    if one.step_batches > 1:  # which is why it differs from the reference more than chance lets it
+    if one.step_batches > 1:  # so it differs from the reference by more than chance
         killed += f"; {one.step_batches} batches a step, the reference has 1"
     return (
         f"{one.mode:<6} AUC {_told_difference(one.auc)}, log loss {_told_difference(one.logloss)}; pushes: "

@@ -1,1 +1,1 @@
-"""Process control of a run: spawn, watch, restart, stop, resume."""
+"""Process control of a run: start, watch, restart, stop, resume."""

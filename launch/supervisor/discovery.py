@@ -1,4 +1,4 @@
-"""Where a running cluster is, or how it ended: what a launcher leaves in a run's folder, and who reads it."""
+"""Discovery of a running cluster, or of the end of a run, by the files in the run's folder."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 NOTE = "cluster.json"
-"""In the folder of a run's logs: the coordinator's address and the cluster's id."""
+"""File in the folder of a run's logs: the coordinator's address and the cluster's id."""
 
 BEGAN_WITH = ("servers", "partition_bits", "dense_blocks")
-"""Numbers that say where rows lie in a run's logs: those that its first launch had."""
+"""Settings of the first launch that determine the layout of rows in a run's logs."""
 
 EARLIER = "checkpoints-before.json"
-"""In the logs of a run: which checkpoints stood where it saves before it began."""
+"""File in the logs of a run: checkpoints that existed at its save paths before it began."""
 
 
 def note_cluster(
@@ -53,10 +53,10 @@ def note_cluster(
     log: str | None = None,
     config: ClusterConfig | None = None,
 ) -> None:
-    """Write down where the cluster and its update logs are, how often it was launched before, and its size.
+    """Write the addresses of the cluster and its update logs, its number of earlier launches, and its size.
 
-    A launch that goes on with logs keeps what its first one has written of `BEGAN_WITH`, were it nothing. A
-    full disk is no reason to stop.
+    A launch that resumes from logs keeps the `BEGAN_WITH` values of the first launch, even if there are none.
+    A full disk does not end the run.
     """
     began = {} if config is None else {name: getattr(config, name) for name in BEGAN_WITH}
     if launch:
@@ -71,7 +71,7 @@ def note_cluster(
 
 
 def logs_of(out: Path) -> str | None:
-    """Where the logs of a run are; None: it has none, or this machine does not see them."""
+    """Return the folder of a run's logs; None: it has none, or this machine does not see them."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         log = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))["log"]
         return str(log) if log is not None and Path(log).is_dir() else None
@@ -80,7 +80,7 @@ def logs_of(out: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """How a run has ended, as its ``summary.json`` tells it.
+    """End of a run, from its ``summary.json``.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class EndedRun:
     exit_code : int
     error : str or None
     epochs, examples : int
-        Finished ones, and examples, of the whole training.
+        Finished epochs and trained examples of the whole training.
     """
 
     folder: Path
@@ -100,7 +100,7 @@ class EndedRun:
     examples: int
 
     def line(self) -> str:
-        """For people: when, with what result, and what is left of it."""
+        """One line for the user: time, result, and remaining files."""
         how = "done" if self.exit_code == EXIT_DONE else f"exit code {self.exit_code}"
         said = f": {self.error}" if self.error else ""
         trained = f"{counted(self.epochs, 'finished epoch')}, {counted(self.examples, 'example')}"
@@ -109,19 +109,19 @@ class EndedRun:
 
 
 def ended_run(where: str | Path) -> EndedRun | None:
-    """The run in a folder, if it has ended; None while it goes on, and where nobody knows.
+    """Return the ended run in a folder; None while it runs, or if unknown.
 
     Parameters
     ----------
     where : str or Path
-        The run's folder, or that of its logs.
+        Folder of the run or of its logs.
     """
     for folder in (Path(where), Path(where).parent):
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted_s = (folder / "logs" / NOTE).stat().st_mtime
             told = folder / "summary.json"
             ended_s = told.stat().st_mtime
-            if ended_s < noted_s:  # of a launch before: the run goes on
+            if ended_s < noted_s:  # of an earlier launch: the run continues
                 return None
             plain = json.loads(told.read_text(encoding="utf-8"))
             code, error = int(plain["exit_code"]), plain.get("error")
@@ -131,19 +131,19 @@ def ended_run(where: str | Path) -> EndedRun | None:
 
 
 def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
-    """Address and id of the cluster that somebody means.
+    """Return address and id of the named cluster.
 
     Parameters
     ----------
     where : str or None
-        ``tcp://host:port``, or a run's folder (or that of its logs); None: what the environment says.
+        ``tcp://host:port``, or the folder of a run or of its logs; None: from the environment.
     cluster_id : str or None
         For an address; default: the environment's PSLIB_CLUSTER_ID.
 
     Raises
     ------
     ConfigurationError
-        When there is no such note, or an address has no cluster id.
+        When there is no such file, or an address has no cluster id.
     UnavailableError
         When the run in this folder has ended.
     """
@@ -167,7 +167,7 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
 
 
 def _newest_with_print(folder: str) -> tuple[str, str]:
-    """The newest checkpoint in a folder, and what tells it from another one at its place."""
+    """Return the newest checkpoint in a folder, with a fingerprint that distinguishes others at its path."""
     from cython_ext.wire.checksums import crc32
     from pslib.checkpoint import manifest_bytes, newest
 
@@ -176,10 +176,10 @@ def _newest_with_print(folder: str) -> tuple[str, str]:
 
 
 def note_earlier(job: Job, out: Path) -> None:
-    """Write down which checkpoints stand where a run saves: they are an earlier run's, however it goes.
+    """Record the checkpoints that exist at a run's save paths: they belong to an earlier run.
 
-    ``--overwrite`` removes what lies in ``out``; a ``checkpoint.path`` may be anywhere, and hold what others
-    need. The run's first save there replaces it or follows it.
+    ``--overwrite`` removes the contents of ``out``. A ``checkpoint.path`` may be anywhere, and hold
+    checkpoints in use elsewhere. The run's first save there replaces or follows them.
     """
     found = {}
     for folder in _places(job):
@@ -198,8 +198,8 @@ def _earlier(out: Path) -> dict[str, str]:
 
 
 def _places(job: Job) -> tuple[str, ...]:
-    """Where a run saves, and where it does so when it is asked to leave."""
-    from launch.job.job import (  # 0.3 s, which most readers of a folder do without
+    """Return the save paths of a run: the regular one, and that of a requested stop."""
+    from launch.job.job import (  # 0.3 s, which most readers of a folder do not need
         preempted_place,
         saved_place,
     )
@@ -208,7 +208,7 @@ def _places(job: Job) -> tuple[str, ...]:
 
 
 def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]], CheckpointError | None]:
-    """When a run saved what is newest at each of some places, and its path; why there is none elsewhere."""
+    """Return time and path of the newest checkpoint at each place, and the reason at places without one."""
     from pslib.checkpoint import read_manifest
 
     found: list[tuple[str, str]] = []
@@ -229,7 +229,7 @@ def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]
 
 
 def what_is_left(out: Path, done: bool) -> str:
-    """What an ended run has left of its training, for people, by the look that ``--resume`` takes at it."""
+    """Describe the checkpoints and logs left by an ended run, by the same check as ``--resume``."""
     from launch.job.job import CHECKPOINT, PREEMPTED, read_job
     from pslib.checkpoint import list_checkpoints
 
@@ -237,10 +237,10 @@ def what_is_left(out: Path, done: bool) -> str:
     try:
         job = read_job(out / "job.yaml").model_copy(update={"out": str(out.resolve())})
         places, none = _places(job), "it left no checkpoint"
-    except ConfigurationError:  # that of a script
+    except ConfigurationError:  # the run of a script
         places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{PREEMPTED}"))
         none = "its folder holds no checkpoint"
-    if remote := next((place for place in places if is_uri(place)), None):  # a line waits for no store
+    if remote := next((place for place in places if is_uri(place)), None):  # no wait for a store
         return f"{logs}its checkpoints, if any, are in {shown(remote)}"
     found, _ = _saved_since(out, places)
     for place in [max(found)[1]] if found else places:
@@ -254,19 +254,19 @@ def what_is_left(out: Path, done: bool) -> str:
 
 
 def what_saves(job: Job) -> str:
-    """What is to be set so that a run that ends early has saved something."""
+    """Return advice on settings that save a run which ends early."""
     if job.checkpoint.every_s or job.checkpoint.every_batches:
         return "a smaller checkpoint.every_s or every_batches saves sooner"
     return "checkpoint.every_s or every_batches saves while a run goes on"
 
 
 def from_checkpoint(job: Job) -> Job:
-    """The same job, to begin at the last complete checkpoint of its run.
+    """Return the job, set to start from the last complete checkpoint of its run.
 
     Raises
     ------
     CheckpointError
-        When there is none.
+        When there is no checkpoint.
     """
     from launch.job.job import LoadSection
 

@@ -1,4 +1,4 @@
-"""What is told of processes that have ended: who ended how, what they said of it, where to read more."""
+"""Reports on ended processes: exit status, their own error lines, and log file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ NO_MEMORY = (
 
 
 class ExitReport:
-    """Lines on the ends of processes; nothing that a process has told people itself is said again.
+    """Lines on ended processes, without repetition of lines that a process has printed itself.
 
     Parameters
     ----------
     running : mapping of Task to Running
         All processes of the run; it grows.
     worker_output : WorkerOutput
-        What they have said.
+        Output of the processes.
     look : callable
-        Takes in what they have said since.
+        Processes the output received since.
     """
 
     def __init__(
@@ -39,28 +39,28 @@ class ExitReport:
         self._oom_kills = oom_kills()
 
     def cause(self, culprit: Task | None, error: str | None) -> str | None:
-        """Why all ends, in the words of the process that met it; None: none of them knows better than others.
+        """Return the cause of a run's end, as printed by the process concerned; None: no process knows more.
 
         Parameters
         ----------
         culprit : Task or None
-            Whose end made the run be over; a trainer's error is no cause of it.
+            Process whose exit ended the run; errors of trainers are then not the cause.
         error : str or None
-            What the coordinator, or the verdict, says. That all trainers are lost says nothing to who can
-            read why they have ended.
+            Error from the coordinator or the outcome. "All trainers are lost" is dropped when their own
+            errors are known.
         """
         if error == ALL_LOST.reason or not (error or culprit):
             return self._own_error() or self._of_lost_trainers()
         return None if culprit else self._own_error()
 
     def _of_lost_trainers(self) -> str | None:
-        """What the first of them has said that has given up by itself, say as a server refused its pushes."""
+        """Return the error of the first trainer that gave up by itself, for example after refused pushes."""
         missed = UnavailableError.exit_code
         ended = [one for task, one in self._running.items() if task.role == "trainer"]
         return next(("; ".join(one.complaints()) for one in ended if one.exit_code == missed), None) or None
 
     def _own_error(self) -> str | None:
-        """What a trainer has said of an error of its own, or anybody of a final one; None: nobody had one."""
+        """Return a trainer's own error, or the final error of any process; None if there is none."""
         missed, final = UnavailableError.exit_code, self._worker_output.final
         failed = (
             one
@@ -71,10 +71,10 @@ class ExitReport:
         return next(("; ".join(one.complaints()) for one in failed), None)
 
     def has_told_all(self, running: Running) -> bool:
-        """Whether the process has said itself why it ends.
+        """Return whether the process has printed its cause of exit.
 
-        That is what is wrong with data, that it was asked to leave, or an error that it would have again;
-        or another has said it.
+        Such causes are an error in the data, a request to leave, or an error that a successor would repeat;
+        another process may have printed the same line.
         """
         if running.task in self._worker_output.echoes:
             return True
@@ -87,7 +87,7 @@ class ExitReport:
         return bool(complaints) and self._worker_output.said.issuperset(complaints)
 
     def why(self, running: Running, lost: str) -> str:
-        """One line: who ended how, what was lost, and where to read more."""
+        """Return one line: process, exit status, loss, and log file."""
         assert running.exit_code is not None
         how = describe_exit(running.exit_code)
         said = "; ".join(line for line in running.complaints() if line not in self._worker_output.said)
@@ -96,10 +96,10 @@ class ExitReport:
         return f"{end}{self._no_memory(running)}{lost}; its log: {running.log}"
 
     def _no_memory(self, running: Running) -> str:
-        """A clause for one that SIGKILL has ended, where the kernel says that it lacked memory; else empty.
+        """Return a clause for an exit by SIGKILL if the kernel reports an out-of-memory kill; else empty.
 
-        It tells how many it has killed, not whom: each of them may explain one end, and no more. Of another
-        machine nothing is known here, and an exit code of 137 tells of one.
+        The kernel counts its kills without naming processes, so each kill explains one exit at most. Kills on
+        other machines, with exit code 137, are unknown here.
         """
         by_others = running.exit_code == -signal.SIGKILL and not running.killed
         if not by_others or running.where != THIS_MACHINE or oom_kills() <= self._oom_kills:
@@ -108,12 +108,12 @@ class ExitReport:
         return NO_MEMORY
 
     def of_one(self, task: Task, exits: Mapping[Task, int | None], again: str) -> str | None:
-        """One line on an end that does not end the run (``again``: what follows); None: all is told."""
+        """Return a line on an exit that does not end the run (``again``: what follows); None if printed."""
         if not again and (task.role != "trainer" or self.has_told_all(self._running[task])):
             return None
         trainers = [code for one, code in exits.items() if one.role == "trainer"]
         left, code = trainers.count(None), exits[task]
-        # One that misses a peer is soon followed by the others, one with an error of its own by the end.
+        # Other trainers soon miss the same peer; a trainer's own hopeless error ends the run.
         goes_on = ""
         if left and task.role == "trainer" and code != UnavailableError.exit_code and not is_hopeless(code):
             goes_on = f"; {left} of {len(trainers)} trainers go on"

@@ -1,8 +1,8 @@
-"""What a launcher does between its first SIGTERM and the end: everybody leaves in order, in bounded time.
+"""Graceful stop after SIGTERM: all processes leave in order, in bounded time.
 
-Trainers first: they push what they have computed, wait until it is acknowledged, and give their leases back.
-Then servers, which answer what has come; then the coordinator, which goes by itself when all have left.
-Where rows live in memory alone, the training is saved before anybody leaves.
+Trainers leave first: they push what they have computed, wait until it is acknowledged, and return their
+leases. Servers follow, after answering received requests. The coordinator ends by itself when all have left.
+Without logs the training is saved before any process leaves.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ __all__ = ["GracefulStop", "LastSave"]
 
 LOOK_S = 0.2
 SERVERS_S = 10.0
-"""How long servers may take when the last trainer has left: for what has come, and the end of their logs."""
+"""Time limit of servers after the last trainer has left: received requests, and the end of their logs."""
 
 COORDINATOR_S = 4.0
-"""How long the coordinator may take to go by itself; it stays 3 s for who wants to read the last status."""
+"""Time limit of the coordinator's own exit; it stays 3 s for readers of the last status."""
 
 
 class LastSave:
-    """Asks for a checkpoint in a thread of its own, and waits until there is one.
+    """Request for a last checkpoint, in a separate thread, that waits until it is written.
 
     Parameters
     ----------
     watch : callable
-        Makes a `Watcher`; called in that thread.
+        Makes a `Watcher`; called in the separate thread.
 
     Attributes
     ----------
     over : bool
-        Whether there is one, or none will be made.
+        Whether the checkpoint is written, or will not be.
     """
 
     def __init__(self, watch: Callable[[], Watcher]) -> None:
@@ -56,25 +56,25 @@ class LastSave:
                     soon = bool(watcher.status().get("saves_soon"))
             finally:
                 watcher.close()
-        except PslibError:  # the coordinator has gone; its end is told elsewhere
+        except PslibError:  # the coordinator has ended; its exit is reported elsewhere
             pass
         finally:
             self.over = True
 
 
 class GracefulStop:
-    """Asks processes to leave, and says when the run is over.
+    """Sequence of leave requests to processes, which decides when the run is over.
 
     Parameters
     ----------
     running : mapping of Task to Running
         All processes of the run.
     drain_s : float
-        Time of the trainers, `pslib.config.Timing.drain_s`.
+        Time limit of the trainers, `pslib.config.Timing.drain_s`.
     waited : callable
-        Whether something has been waited for too long, given what and the limit in seconds.
+        Returns whether a named wait has exceeded its limit in seconds.
     save : LastSave or None
-        A checkpoint that is waited for first, as long as for trainers.
+        Checkpoint that is awaited first, with the same limit as trainers.
     """
 
     def __init__(
@@ -92,22 +92,22 @@ class GracefulStop:
         }
         self._asked: set[Task] = set()
         self.hurried = False
-        """Set when somebody has asked twice: nobody is waited for."""
+        """Set by a second request to end: no process is waited for."""
 
     def turn(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
-        """Ask whose turn it is; the verdict when all have left, or time is over.
+        """Ask the next processes to leave; return the outcome when all have left or time is over.
 
         Parameters
         ----------
         exits : mapping of Task to int or None
-            How each process has ended.
+            Exit code of each process.
         """
         over = RunOutcome(PreemptedError.exit_code)
         if self.hurried:
             return over
         verdict = judge(exits)
         if verdict is not None and verdict.culprit is not None and verdict.exit_code != over.exit_code:
-            return verdict  # a server has died while trainers wanted to push
+            return verdict  # a server has died before trainers could push
         if self._save is not None and not self._save.over:
             if not self._waited("the checkpoint", self._drain_s):
                 return None

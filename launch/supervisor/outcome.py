@@ -1,4 +1,4 @@
-"""When a run is over, from how each of its processes has ended: a pure function."""
+"""Outcome of a run from the exit codes of its processes: a pure function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ALL_LOST", "RunOutcome", "is_hopeless", "is_own", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Why a run is over: its exit code, whose end made it so, and the reason where no process has told it."""
+    """Exit code of a run, the process that caused it, and the reason unless a process has printed it."""
 
     exit_code: int
     culprit: Task | None = None
@@ -22,27 +22,27 @@ class RunOutcome:
 
 
 ALL_LOST = RunOutcome(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
-"""They have ended with 0, nobody starts them again, and none has left."""
+"""Outcome when all trainers ended with 0, will not be restarted, and did not leave."""
 
 
 def judge(exits: Mapping[Task, int | None]) -> RunOutcome | None:
-    """Whether the run is over, from how each process has ended (None: it runs).
+    """Decide whether the run is over, from the exit code of each process (None: running).
 
-    A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
-    script may go on for a while after it has left the cluster. A trainer may die while others live; when all
-    have ended, at least one of them well, servers and coordinator get time to leave in order. Servers that
-    give up after a trainer has failed with an error of its own only follow it: that error is the run's. So do
-    those of a run that can't go on without a trainer that was asked to leave, once all trainers have ended.
+    A failed server or coordinator ends the run. One that ends with 0 was told to: a script may run on after
+    it has left the cluster. A trainer may die while others live; when all have ended, at least one of them
+    well, servers and coordinator get time to leave in order. Servers that give up after a trainer failed with
+    its own error only follow it: that error is the run's. The same holds for servers of a run that can't
+    continue without a trainer that was asked to leave, once all trainers have ended.
 
-    A trainer that ends with an error which it would only have again takes the run with it: what others go on
-    with is not what was asked for, and data that a script has divided among its trainers would be left out.
+    A trainer whose error a successor would repeat ends the run: the others would train something else than
+    requested, and data that a script has divided among its trainers would be left out.
     """
     trainers = [code for task, code in exits.items() if task.role == "trainer"]
     others = _ends_of_others(exits)
     over = bool(trainers) and None not in trainers
     failed, left = over and EXIT_DONE not in trainers, PreemptedError.exit_code
     own_error = next((code for code in trainers if is_own(code)), None)
-    if failed and left in trainers:  # whoever was asked to leave is why the others could not go on
+    if failed and left in trainers:  # the leaving trainer is the cause of the others' failure
         own_error = left
     for task, code in others.items():
         if code == UnavailableError.exit_code and own_error is not None:
@@ -58,9 +58,9 @@ def judge(exits: Mapping[Task, int | None]) -> RunOutcome | None:
 
 
 def _ends_of_others(exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
-    """How servers and coordinator have ended.
+    """Return exit codes of servers and coordinator.
 
-    A server that was asked to leave has left in order where the coordinator has: all work was done.
+    A server that was asked to leave counts as ended in order if the coordinator has: all work was done.
     """
     others = {task: code for task, code in exits.items() if task.role != "trainer"}
     if any(task.role == "coordinator" and code == EXIT_DONE for task, code in others.items()):
@@ -71,16 +71,16 @@ def _ends_of_others(exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
 
 
 def is_own(code: int | None) -> bool:
-    """Whether a trainer has ended with its own error: not killed, left alone or asked to leave."""
+    """Return whether a trainer has ended with its own error: not killed, without peers, or asked to leave."""
     others = (UnavailableError.exit_code, PreemptedError.exit_code)
     return code is not None and EXIT_DONE < code < EXIT_SIGNALS and code not in others
 
 
 def is_hopeless(code: int | None) -> bool:
-    """Whether a trainer has ended with an error of its own that a new start would not mend."""
+    """Return whether a trainer has ended with an error of its own that a restart would not fix."""
     return is_own(code) and code is not None and not is_mishap(code)
 
 
 def _own_code(code: int | None) -> int:
-    """The exit code of a process that failed as the run's: one killed by a signal is a peer that is gone."""
+    """Convert a failed process's exit code to the run's: a process killed by a signal is a lost peer."""
     return code if code is not None and 0 < code < EXIT_SIGNALS else UnavailableError.exit_code

@@ -1,4 +1,4 @@
-"""One process of a cluster as its launcher sees it: a log, a few lines of its own to us, an end."""
+"""One process of a cluster in its launcher: log file, messages to the launcher, exit."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from pslib.errors import ConfigurationError
 __all__ = ["MESSAGE_PREFIX", "THIS_MACHINE", "Command", "Running", "Task", "describe_exit", "start"]
 
 MESSAGE_PREFIX = "pslib-"
-"""Lines of a worker's output that begin so are for its launcher: ``pslib-word rest of the line``."""
+"""Prefix of a worker's messages to its launcher: ``pslib-word rest of the line``."""
 
 LINE_BYTES_MAX = 1 << 16
-"""A worker that prints for ever without a line end must not fill the launcher's memory."""
+"""Limit of a line: endless output without a line end must not fill the launcher's memory."""
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""Of a line for the launcher, of use as a whole only: a coordinator's last has the results of all epochs."""
+"""Limit of a message, which is never cut: a coordinator's last has the results of all epochs."""
 
 THIS_MACHINE = "localhost"
-"""Where a process runs that is a child of the launcher: its end is told by the kernel that we can ask."""
+"""Host name of the launcher's own children, whose exits this machine's kernel can explain."""
 
 WAITS = "waiting "
-"""How lines begin with which a process says, now and then, for whom it waits."""
+"""Prefix of a process's periodic lines on its waits."""
 
 TAIL_LINES = 40
-"""Last lines kept for the report of a process that failed."""
+"""Number of last lines kept for the report of a failed process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One process that a cluster needs, before it is known where it runs.
+    """One process of a cluster, independent of its place.
 
     Attributes
     ----------
     role : str
         "coordinator", "server" or "trainer".
     number : int
-        0-based among those of its role, in the launcher's order; the rank is the coordinator's to give.
+        0-based number within its role, in the launcher's order; the coordinator assigns ranks.
     arguments : tuple of str
-        What follows ``python -m launch.worker.main ROLE``.
+        Arguments after ``python -m launch.worker.main ROLE``.
     """
 
     role: str
@@ -58,28 +58,28 @@ class Task:
 
     @property
     def name(self) -> str:
-        """How people read it: ``server 1``."""
+        """Name for the user: ``server 1``."""
         return self.role if self.role == "coordinator" else f"{self.role} {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process on this machine that stands for the worker: the worker itself, or ssh, srun, kubectl, ...
+    """Local process that represents a worker: the worker itself, or ssh, srun, kubectl.
 
     It must pass on standard output, end when the worker ends, with its exit code (128 + n for signal n), and
-    end the worker when its own standard input is closed.
+    end the worker when its own standard input closes.
 
     Attributes
     ----------
     arguments : tuple of str
-        The command line.
+        Command line.
     environment : mapping
-        The whole environment of the command.
+        Whole environment of the command.
     where : str
         The machine, for people.
     remarks : str
-        How lines begin that are the command's own and not the worker's: they go into the log, and are told
-        where the worker has said nothing. Empty: there are none.
+        Prefix of lines of the command itself, not of the worker. They go into the log, and are shown if the
+        worker has printed nothing. Empty: no such lines.
     """
 
     arguments: tuple[str, ...]
@@ -98,15 +98,15 @@ class Running:
     where : str
         The machine, for people.
     log : Path
-        All that it printed.
+        File with all its output.
     process : subprocess.Popen
-        The command; the worker itself only where it runs on this machine.
+        Process of the command; the worker itself only if it runs on this machine.
     tail : deque of str
-        The last lines of it.
+        Last lines of the log.
     pump : threading.Thread
-        Copies output to the log until there is no more.
+        Thread that copies output to the log until it ends.
     killed : bool
-        Whether the launcher itself has killed it.
+        Whether the launcher has killed it.
     remarks : str
         As `Command.remarks`.
     """
@@ -122,32 +122,32 @@ class Running:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that killed it."""
+        """Exit code; None while it runs, -n if killed by signal n."""
         return self.process.poll()
 
     def leave(self) -> None:
-        """Ask it to finish what it has begun and to leave; its guard passes it on as SIGTERM."""
+        """Ask it to finish its work and leave; its watchdog passes this on as SIGTERM."""
         if self.process.stdin is not None:
             with suppress(OSError, ValueError):
                 self.process.stdin.write(LEAVE + b"\n")
                 self.process.stdin.flush()
 
     def stop(self) -> None:
-        """Ask it to end; `launch.worker.watchdog` kills it a little later if it does not."""
+        """Ask it to end; `launch.worker.watchdog` kills it a little later if it still runs."""
         if self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.close()
 
     def kill(self) -> None:
-        """End it, and what it has started on this machine, now."""
+        """Kill it and its child processes on this machine at once."""
         self.killed = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def hear_out(self) -> None:
-        """Give its last lines, which may still be on their way when it has ended, a second to come.
+        """Wait up to a second for last lines that are still in transit after its exit.
 
-        In pieces: a launcher that stands still for longer than that has not waited, only slept.
+        The wait is split, since a launcher that was stopped for longer has not waited.
         """
         for _ in range(10):
             self.pump.join(timeout=0.1)
@@ -155,9 +155,9 @@ class Running:
                 return
 
     def complaints(self) -> list[str]:
-        """What it said about its own end: its ``pslib:`` lines, else its last line.
+        """Return its lines about its own exit: the ``pslib:`` lines, else the last line.
 
-        What it told of its waits before is left out, unless it has told nothing else: such a wait is over.
+        Earlier lines on waits are left out, unless there are no others, since those waits are over.
         """
         self.hear_out()
         own = [line.removeprefix("pslib: ") for line in self.tail if line.startswith("pslib: ")]
@@ -174,25 +174,25 @@ def start(
     first_line: str | None = None,
     missed: Callable[[str], None] | None = None,
 ) -> Running:
-    """Start a command; copy its output to ``log`` and give each line of it to ``listen``.
+    """Start a command; copy its output to ``log`` and pass each line to ``listen``.
 
-    ``first_line`` is what it finds on its standard input: its key. No other process can read it there.
+    ``first_line`` is written to its standard input: its key, which no other process can read there.
 
-    ``missed`` hears, in a line, that ``log`` can't be written, and the process is started all the same: a run
-    that is under way does not end for it. None: it is an error.
+    ``missed`` is called with a line when ``log`` can't be written, and the process is started without a log,
+    so that a started run continues. None: it is an error.
 
-    ``listen`` is called from a thread of its own, in the order of the lines. The process leads its own group,
-    so that Ctrl-C of a terminal reaches the launcher alone, which then ends all in order.
+    ``listen`` is called from a separate thread, in the order of the lines. The process leads its own group,
+    so that Ctrl-C of a terminal reaches only the launcher, which then ends all processes in order.
 
     Raises
     ------
     ConfigurationError
-        When ``log`` can't be written, without ``missed``; nothing has been started then.
+        When ``log`` can't be written and ``missed`` is None; nothing has been started then.
     OSError
         When the command can't be started.
     """
     try:
-        kept = log.open("ab", buffering=0)  # so that closing it has nothing to write, which may fail
+        kept = log.open("ab", buffering=0)  # unbuffered, so that closing writes nothing and can't fail
     except OSError as error:
         line = f"{log}: the log of {task.name} can't be written: {error.strerror}"
         if missed is None:
@@ -220,7 +220,7 @@ def start(
         daemon=True,
     )
     if first_line is not None and process.stdin is not None:
-        with suppress(OSError):  # it has ended; its exit code says more
+        with suppress(OSError):  # it has ended; its exit code is reported
             process.stdin.write(first_line.encode() + b"\n")
             process.stdin.flush()
     running = Running(task, command.where, log, process, tail, pump, remarks=command.remarks)
@@ -229,7 +229,7 @@ def start(
 
 
 def is_remark(line: str, remarks: str) -> bool:
-    """Whether a line is the command's own, which is not the worker (`Command.remarks`)."""
+    """Return whether a line is of the command itself, not of the worker (`Command.remarks`)."""
     return bool(remarks) and line.startswith(remarks)
 
 
@@ -245,17 +245,17 @@ def _pump(
         while data := output.readline(LINE_BYTES_MAX):
             if data.startswith(MESSAGE_PREFIX.encode()) and not data.endswith(b"\n"):
                 data += output.readline(MESSAGE_BYTES_MAX)
-            with suppress(OSError):  # a full disk must not stop it, or the worker would wait for ever
+            with suppress(OSError):  # a full disk must not stop the copy, or the worker would block
                 log.write(data)
             line = data.decode("utf-8", "replace").rstrip("\r\n")
-            if not line.startswith(LOG_PREFIX):  # however many there are, what it said of its end stays
+            if not line.startswith(LOG_PREFIX):  # log lines must not displace the lines on its exit
                 tail.append(line)
             if not is_remark(line, remarks):
                 listen(task, line)
 
 
 def describe_exit(exit_code: int) -> str:
-    """``was killed by signal 9 (SIGKILL)`` or ``ended with exit code 70``."""
+    """Describe an exit: ``was killed by signal 9 (SIGKILL)`` or ``ended with exit code 70``."""
     number = -exit_code if exit_code < 0 else exit_code - 128
     if 0 < number < signal.NSIG and (exit_code < 0 or exit_code != 128 + signal.SIGINT):
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Which processes of a cluster are started again when they end, and when: a pure machine of the launcher."""
+"""Restarts of ended processes, and their times: a pure machine of the launcher."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pslib.errors import EXIT_INTERRUPTED, EXIT_SIGNALS, PreemptedError, PslibEr
 __all__ = ["PAUSE_MAX_S", "PAUSE_S", "WELL_S", "Restarts", "is_mishap"]
 
 PAUSE_S = 0.5
-"""Before a process is started again for the first time; each time that it dies soon after, twice as long."""
+"""Pause before the first restart of a process; doubled each time that it dies soon after."""
 
 WELL_S = 5.0
-"""Who has run so long was well: its next start waits no longer than the first one."""
+"""Run time after which the pause of a process is reset to the first one."""
 
 PAUSE_MAX_S = 10.0
-"""A machine that is short of memory gets a while to recover; others wait for `Timing.restart_s` at least."""
+"""Longest pause: time for a machine without memory to recover; peers wait at least `Timing.restart_s`."""
 
 
 def is_mishap(code: int) -> bool:
-    """Whether a process that ended so may do better next time.
+    """Return whether a restart may fix the cause of this exit code.
 
-    Killed by a signal, lost on the way (ssh), a peer that was missing, a fault of ours: yes. A script's own
-    error, a wrong configuration or an order to leave would be the same again.
+    It may after a kill by a signal, a lost connection (ssh), a missing peer or an internal error. A script's
+    own error, a wrong configuration and a request to leave would repeat.
     """
     if code in (UnavailableError.exit_code, PslibError.exit_code):
         return True
@@ -33,13 +33,12 @@ def is_mishap(code: int) -> bool:
 
 @dataclass(slots=True)
 class Restarts:
-    """Counts starts, and keeps the pause before the next one.
+    """Counter of starts, with the pause before the next one.
 
     Attributes
     ----------
     config : ClusterConfig
-        ``restarts`` is the limit for each process; ``durability`` says whether a server has anything to come
-        back with.
+        ``restarts`` is the limit for each process; ``durability`` decides whether a server can recover.
     """
 
     config: ClusterConfig
@@ -49,13 +48,13 @@ class Restarts:
     _due_s: dict[Task, float] = field(default_factory=dict)
 
     def generation(self, task: Task) -> int:
-        """How often a process has been started at this place before."""
+        """Return the number of earlier starts of this task."""
         return self._started.get((task.role, task.number), 0)
 
     def ended(self, now_s: float, task: Task, code: int) -> str:
-        """Take note of an end; what happens then, in words: empty when it is not started again."""
+        """Record an exit; return a clause on the restart, empty when there is none."""
         tried, place = self.generation(task), (task.role, task.number)
-        # a server that was asked to leave ends so when not all of its units could move: they are in its log
+        # exit of a leaving server whose units could not all move: they are in its log
         has_more = code == PreemptedError.exit_code and task.role == "server"
         if not self.may_follow(task) or not (is_mishap(code) or has_more):
             return ""
@@ -67,15 +66,15 @@ class Restarts:
         return f"started again in {pause_s:g} s ({tried + 1} of {self.config.restarts})"
 
     def may_follow(self, task: Task) -> bool:
-        """Whether this process is not the last one at its place."""
+        """Return whether a successor of this process may be started."""
         return self.generation(task) < self.config.restarts and self._has_state(task)
 
     def waiting(self) -> list[Task]:
-        """Processes that have ended and will be started again."""
+        """Ended processes that will be restarted."""
         return list(self._due_s)
 
     def due(self, now_s: float) -> list[Task]:
-        """Those whose time has come; they are started now."""
+        """Return the processes to restart now."""
         due = [task for task, due_s in self._due_s.items() if now_s >= due_s]
         for task in due:
             del self._due_s[task]
@@ -84,11 +83,11 @@ class Restarts:
         return due
 
     def give_up(self) -> None:
-        """Start nothing again: the run has failed."""
+        """Cancel all restarts: the run has failed."""
         self._due_s.clear()
 
     def _has_state(self, task: Task) -> bool:
-        """Whether what it needs is still there; a trainer needs nothing, its leases are the coordinator's."""
+        """Return whether its state still exists; a trainer has none, its leases are the coordinator's."""
         if task.role == "coordinator":
             return self.config.coordinator_comes_back
         return task.role == "trainer" or self.config.servers_come_back

@@ -1,4 +1,4 @@
-"""A run that is started again in its folder, from the logs that its processes have left."""
+"""Resumption of a run in its folder, from the logs of its processes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 GENERATIONS = 1 << 16
-"""Of one launch: who is started again by it is still older than anybody of the next launch."""
+"""Generations per launch, so that every process of the next launch is newer than all restarts of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the processes of a launch are.
+    """Identity of the processes of a launch.
 
     Attributes
     ----------
     cluster_id : str
     launch : int
-        How often this cluster has been launched before.
+        Number of earlier launches of this cluster.
     log : str or None
-        Where the logs of the launch before are.
+        Folder of the logs of the previous launch.
     """
 
     cluster_id: str
@@ -55,18 +55,18 @@ class Identity:
 
     @property
     def generation(self) -> int:
-        """Of all its processes at first."""
+        """First generation of all its processes."""
         return self.launch * GENERATIONS
 
 
 def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identity:
-    """A new identity, or with ``resume`` the next one of the run in this folder.
+    """Return a new identity, or with ``resume`` the next one of the run in this folder.
 
     Raises
     ------
     ConfigurationError
-        When there is no run in the folder, nothing of it is left, or it began with other numbers than
-        ``config`` has, by which its rows lie in its logs.
+        When there is no run in the folder, nothing of it is left, or it began with other settings than
+        ``config`` for the layout of rows in its logs.
     """
     if not resume:
         return Identity(secrets.token_hex(8))
@@ -95,7 +95,7 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
 
 
 def had_logs(out: Path) -> bool:
-    """Whether a run goes on with logs, wherever they are; one of which nobody knows better is said to."""
+    """Return whether a run resumes from logs, at any place; True if unknown."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
         return note["log"] is not None
@@ -103,12 +103,12 @@ def had_logs(out: Path) -> bool:
 
 
 def check_no_logs(out: Path) -> None:
-    """Refuse to begin at a checkpoint where a run has logs: they know all that was acknowledged since.
+    """Refuse to resume from a checkpoint if the run has logs, which hold all later acknowledged pushes.
 
     Raises
     ------
     ConfigurationError
-        When there are logs.
+        When the run has logs.
     """
     if log := logs_of(out):
         durability = _began_with(out).get("cluster", {}).get("durability", "log")
@@ -119,7 +119,7 @@ def check_no_logs(out: Path) -> None:
 
 
 def _began_with(out: Path) -> dict[str, Any]:
-    """The effective settings of a run, as they stand in its folder; none where nobody can read them."""
+    """Return the effective settings in a run's folder; empty if unreadable."""
     with suppress(OSError, ValueError, ConfigurationError):
         plain = read_yaml((out / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
         return plain if isinstance(plain, dict) else {}
@@ -127,10 +127,11 @@ def _began_with(out: Path) -> dict[str, Any]:
 
 
 def _other_numbers(note: Mapping[str, Any], config: ClusterConfig, log: str | None, out: Path) -> list[str]:
-    """How the numbers by which rows lie differ from those that a run began with, a line each.
+    """Return a line for each setting of the row layout that differs from the run's first launch.
 
-    The journal tells who has joined, and the numbers then say what each of them owns; from its first image
-    on it tells that itself, so that other servers may go on, as many as ``pslib scale`` has made them.
+    The journal records the members, and these settings determine the units of each. From its first image on
+    the journal records the units too, so that the run may continue with the servers that ``pslib scale`` has
+    set.
     """
     from pslib.update_log.coordinator_log import has_beginning
 
@@ -150,10 +151,10 @@ def _other_numbers(note: Mapping[str, Any], config: ClusterConfig, log: str | No
 
 
 def keep_records(out: Path, first: int = 0) -> None:
-    """Let ``metrics.jsonl`` of what ran before stay as ``metrics-N.jsonl``: the first free N from ``first``.
+    """Keep ``metrics.jsonl`` of the earlier run as ``metrics-N.jsonl``: the first free N from ``first``.
 
-    Who begins again begins that file anew. Launches, rollbacks and resumptions from a checkpoint each count
-    for themselves, so that the number that one of them would take may be another's.
+    A new start overwrites that file. Launches, rollbacks and resumptions from a checkpoint count separately,
+    so a number may be taken already.
     """
     free = next(n for n in itertools.count(first) if not (out / f"metrics-{n}.jsonl").exists())
     with suppress(OSError):
@@ -161,14 +162,14 @@ def keep_records(out: Path, first: int = 0) -> None:
 
 
 def completed(job: Job) -> str | None:
-    """A line about a run that has trained all that its job asks for; None where it can go on.
+    """Return a line on a run that has trained all that its job asks for; None if it can continue.
 
-    A stream is never complete: files may have come since.
+    A stream is never complete: new files may have arrived.
 
     Raises
     ------
     ConfigurationError
-        When more epochs are asked for than the finished run has trained.
+        When the job asks for more epochs than the finished run has trained.
     """
     ended = ended_run(job.out)
     if ended is None or ended.exit_code != EXIT_DONE or job.data.stream:
@@ -185,14 +186,14 @@ def completed(job: Job) -> str | None:
 
 
 def _planned_in(out: Path) -> int:
-    """How many epochs a run was to add to those that it began with; 0: nobody knows."""
+    """Return the number of epochs that a run was to add; 0 if unknown."""
     with suppress(ValueError, KeyError, TypeError):
         return int(_began_with(out)["training"]["epochs"])
     return 0
 
 
 def _epochs_in(job: Job) -> int:
-    """How many epochs the last checkpoint of a run has behind it; 0 where nobody knows."""
+    """Return the number of epochs in the last checkpoint of a run; 0 if unknown."""
     from pslib.checkpoint import newest, read_manifest
 
     try:
@@ -202,7 +203,7 @@ def _epochs_in(job: Job) -> int:
 
 
 def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) -> str | None:
-    """What is left of a run that ended before it was done, and how to go on with it; None: nothing is left.
+    """Describe the remains of an unfinished run and the command that resumes it; None: nothing is left.
 
     Parameters
     ----------
@@ -210,9 +211,9 @@ def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) ->
     log : str or None
         Folder of its logs.
     command : str
-        What goes on with it.
+        Command that resumes it.
     no_room : bool
-        Whether it lacked room, in memory or on a disk, and would only end so again.
+        Whether memory or disk space ran out, so that a resumed run would fail again.
     """
     go_on = "go on, when there is room, with" if no_room else "go on with"
     if log is not None:
@@ -226,9 +227,9 @@ def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) ->
 
 
 def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) -> str | None:
-    """The same of a run that its data has ended: how to go on when the data is mended.
+    """Describe how to resume a run that failed on bad data, after the data is repaired.
 
-    A fit that was under way, and calls that logs know, go on with the same data alone, by its size.
+    An interrupted fit, and calls in the logs, resume only with the same data, compared by size.
 
     Parameters
     ----------
@@ -236,9 +237,9 @@ def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) ->
     log : str or None
         Folder of its logs.
     effective : str
-        Its job file, as in a command.
+        Its effective job file, quoted for a command.
     again : str
-        Options that it needs again.
+        Options to repeat on resumption.
     """
     from pslib.checkpoint import read_manifest
 

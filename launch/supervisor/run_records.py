@@ -1,4 +1,4 @@
-"""A run with its records: the bar while it goes on; metrics.jsonl, summary.json, a picture at the end."""
+"""Records of a run: progress bar, metrics.jsonl, summary.json, and a picture at the end."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def run_recorded(
     facts: Mapping[str, Any],
     tensorboard: bool = False,
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Run a cluster and keep its records.
+    """Run a cluster and write its records.
 
     Parameters
     ----------
     launcher : Launcher
     plan : Plan
     out : Path or None
-        Folder of the records; None keeps none.
+        Folder of the records; None: no records.
     progress : bool
         Whether to show a bar.
     facts : mapping
-        What the summary is to hold beside the figures of the run.
+        Further entries of the summary, beside the figures of the run.
     tensorboard : bool
         Whether to write event files for TensorBoard too.
 
@@ -50,12 +50,12 @@ def run_recorded(
     -------
     outcome : Outcome
     summary : dict
-        What ``summary.json`` holds.
+        Contents of ``summary.json``.
 
     Raises
     ------
     OSError
-        Where the records of a run that is done can't be written.
+        When the records of a finished run can't be written.
     """
     from pslib.recorder import RunRecorder
 
@@ -72,10 +72,10 @@ def run_recorded(
         for line in rankings.news(outcome.status):
             say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
-        phase = _ENDS.get(outcome.exit_code, "failed")  # to the coordinator all who leave in order are done
+        phase = _ENDS.get(outcome.exit_code, "failed")  # for the coordinator, leaving in order is "done"
         ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
         try:
-            if outcome.status:  # newer than what was observed last, where the end came between the two
+            if outcome.status:  # newer than the last observed one if the end came in between
                 recorder.observe(of_kind(outcome.status, "evaluate"))
             summary = recorder.finish({**figures, **facts, **ending})
         except OSError as error:
@@ -83,7 +83,7 @@ def run_recorded(
                 raise OSError(error.errno, _left_out(error, outcome), error.filename or str(out)) from error
             if outcome.exit_code == EXIT_DONE:
                 say(f"{out}: {error.strerror}: run.png was not written; all else is there")
-            # what ended another run, often the same full disk, is told
+            # the cause of an earlier failure, often the same full disk, is reported
             summary = recorder.written or {**figures, **facts, **ending}
             with suppress(OSError):
                 recorder.close()
@@ -91,7 +91,7 @@ def run_recorded(
 
 
 def _left_out(error: OSError, outcome: Outcome) -> str:
-    """What there is, and what there is not, of a run that is done and whose summary can't be written."""
+    """Describe the existing and missing records of a finished run whose summary can't be written."""
     saved = outcome.status.get("saved")
     there = f"its checkpoint {shown(saved)} is complete" if saved else "nothing was saved"
     return (
@@ -101,13 +101,13 @@ def _left_out(error: OSError, outcome: Outcome) -> str:
 
 
 class Rankings:
-    """What rankings have found, each told once."""
+    """Results of rankings, each reported once."""
 
     def __init__(self) -> None:
         self._told = 0
 
     def news(self, status: Mapping[str, Any]) -> list[str]:
-        """A line for each ranking of a coordinator's status that has not been told, and each of its k."""
+        """Return a line for each k of each new ranking in a coordinator's status."""
         ranked = of_kind(status, "rank")
         fresh, self._told = fresh_results(ranked["results"], ranked["results_before"], self._told)
         return [
@@ -119,7 +119,7 @@ class Rankings:
 
 
 def say(line: str) -> None:
-    """A line for people, above the bar where there is one."""
+    """Print a line for the user, above the progress bar if there is one."""
     from tqdm import tqdm
 
     tqdm.write(f"pslib: {line}", file=sys.stderr)

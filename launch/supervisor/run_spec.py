@@ -1,4 +1,4 @@
-"""What a launcher is to run, where, and how it ended: values without behaviour."""
+"""Plan, launcher protocol and outcome of a run: values without behaviour."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ __all__ = ["Launcher", "Outcome", "Plan"]
 
 
 class Launcher(Protocol):
-    """A place to run processes."""
+    """Place to run processes."""
 
     def command(self, task: Task) -> Command:
-        """How to start a task there; see `Command` for what the command must keep to."""
+        """Return the command that starts a task there; see `Command` for its obligations."""
         ...
 
     def listen(self, task: Task) -> str:
-        """Address on which the task, a coordinator or server, is to listen; port 0 is any free one."""
+        """Return the listen address of a coordinator or server task; port 0 is any free one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run.
+    """Description of a run.
 
     Attributes
     ----------
     config : ClusterConfig
     cluster_id : str
-        Known to all processes of this cluster and to no other.
+        Id shared by all processes of this cluster only.
     trainer_arguments : tuple of str
-        What each trainer runs: ``--job FILE``, or a script and its arguments.
+        Arguments of each trainer: ``--job FILE``, or a script and its arguments.
     logs : Path
-        Folder for one log a process; must exist.
+        Folder of one output log per process; must exist.
     echo : bool
-        Whether to show what trainers print.
+        Whether to show the trainers' output.
     keys : mapping of str to Keys, or None
-        By role, to encrypt with; each process is given its own. The coordinator has a server's.
+        Encryption keys by role; each process gets its own, the coordinator a server's.
     log : str or None
-        Folder of the update logs and the coordinator's journal, on the machines where these run.
+        Folder of the update logs and the coordinator's journal, on the machines of these processes.
     launch : Identity or None
-        Of a run that was launched before; None: of no other.
+        Identity in a resumed run; None: a new run.
     saves : bool
-        Whether to save the training when the launcher is asked to leave.
+        Whether to save when the launcher is asked to leave.
     """
 
     config: ClusterConfig
@@ -65,26 +65,26 @@ class Plan:
     saves: bool = False
 
     def key_of(self, role: str) -> Keys | None:
-        """The key of a coordinator, server, trainer, or of the launcher itself ("admin")."""
+        """Return the key of a coordinator, server or trainer, or of the launcher itself ("admin")."""
         return None if self.keys is None else self.keys["server" if role == "coordinator" else role]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended.
+    """End of a run.
 
     Attributes
     ----------
     exit_code : int
-        0, or why not: see `pslib.errors`.
+        0 or the code of an error: see `pslib.errors`.
     results : list of dict
-        What trainers reported as their results, in the order in which they did.
+        Results reported by trainers, in order of arrival.
     status : dict
-        The coordinator's last status; empty when there was none.
+        Last status of the coordinator; empty when there was none.
     reason : str or None
-        What ended a run that failed, in one line.
+        Cause of a failure in one line.
     final : bool
-        Whether it would only end so again.
+        Whether a restart would fail again.
     """
 
     exit_code: int

@@ -1,4 +1,4 @@
-"""What asks for the end of a run: which signal, or a worker that got one, and whether it is the second."""
+"""Requests to end a run: signals to the launcher or a worker, and repeated requests; limits of waits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["EndSignals", "WaitReporter"]
 
 
 class WaitReporter:
-    """Counts the time of waits that have names.
+    """Timer of named waits.
 
     Parameters
     ----------
     clock : Clock
     report_s : float
-        How often to say that a wait goes on.
+        Interval of lines on a continuing wait.
     say : callable
-        Called with one line for people.
+        Called with one line for the user.
     """
 
     def __init__(self, clock: Clock, report_s: float, say: Callable[[str], None]) -> None:
@@ -30,7 +30,7 @@ class WaitReporter:
         self._began_and_said_s: dict[str, tuple[float, float]] = {}
 
     def too_long(self, what: str, limit_s: float) -> bool:
-        """Whether ``what`` has been waited for too long; says so every few seconds, and at the end."""
+        """Return whether the wait for ``what`` exceeds its limit; report it at intervals and at the end."""
         now_s = self._clock.now_s()
         begin_s, said_s = self._began_and_said_s.setdefault(what, (now_s, now_s))
         late = now_s - begin_s > limit_s
@@ -41,22 +41,22 @@ class WaitReporter:
 
 
 CLOSES_S = 2.0
-"""Signals of one end of a terminal, a session or a job come within that."""
+"""Interval within which signals count as one request: closing a terminal, session or job sends several."""
 
 
 class EndSignals:
-    """Hears Ctrl-C, SIGTERM and the end of a terminal (SIGHUP).
+    """Handler of Ctrl-C, SIGTERM and a closed terminal (SIGHUP).
 
     Parameters
     ----------
     clock : Clock
     hurry : callable
-        Called when somebody asks again: all is to end at once.
+        Called on a second request: all is to end at once.
 
     Attributes
     ----------
     number : int or None
-        The last one that asked for the end; None: nobody has.
+        Last signal that asked for the end; None: no request.
     """
 
     def __init__(self, clock: Clock, hurry: Callable[[], None]) -> None:
@@ -67,12 +67,12 @@ class EndSignals:
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Hear them meanwhile, in the main thread; in another one nothing is heard."""
+        """Handle the signals in this context; only in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup says that it shall go on
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup: ignore SIGHUP
             numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, self.hear) for number in numbers}
         try:
@@ -82,16 +82,16 @@ class EndSignals:
                 signal.signal(number, handler)
 
     def told(self) -> None:
-        """A worker was asked to leave, by a signal that comes to all processes of a job, and here perhaps."""
+        """Record that a worker got a signal sent to all processes of a job, which may also arrive here."""
         if self.number is None:
             self.number, self._asked_s, self._told = signal.SIGTERM, self._clock.now_s(), True
 
     def hear(self, number: int, frame: FrameType | None) -> None:
-        """Take one: the first asks for the end, another one hurries it."""
+        """Handle a signal: the first asks for the end, a second one hurries it."""
         now_s = self._clock.now_s()
         closes = (self.number == signal.SIGHUP or self._told) and now_s - self._asked_s < CLOSES_S
         if self.number is not None and (number == signal.SIGHUP or (closes and number == signal.SIGTERM)):
-            return  # as a terminal closes the kernel sends one, and its shell; a session's end both kinds
+            return  # a closing terminal: one from kernel and shell each; an ending session: both kinds
         if self.number is not None:
             self._hurry()
         self.number, self._asked_s = number, now_s

@@ -1,4 +1,4 @@
-"""Starts the processes of a run, each with its arguments, key and log, and those that take their places."""
+"""Start of the processes of a run and their successors, each with arguments, key and log."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ __all__ = ["Starts"]
 
 
 class Starts:
-    """Starts coordinator, servers and trainers of one run.
+    """Starter of coordinator, servers and trainers of one run.
 
     Parameters
     ----------
     launcher : Launcher
-        Where.
+        Place to run.
     plan : Plan
-        What.
+        Description of the run.
     running : dict of Task to Running
-        Gets each process that is started.
+        Receives each started process.
     worker_output : WorkerOutput
-        Hear what it says, and know where the coordinator listens.
+        Receives output of the processes; has the coordinator's address.
     generation : callable
-        How often a task has been started again.
+        Returns the number of restarts of a task.
     say : callable
-        Hears, when there is something to lose, that a log can't be written; before it is an error.
+        Called with a line when a log can't be written after the run has begun; before, it is an error.
 
     Attributes
     ----------
     launch : Identity
-        Who the processes are.
+        Identity of the processes.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Starts:
         self._running, self._worker_output, self._say = running, worker_output, say
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
         self._begun = False
-        """Whether all processes have been started, so that there is something to lose."""
+        """Whether all processes have been started."""
 
     def coordinator(self) -> None:
-        """Start the coordinator, which says where it listens."""
+        """Start the coordinator, which reports its address."""
         config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
         journal = () if self._plan.log is None else ("--journal", f"{self._plan.log}/coordinator")
         again = ("--resume",) if self.launch.launch else ()
         self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict()), *journal, *again))
 
     def the_others(self) -> None:
-        """Start all servers and trainers, when the coordinator listens."""
+        """Start all servers and trainers, after the coordinator listens."""
         for number in range(self._plan.config.servers):
             self.server(number)
         for number in range(self._plan.config.trainers):
@@ -77,7 +77,7 @@ class Starts:
         self._start("server", rank, (*self._common(), "--rank", str(rank), *log))
 
     def again(self, task: Task) -> Task:
-        """Start another process in the place of one that has ended; it is of a higher generation."""
+        """Start a successor of an ended process, with a higher generation."""
         return self._start(task.role, task.number, self._own[task.role, task.number])
 
     def _common(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Starts:
         return "--cluster-id", self._plan.cluster_id, "--coordinator", self._worker_output.address
 
     def _start(self, role: str, number: int, own: tuple[str, ...]) -> Task:
-        """Start a process with arguments of its own."""
+        """Start a process with its own arguments."""
         self._own[role, number] = own
         task = Task(role, number)
         generation = self.launch.generation + self._generation(task)
@@ -115,6 +115,6 @@ class Starts:
         return task
 
     def _listen(self, task: Task) -> str:
-        """Where a coordinator or server is to listen: a coordinator's successor where all look for it."""
+        """Return the listen address; a coordinator's successor keeps the known one."""
         before = self._worker_output.address if task.role == "coordinator" else None
         return before or self._launcher.listen(task)

@@ -1,4 +1,4 @@
-"""The coordinator's status as a launcher reads it."""
+"""Status of the coordinator, read by a launcher."""
 
 from __future__ import annotations
 
@@ -19,52 +19,51 @@ if TYPE_CHECKING:
 __all__ = ["NEWS_S", "StatusPoller", "Watcher", "lost_with", "watch_coordinator"]
 
 POLL_S = 0.5
-"""Fine enough for a progress bar; two small messages a second."""
+"""Poll interval, for a progress bar; two small messages a second."""
 
 NEWS_S = 2.0
-"""How long to wait for the coordinator's status when a process has ended; a few `POLL_S`."""
+"""Wait for the coordinator's status after an exit; a few `POLL_S`."""
 
 
 class Watcher(Protocol):
-    """What `pslib.cluster.watch` gives."""
+    """Result of `pslib.cluster.watch`."""
 
     def status(self) -> dict[str, Any]:
-        """Cumulative counters of the cluster, and what it is doing."""
+        """Return cumulative counters of the cluster and its current activity."""
         ...
 
     def save_soon(self) -> bool:
-        """Ask for a checkpoint out of turn; whether one can be made."""
+        """Request an extra checkpoint; return whether one can be made."""
         ...
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         ...
 
 
 def watch_coordinator(coordinator: str, cluster_id: str, keys: Keys | None = None) -> Watcher:
-    """A `pslib.cluster.Watcher`, imported when it is needed; keys of the environment are not its business."""
+    """Return a `pslib.cluster.Watcher`, imported lazily; keys of the environment are ignored."""
     import pslib.cluster
 
     return pslib.cluster.Watcher(coordinator, cluster_id, keys)
 
 
 class StatusPoller:
-    """Asks the coordinator for its status in a thread of its own, so that a dead one delays nobody.
+    """Poller of the coordinator's status in a separate thread, so that a dead coordinator blocks nothing.
 
     Parameters
     ----------
     watch : callable
-        Makes the `Watcher`; called in that thread.
+        Makes the `Watcher`; called in the separate thread.
     told : callable
-        The status that the coordinator has told by itself at its end, or nothing yet. Answers are a lottery
-        then: it ends while they are on their way, and a run would be summed up from before its last pushes
-        were counted.
+        Returns the status that the coordinator sends by itself at its end, empty before. Replies may be lost
+        at its end, and the summary would miss the last pushes.
     """
 
     def __init__(self, watch: Callable[[], Watcher], told: Callable[[], dict[str, Any]]) -> None:
         self._asked: dict[str, Any] = {}
         self._given = self._asked
-        self._begun = self._answered = 0  # numbers of the last question, and of the last that was answered
+        self._begun = self._answered = 0  # numbers of the last request and of the last answered one
         self._told = told
         self._watch = watch
         self._over = threading.Event()
@@ -73,11 +72,11 @@ class StatusPoller:
 
     @property
     def latest(self) -> dict[str, Any]:
-        """The last status; empty until there is one."""
+        """Last status; empty before the first."""
         return self._told() or self._asked
 
     def news(self) -> dict[str, Any] | None:
-        """The last status if it has not been given yet."""
+        """Return the last status unless it was returned before."""
         latest = self.latest
         if latest is self._given:
             return None
@@ -85,36 +84,36 @@ class StatusPoller:
         return latest
 
     def await_next(self, clock: Clock) -> None:
-        """Wait a moment for a status of after an event: it may know of a checkpoint that was just saved.
+        """Wait briefly for a status from after an event, which may include a checkpoint that was just saved.
 
-        An answer that is on its way already is none: it was given before.
+        A reply already in transit does not count: it was sent before the event.
         """
         begun, told, end_s = self._begun, self._told(), clock.now_s() + NEWS_S
         while self._answered <= begun and self._told() is told and clock.now_s() < end_s:
             clock.sleep_s(POLL_S / 20)
 
     def has_lost(self, role: str, pid: int | None, host: str) -> bool:
-        """Whether the coordinator has given up this process: it is stopped, out of reach or gone."""
+        """Return whether the coordinator counts this process as lost: stopped, unreachable or ended."""
         return self._names(f"{role}s_lost", pid, host)
 
     def has_left(self, role: str, pid: int | None, host: str) -> bool:
-        """Whether this process has told the coordinator that it is done."""
+        """Return whether this process has reported to the coordinator that it is done."""
         return self._names(f"{role}s_left", pid, host)
 
     def _names(self, who: str, pid: int | None, host: str) -> bool:
-        """Of several machines, containers above all, each has a process of the same id."""
+        """Match host and pid: several machines, containers above all, have processes with the same id."""
         named: Sequence[str] = self.latest.get(who, ())
         return any(
             where == f"pid {pid} on {host}" if host else where.startswith(f"pid {pid} on ") for where in named
         )
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._over.set()
         self._thread.join(timeout=1.0)
 
     def _poll(self) -> None:
-        # A coordinator that does not answer is seen by its process, which says more than a lost reply.
+        # An unresponsive coordinator is detected by its process exit, which says more than a lost reply.
         with suppress(PslibError):
             watcher = self._watch()
             try:
@@ -130,10 +129,10 @@ class StatusPoller:
 
 
 def lost_with(task: Task, status: dict[str, Any], log: str | None = None) -> str:
-    """What a run had when a server or the coordinator died, in words; begins with a semicolon.
+    """Describe the loss after the death of a server or coordinator; begins with a semicolon.
 
-    Rows live on servers only: what is not in a checkpoint is gone when the run ends, unless there are logs,
-    in the folder ``log``. These have more than a status, which may be from before the last pushes.
+    Rows live on servers only: rows outside a checkpoint are lost when the run ends, unless there are logs in
+    the folder ``log``. Logs hold more than a status, which may precede the last pushes.
     """
     if log is not None:
         what = "journal" if task.role == "coordinator" else "update log"

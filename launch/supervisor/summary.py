@@ -1,4 +1,4 @@
-"""The figures of a finished run, from the coordinator's last status: ``summary.json`` and the last lines."""
+"""Figures of a finished run from the coordinator's last status: ``summary.json`` and the printed summary."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ COUNTERS = (
     "staleness_max",
     "lead_max",
 )
-"""Taken from the status as they are."""
+"""Entries copied from the status."""
 
 RANKING = ("recall", "mrr", "ndcg")
-"""Figures of models that rank items, each by k."""
+"""Metrics of models that rank items, each by k."""
 
 RECORDS = {
     "picture": "run.png",
@@ -49,16 +49,16 @@ RECORDS = {
 def summary_of(
     status: Mapping[str, Any], results: Sequence[Mapping[str, Any]], config: ClusterConfig
 ) -> dict[str, Any]:
-    """Figures of a run.
+    """Compute the figures of a run.
 
     Parameters
     ----------
     status : mapping
-        The coordinator's last status.
+        Last status of the coordinator.
     results : sequence of mapping
-        What the trainers reported; all that evaluated report the same merged figures.
+        Results of the trainers; all that evaluated report the same merged figures.
     config : ClusterConfig
-        How many processes there were; at the end of a run none is left.
+        Number of processes, since none is left at the end of a run.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def summary_of(
     figures |= {
         "examples": examples,
         "examples_before": before,
-        "epochs": int(status.get("epoch", 0)),  # those that were trained: a fit may have stopped early
+        "epochs": int(status.get("epoch", 0)),  # trained epochs: a fit may have stopped early
         "seconds": round(float(status.get("seconds", 0.0)), 3),
         "fit_seconds": round(fit_s, 3),
         "examples_per_s": round((examples - before) / fit_s, 1) if fit_s else 0.0,
@@ -100,7 +100,7 @@ def summary_of(
 
 
 def best_possible(job: Job) -> dict[str, float] | None:
-    """AUC and log loss of the true probabilities where the test data is generated; None where it is not."""
+    """Return AUC and log loss of the true probabilities for generated test data; None for other data."""
     from pslib.data.synthetic.generator import SIDECAR
 
     try:
@@ -117,14 +117,14 @@ def best_possible(job: Job) -> dict[str, float] | None:
 def summary_lines(
     summary: Mapping[str, Any], out: Path, best: Mapping[str, float] | None = None
 ) -> list[str]:
-    """What people want to know at the end, a line each.
+    """Return the lines of the printed summary.
 
     Parameters
     ----------
     summary : mapping
         From `summary_of`.
     out : Path
-        The run's folder.
+        Folder of the run.
     best : mapping, optional
         From `best_possible`.
     """
@@ -151,24 +151,24 @@ def summary_lines(
 
 
 def _trained(summary: Mapping[str, Any]) -> str:
-    """How many examples the speed is of, and with those that a run went on with, where there are any."""
+    """Describe the examples behind the speed, and the total with those of the resumed run."""
     examples, before = summary["examples"], summary["examples_before"]
     return counted(examples - before, "example") + (f", {examples:,} with those before" if before else "")
 
 
 def records_of(out: Path) -> dict[str, str]:
-    """What a run has left in its folder, and where, as people may type it; all runs say it alike."""
+    """Describe the records in a run's folder, with typeable paths, alike for all runs."""
     return {what: from_here(out / name) for what, name in RECORDS.items() if (out / name).exists()}
 
 
 def records_line(out: Path) -> str:
-    """Where to look at a run that has not come to its end; empty where it has left nothing."""
+    """Return the records of an unfinished run as a line; empty if there are none."""
     found = records_of(out)
     return ", ".join(f"{what} {found[what]}" for what in ("picture", "metrics", "summary") if what in found)
 
 
 def _table_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What limits and policies did to the table; nothing for a table without any."""
+    """Return lines on the effects of limits and policies on the table; none for a table without them."""
     lines = []
     if limit := summary["memory_limit_bytes"]:
         lines.append(f"tables        {summary['memory_bytes'] / 1e6:,.1f} of {limit / 1e6:,.1f} MB")

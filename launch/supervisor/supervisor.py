@@ -1,8 +1,7 @@
-"""Start the processes of one cluster, watch them, and end all of them, whatever happens.
+"""Supervisor of one cluster: start its processes, watch them, and end all of them in every case.
 
-What to do is decided by `launch.supervisor.outcome.judge`, a pure function of who has ended how; the rest of
-this file only looks and acts. Where processes run is a `Launcher`'s business: a new place to run is one file
-with one such class.
+`launch.supervisor.outcome.judge`, a pure function of exit codes, makes the decisions; this module observes
+and acts. A `Launcher` knows the place to run: a new place is one file with one such class.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from pslib.text import counted
 __all__ = ["end_as_asked", "run_cluster"]
 
 LOOK_S = 0.1
-"""How often to look at the processes: a dead server is named long before anybody else notices."""
+"""Poll interval of processes: a dead server is reported long before its peers notice."""
 
 STOP_S = 6.0
-"""From asking all to end until they are killed: a little more than `launch.worker.watchdog.GRACE_S`."""
+"""Time from the stop request to the kill: a little more than `launch.worker.watchdog.GRACE_S`."""
 
 LEAVE_S = 30.0
-"""How long servers and coordinator may take to leave when all trainers have finished."""
+"""Time limit for servers and coordinator to leave when all trainers have finished."""
 
 FOLLOW_S = 5.0
-"""How long trainers may take to end when a server has given up, perhaps for what ends them: they hear of it
-up to a heartbeat later than it has, and a busy machine takes its time to end a process."""
+"""Time limit for trainers to end after a server has given up, perhaps for the same cause: they learn of it up
+to a heartbeat later, and a busy machine ends a process slowly."""
 
 LOST_S = 5.0
-"""How long a trainer that counts as lost may go on when all others have left; it was silent long enough. The
-same for one that was started again as they left."""
+"""Time limit of a lost trainer after all others have left, since it has been silent before. The same for a
+trainer that was restarted as they left."""
 
 
 def run_cluster(
@@ -61,21 +60,21 @@ def run_cluster(
     Parameters
     ----------
     launcher : Launcher
-        Where.
+        Place to run.
     plan : Plan
-        What.
+        Description of the run.
     observe : callable, optional
         Called with each new status of the coordinator, from this thread.
     say : callable, optional
-        Called with one line for people; default: to standard error, with ``pslib: `` before it.
+        Called with one line for the user; default: print it to standard error with prefix ``pslib: ``.
     watch : callable
-        Called with the coordinator's address and the cluster id; gives what reads the status. Default: with
-        the plan's key.
+        Called with the coordinator's address and the cluster id; returns a reader of the status. Default: a
+        reader with the plan's key.
 
     Raises
     ------
     ConfigurationError
-        When a process can't be started at all.
+        When a process can't be started.
     """
     own_watch = partial(watch_coordinator, keys=plan.key_of("admin"))
     run = _Run(
@@ -93,7 +92,7 @@ def run_cluster(
 
 
 def end_as_asked(outcome: Outcome) -> None:
-    """End a command whose cluster somebody has ended as that was: by Ctrl-C, or by SIGTERM.
+    """End a command like its interrupted cluster: by Ctrl-C or by SIGTERM.
 
     Raises
     ------
@@ -111,7 +110,7 @@ def _to_stderr(line: str) -> None:
 
 
 def _is_over(exits: Mapping[Task, int | None]) -> bool:
-    """Whether all work is done: the coordinator has left in order."""
+    """Return whether all work is done: the coordinator has left in order."""
     return any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
 
 
@@ -129,7 +128,7 @@ class _Run:
         self._observe = observe
         self._say = say
         self._watch = watch
-        self._clock = AwakeClock(SystemClock())  # nobody is late while this process is stopped
+        self._clock = AwakeClock(SystemClock())  # excludes the time in which this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
         self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say)
@@ -145,7 +144,7 @@ class _Run:
         self._gave_up_s = 0.0
 
     def to_the_end(self) -> Outcome:
-        """Start all, follow them, and say why it is over."""
+        """Start all processes, follow them, and return the outcome."""
         self._starts.coordinator()
         verdict = self._follow(lambda: self._worker_output.address is not None)
         if verdict is None:
@@ -164,7 +163,7 @@ class _Run:
         self._starts.the_others()
 
     def _follow(self, until: Callable[[], bool]) -> RunOutcome | None:
-        """Look until something ends the run (its verdict) or ``until`` holds (None)."""
+        """Poll until the run is over (its outcome) or ``until`` holds (None)."""
         while not until():
             self._look()
             exits = {task: running.exit_code for task, running in self._running.items()}
@@ -177,20 +176,20 @@ class _Run:
         return None
 
     def _judge(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
-        """Whether the run is over: by how processes have ended, what they said of it, or a wait too long."""
+        """Decide whether the run is over: by exit codes, messages of processes, or an exceeded wait."""
         verdict = judge(exits) or self._late(exits)
         final = self._final(exits)
         if final is None or (verdict is not None and verdict.exit_code != UnavailableError.exit_code):
             return verdict
-        return RunOutcome(UnavailableError.exit_code)  # it has said why itself
+        return RunOutcome(UnavailableError.exit_code)  # the process has reported the cause
 
     def _final(self, exits: Mapping[Task, int | None]) -> Task | None:
-        """Who has ended with an error that its successor would meet again, and has said so."""
+        """Return the process that has reported an error which its successor would repeat."""
         missed = UnavailableError.exit_code
         return next((task for task in self._worker_output.final if exits.get(task) == missed), None)
 
     def _may_follow_a_trainer(self, verdict: RunOutcome, exits: Mapping[Task, int | None]) -> bool:
-        """Whether a server has given up, perhaps as trainers fail that have not ended: they get a moment."""
+        """Return whether a server has given up, perhaps after failures of trainers, which get time to end."""
         if verdict.culprit is None or exits.get(verdict.culprit) != UnavailableError.exit_code:
             return False
         now_s = self._clock.now_s()
@@ -199,7 +198,7 @@ class _Run:
         return left and now_s - self._gave_up_s < FOLLOW_S
 
     def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
-        """Report who has ended and start again who is to be; those count as running while they wait."""
+        """Report ended processes and restart those due; processes that await a restart count as running."""
         now_s, over, awaited = self._clock.now_s(), _is_over(exits), False
         self._end_lost_servers()
         for task, code in exits.items():
@@ -208,8 +207,8 @@ class _Run:
                 self._reported.add(task)
                 missed = task.role != "coordinator" and code == UnavailableError.exit_code
                 if missed and not awaited and not self._has_failed():
-                    awaited = True  # once for all who have ended: none comes where the coordinator is mute
-                    self._await_news()  # it may have ended because the run has: nobody is started again then
+                    awaited = True  # once for all ended processes: an unresponsive coordinator sends none
+                    self._await_news()  # it may have ended with the run: no restart then
                 ends = over or self.signals.number is not None or self._has_failed()
                 self._running[task].hear_out()
                 self._worker_output.take_in()
@@ -221,7 +220,7 @@ class _Run:
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):
-            self._running.pop(task).stop()  # its pipe
+            self._running.pop(task).stop()  # closes its pipe
             self._reported.discard(self._starts.again(task))
         return alive
 
@@ -229,7 +228,7 @@ class _Run:
         return self._poller is not None and bool(self._poller.latest.get("error"))
 
     def _late(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
-        """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""
+        """Return the outcome if a wait of the launcher, for the coordinator or all exits, exceeds its limit."""
         timing = self._plan.config.timing
         if self._worker_output.address is None:
             late = self._waits.too_long("the coordinator to say where it listens", timing.start_s)
@@ -249,20 +248,20 @@ class _Run:
         return None
 
     def _guests(self) -> Sequence[str]:
-        """Trainers that others have started, and that servers stay for."""
+        """Return the trainers started by others, for which servers stay."""
         return () if self._poller is None else self._poller.latest.get("guests", ())
 
     def _counts_as_lost(self, task: Task) -> bool:
-        """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""
+        """Return whether the coordinator counts a process as lost: stopped, unreachable or ended."""
         return self._poller is not None and self._poller.has_lost(
             task.role, *self._worker_output.process_of(task)
         )
 
     def _has_no_part(self, task: Task, exits: Mapping[Task, int | None]) -> bool:
-        """Whether a trainer counts as lost, or was started again and came when all work was done.
+        """Return whether a trainer counts as lost, or was restarted after all work was done.
 
-        The latter would ask for the coordinator, which has left, for `Timing.start_s`. One that has left in
-        order may go on with what its script does afterwards.
+        The latter would ask for the coordinator, which has left, for `Timing.start_s`. A trainer that has
+        left in order may continue its script.
         """
         if self._counts_as_lost(task):
             return True
@@ -271,13 +270,13 @@ class _Run:
         return not self._poller.has_left(task.role, *self._worker_output.process_of(task))
 
     def _are_lost(self, tasks: list[Task]) -> bool:
-        """Whether all of these count as lost, in a status of now too: they may have left since the last."""
+        """Return whether all of these count as lost, also in a fresh status: they may have left meanwhile."""
         if all(map(self._counts_as_lost, tasks)):
             self._await_news()
         return all(map(self._counts_as_lost, tasks))
 
     def _end_lost_servers(self) -> None:
-        """One that counts as lost and is there holds the lock on its log: its successor waits for its end."""
+        """End lost servers that still run: they hold the lock on their log, for which the successor waits."""
         for task, running in self._running.items():
             alive = running.exit_code is None and task.role == "server" and self._restarts.may_follow(task)
             if alive and self._counts_as_lost(task):
@@ -299,7 +298,7 @@ class _Run:
         return RunOutcome(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
 
     def _hurry(self) -> None:
-        """Somebody has asked for the end again."""
+        """Handle a second request to end."""
         for running in self._running.values():
             running.kill()
         if self._draining is not None:
@@ -333,14 +332,14 @@ class _Run:
         )
 
     def _lost_with(self, running: Running, status: dict[str, Any]) -> str:
-        """What was lost with it; of logs nothing is promised after an error, which may be one of theirs."""
+        """Describe the loss; after an error, which may be one of the logs, logs are not promised."""
         log, errors = self._plan.log, (ConfigurationError.exit_code, UnavailableError.exit_code)
         if log is not None and running.exit_code in errors:
             return ""
         return lost_with(running.task, status, log)
 
     def end_all(self) -> None:
-        """End what still runs: ask, wait a bounded time, kill."""
+        """End all running processes: ask, wait a bounded time, kill."""
         if self._poller is not None:
             self._poller.close()
         for running in self._running.values():
@@ -361,7 +360,7 @@ class _Run:
         return True
 
     def _look(self) -> None:
-        """Take in what has been said, and the newest status."""
+        """Process received output and the newest status."""
         awake_s = self._clock.now_s()
         self._worker_output.take_in()
         if self._worker_output.asked:
@@ -372,7 +371,7 @@ class _Run:
             self._observe(status)
 
     def _start_awaited(self, status: Mapping[str, Any]) -> None:
-        """Start the servers that somebody has asked for since (``pslib scale``), where this place can."""
+        """Start servers requested by ``pslib scale``, if this place can."""
         if not getattr(self._launcher, "takes_more_servers", False) or self.signals.number is not None:
             return
         started = {task.number for task in self._running if task.role == "server"}

@@ -1,4 +1,4 @@
-"""What processes say: lines for their launcher, lines for people, and the output of scripts."""
+"""Output of processes: messages to the launcher, lines for the user, and output of scripts."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ __all__ = ["WorkerOutput"]
 PEOPLE_PREFIX = "pslib: "
 WORDS = ("started", "listening", "result", "over", "final", "asked")
 FAILED_S = 2.0
-"""A run that has failed ends within a heartbeat or two; one that hangs then is told why it has failed."""
+"""Delay of a failure's cause: a failed run ends within a heartbeat or two; a hanging one shows it."""
 
 
 class WorkerOutput:
-    """Takes lines from the threads that read them, and works on them in the launcher's own.
+    """Collector of lines from reader threads, which processes them in the launcher's thread.
 
     Parameters
     ----------
     echo : bool
-        Whether to show what trainers print.
+        Whether to show the trainers' output.
     trainers : int
-        With more than one, what they print gets their names.
+        Number of trainers; with more than one, their output lines get a name.
     say : callable
-        Called with one line for people.
+        Called with one line for the user.
 
     Attributes
     ----------
     address : str or None
-        Where the coordinator listens, once it has said so.
+        Address of the coordinator, once reported.
     results : list of dict
-        What trainers have reported.
+        Results reported by trainers.
     last_status : dict
-        What the coordinator has said of the cluster at its end; empty until then.
+        Status sent by the coordinator at its end; empty before.
     pids : dict of Task to int
         Process id of each worker on its own machine.
     hosts : dict of Task to str
-        What that machine calls itself; empty where a worker has not said it.
+        Host name of that machine; empty if a worker has not reported it.
     said : set of str
-        Lines that people have seen.
+        Lines shown to the user.
     final : set of Task
-        Who would only end again with the error that it ends with: the first of them, which ends the run.
+        Processes with an error that a successor would repeat: the first of them, which ends the run.
     asked : bool
-        Whether a worker has been asked to leave by SIGTERM that comes to all, and has told it.
+        Whether a worker has reported a SIGTERM that was sent to all processes.
     echoes : set of Task
-        Who came to such an error after that: the successor of a save, say, which finds the disk as full.
-        Nothing that it says is told.
+        Processes with such an error after the first, for example a successor that retries a save on the full
+        disk. Their lines are not shown.
     """
 
     def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ class WorkerOutput:
         self._waiting: queue.SimpleQueue[tuple[Task, str, str]] = queue.SimpleQueue()
 
     def hear(self, task: Task, line: str) -> None:
-        """Take a line of a process; any thread may call it."""
+        """Receive a line of a process; thread-safe."""
         word, _, rest = line.removeprefix(MESSAGE_PREFIX).partition(" ")
         if line.startswith(MESSAGE_PREFIX) and word in WORDS:
             self._waiting.put((task, word, rest))
@@ -82,11 +82,11 @@ class WorkerOutput:
             self._show(f"[{task.name}] {line}" if self._named else line)
 
     def process_of(self, task: Task) -> tuple[int | None, str]:
-        """Process id and machine of a worker, as far as it has told them."""
+        """Return process id and machine of a worker, as far as reported."""
         return self.pids.get(task), self.hosts.get(task, "")
 
     def take_in(self) -> None:
-        """Work on all lines that have come."""
+        """Process all received lines."""
         while not self._waiting.empty():
             task, word, rest = self._waiting.get()
             if word == "says" and task not in self.echoes:
@@ -95,11 +95,11 @@ class WorkerOutput:
                 self._take_message(task, word, rest)
 
     def tell_events(self, status: Mapping[str, Any], now_s: float) -> None:
-        """Tell what the coordinator reports; why the run has failed a little later, if it goes on so long.
+        """Print events of the coordinator, and the cause of a failure if the run still goes on after a delay.
 
-        At its end the launcher says it, unless a trainer has told the cause itself: "all trainers are lost"
-        reaches us before the line of the trainer that was. So ``now_s`` is that of a clock which does not
-        count when the launcher stands still: the trainer's end may be there, and nobody has looked.
+        At the end of a run the launcher prints the cause, unless a trainer has: "all trainers are lost"
+        arrives before the line of that trainer. ``now_s`` is of a clock that excludes time in which the
+        launcher is stopped, since the trainer's exit may not have been read.
         """
         error = status.get("error")
         for event in status.get("events", ()):
@@ -111,7 +111,7 @@ class WorkerOutput:
                 self.say_once(error)
 
     def say_once(self, line: str, prefix: str = "") -> None:
-        """Tell people, unless they know: two trainers that stumble over the same thing say the same line."""
+        """Print a line once: two trainers with the same problem print the same line."""
         if line not in self.said:
             self.said.add(line)
             self._say(f"{prefix}{line}")
@@ -125,7 +125,7 @@ class WorkerOutput:
         if word == "started":
             self.final.discard(task)
             self.echoes.discard(task)
-        with suppress(ValueError):  # a user's script may print anything
+        with suppress(ValueError):  # a script may print anything
             if word == "started" and task not in self.pids:
                 pid, _, host = rest.partition(" ")
                 self.pids[task], self.hosts[task] = int(pid), host
@@ -138,6 +138,6 @@ class WorkerOutput:
     def _show(line: str) -> None:
         from tqdm import tqdm
 
-        with suppress(OSError):  # `pslib launch ... | head`: the run goes on
+        with suppress(OSError):  # `pslib launch ... | head`: the run continues
             tqdm.write(line, file=sys.stdout)  # keeps a bar and other threads' lines apart
             sys.stdout.flush()

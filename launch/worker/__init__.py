@@ -1,1 +1,1 @@
-"""Entry point of every process that a launcher starts."""
+"""Processes started by a launcher: entry point, watchdog, training of a job file."""

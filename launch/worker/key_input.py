@@ -1,4 +1,4 @@
-"""Key input."""
+"""Key of a worker, read from standard input."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ __all__ = ["FROM_INPUT"]
 
 
 FROM_INPUT = "-"
-"""What a worker's ``--keys`` says when the key comes in the first line of its standard input."""
+"""Value of a worker's ``--keys`` when the key is the first line of its standard input."""

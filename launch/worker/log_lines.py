@@ -1,4 +1,4 @@
-"""Lines of a worker that are less than a warning: for the file that its launcher keeps, and for no screen."""
+"""Log records of a worker below a warning: written to its log file and never to a terminal."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import logging
 __all__ = ["LOG_PREFIX", "write_log_lines"]
 
 LOG_PREFIX = "pslib-log "
-"""A launcher copies such lines to the worker's log, and neither shows nor remembers them."""
+"""Prefix of lines that a launcher copies to the worker's log only."""
 
 
 class _Level(int):
-    """A level that is known again: a script may set its own on our logger, and then wants these records."""
+    """A recognisable level: a script that sets its own level on the pslib logger handles these records."""
 
 
 _INFO = _Level(logging.INFO)
 
 
 def write_log_lines() -> None:
-    """From now on logger "pslib" writes what is less than a warning to standard error, as `LOG_PREFIX` lines.
+    """Write records of logger "pslib" below a warning to standard error, as `LOG_PREFIX` lines.
 
-    For processes of a launcher. Nothing else of logging changes: a warning goes where it went before, and a
-    script that sets logging up for itself gets of us what it would get without this.
+    For processes of a launcher. The rest of logging is unchanged: warnings go where they went before, and a
+    script that configures logging receives the same records of pslib as without this call.
     """
     log = logging.getLogger("pslib")
     if log.level is not _INFO:
@@ -30,7 +30,7 @@ def write_log_lines() -> None:
 
 
 class _LogLines(logging.Filter):
-    """Writes a record and says whether the handlers of others would have got it anyway."""
+    """Filter that writes a record, and passes it on only if other handlers would have received it."""
 
     def __init__(self) -> None:
         super().__init__()

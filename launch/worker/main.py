@@ -1,10 +1,10 @@
-"""``python -m launch.worker.main ROLE``: one process of a cluster, as a launcher starts it.
+"""``python -m launch.worker.main ROLE``: one process of a cluster, started by a launcher.
 
-It prints lines for its launcher: ``pslib-started PID HOST``, ``pslib-listening ADDRESS``,
-``pslib-result JSON``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its
-successor would meet again, and ``pslib-asked`` when it is asked to leave by a signal that comes to all
-(`pslib.process.shutdown`). Lines ``pslib-log TEXT`` on standard error are for its log alone
-(`launch.worker.log_lines`). What else it prints is for people. Errors are one line on standard error and an
+It prints lines for its launcher: ``pslib-started PID HOST``, ``pslib-listening ADDRESS``, ``pslib-result
+JSON``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its successor
+would meet again, and ``pslib-asked`` when a signal to all processes asks it to leave
+(`pslib.process.shutdown`). Lines ``pslib-log TEXT`` on standard error are for its log only
+(`launch.worker.log_lines`). All other output is for the user. Errors are one line on standard error and an
 exit code, see `pslib.errors`.
 """
 
@@ -39,30 +39,30 @@ _THREAD_VARIABLES = (
 )
 
 _ALLOCATOR = (
-    (-3, 32 << 20),  # M_MMAP_THRESHOLD: the largest value that it takes
-    (-1, 256 << 20),  # M_TRIM_THRESHOLD: what a trainer may hold unused at the top of its heap
-    (-2, 64 << 20),  # M_TOP_PAD: grow in steps of so much
+    (-3, 32 << 20),  # M_MMAP_THRESHOLD: the largest accepted value
+    (-1, 256 << 20),  # M_TRIM_THRESHOLD: unused bytes that a trainer may keep at the top of its heap
+    (-2, 64 << 20),  # M_TOP_PAD: growth step
 )
-"""``(parameter, bytes)`` of glibc's mallopt; the numbers of the parameters are those of its malloc.h."""
+"""``(parameter, bytes)`` for glibc's mallopt; parameter numbers as in its malloc.h."""
 
 EXIT_SCRIPT_FAILED = 1
-"""Python's own code for a script that ended with an exception."""
+"""Python's exit code for a script that ended with an exception."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one role to its end; returns the exit code."""
     options = _parser().parse_args(arguments)
-    line = _first_line() if options.keys == FROM_INPUT else ""  # the guard takes standard input away
+    line = _first_line() if options.keys == FROM_INPUT else ""  # the watchdog takes over standard input
     if options.guarded:
         die_with_launcher()
-    os.environ.pop(KEYS_VARIABLE, None)  # of another cluster: ours comes from the launcher, or there is none
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
+    os.environ.pop(KEYS_VARIABLE, None)  # of another cluster: keys come from the launcher or not at all
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines appear at once
     write_log_lines()
     return _run_reporting(lambda: _run(options, line))
 
 
 def _run(options: argparse.Namespace, line: str) -> int:
-    """Set this process up and do its role; `PreemptedError` at any moment of it when asked to leave."""
+    """Set up this process and run its role; `PreemptedError` at any time when asked to leave."""
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
         "coordinator": _coordinator,
         "server": _server,
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace, line: str) -> int:
 
 
 def _first_line() -> str:
-    """The first line of standard input, and not a byte more."""
+    """Read the first line of standard input, and no byte beyond it."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):
         line += byte
@@ -88,7 +88,7 @@ def _first_line() -> str:
 
 
 def _with_keys(role: Callable[[argparse.Namespace], int], options: argparse.Namespace, line: str) -> int:
-    """Do the role with the key that the launcher has sent, or that a file holds, in ``options.keys``."""
+    """Run the role with the key from the launcher or from a file, in ``options.keys``."""
     if options.keys is not None:
         from pslib.transport.keys import Keys, read_keys
 
@@ -128,12 +128,11 @@ def _tell(word: str, text: str) -> None:
 
 
 def _set_threads(role: str) -> None:
-    """Share the cores between the trainers of this machine, before any library has counted them.
+    """Share the cores among the trainers of this machine, before any library has counted them.
 
-    This is for models that are computed as a whole; others use threads of their own
-    (`pslib.trainer.pipeline.compute`). One core stays with servers and reading threads. OpenBLAS waits in a
-    loop for its slowest thread: with 2 threads on 2 cores that others use too, DeepFM fell from 22,000 to
-    5,000 examples/s.
+    For models that are computed as a whole; others use their own threads (`pslib.trainer.pipeline.compute`).
+    One core stays with servers and reading threads. OpenBLAS busy-waits for its slowest thread: with 2
+    threads on 2 shared cores, DeepFM fell from 22,000 to 5,000 examples/s.
     """
     sharing = int(os.environ.get(TRAINERS_HERE, "1"))
     threads = max(1, (cores() - 1) // sharing) if role == "trainer" else 1
@@ -145,13 +144,13 @@ def _set_threads(role: str) -> None:
 
 
 def keep_memory() -> None:
-    """Let glibc's allocator keep the memory of a step for the next one instead of giving it back.
+    """Make glibc's allocator keep the memory of a step for the next one.
 
-    Every step allocates the same activations anew. Above 128 KiB to 32 MiB glibc maps them, or trims the heap
-    when they are freed, and the kernel clears the pages again: 7,400 page faults a step of DeepFM 400-400-400
-    with batches of 4,096, 131 ms where it takes 116 without them (2 cores, 2026-11-21). Arrow's own
-    allocators give back what a decoded row group took, too: with glibc's the reader's thread takes 3.5 ms a
-    batch of 4,096 instead of 4.6. Other C libraries are left as they are.
+    Every step allocates the same activations again. Above 128 KiB to 32 MiB glibc maps them, or trims the
+    heap when they are freed, and the kernel clears the pages again: 7,400 page faults a step of DeepFM
+    400-400-400 with batches of 4,096, 131 ms instead of 116 ms (2 cores, 2026-11-21). Arrow's own allocators
+    also return the memory of a decoded row group: with glibc's the reader thread takes 3.5 ms a batch of
+    4,096 instead of 4.6. Other C libraries are not configured.
     """
     allocator = ctypes.CDLL(None)
     if hasattr(allocator, "gnu_get_libc_version"):
@@ -169,14 +168,14 @@ def _run_reporting(role: Callable[[], int]) -> int:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
         if _is_final(error):
-            _tell("final", "")  # before its lines, which the launcher tells of the first such error alone
+            _tell("final", "")  # before its lines: the launcher shows those of the first such error only
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
-        if preemption.asked:  # raised in the middle of an import, say, it may come out as another error
+        if preemption.asked:  # raised during an import, for example, it may surface as another error
             print(f"pslib: asked to leave (SIGTERM): {error}", file=sys.stderr, flush=True)
             return PreemptedError.exit_code
         traceback.print_exc()
@@ -185,13 +184,13 @@ def _run_reporting(role: Callable[[], int]) -> int:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether who would be started again would end with this error, too.
+    """Return whether a successor of this process would end with the same error.
 
-    A disk of logs, or of the last checkpoint, has been waited for, and what a server holds at its memory
-    limit it still holds a second later, when the successor sends the batch that was refused. Rows that a
-    policy lets go leave when a trainer asks for it at the end of its window, and this batch comes before;
-    that another trainer's end is first is luck, and ``when_full`` lets rows go before anybody is refused. A
-    server that joins takes units when a person has asked for that, which takes longer than all restarts.
+    A full disk of logs or of the last checkpoint has been waited for. A server at its memory limit is still
+    there a second later, when the successor sends the refused batch: eviction runs at the end of a trainer's
+    window, after this batch, unless another trainer's window happens to end first, and ``when_full`` evicts
+    before any request is refused. A server that joins takes units only after a command of the user, which
+    takes longer than all restarts.
     """
     from pslib.errors import CheckpointFullError, LogStillFullError, MemoryLimitError
 
@@ -215,7 +214,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         journal=options.journal,
         resume=options.resume,
         tell_end=lambda status: _tell("over", json.dumps(status)),
-        ranks_named=options.guarded,  # by a launcher, which gives each of its trainers a rank
+        ranks_named=options.guarded,  # a launcher gives each of its trainers a rank
     )
 
 
@@ -258,7 +257,7 @@ def _trainer(options: argparse.Namespace) -> int:
 
 
 def _run_script(arguments: Sequence[str]) -> int:
-    """Run a user's script as ``python SCRIPT ARGUMENTS`` would."""
+    """Run a user's script like ``python SCRIPT ARGUMENTS``."""
     from pslib.errors import ConfigurationError, PslibError
 
     script = arguments[0]

@@ -1,4 +1,4 @@
-"""What ``pslib train`` runs in each trainer, and ``pslib eval`` in this process: a job file, in words."""
+"""Training of a job file, in each trainer of ``pslib train``; its evaluation, in ``pslib eval``."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ __all__ = [
 
 TEST = "test"
 SPACE_S = 600.0
-"""So long a run that has trained waits for space: there is nothing to lose by it, and else all of it."""
+"""Wait of a trained run for disk space: waiting costs nothing, giving up loses the training."""
 BEST = "best"
-"""Folder below ``out`` for the best epoch of a run that stops early."""
+"""Folder below ``out`` with the best epoch of a run with early stopping."""
 
 
 def train_job(path: Path) -> str:
-    """Train, evaluate on the test data where there is any, and save, as one of the run's trainers.
+    """Train, evaluate on the test data if there is any, and save, as one trainer of the run.
 
     Parameters
     ----------
     path : Path
-        A job file, as the launcher has written it.
+        Job file written by the launcher.
 
     Returns
     -------
     str
-        What came out, as JSON.
+        Results as JSON.
     """
     from pslib.cluster import connect
 
@@ -63,7 +63,7 @@ def train_job(path: Path) -> str:
         try:
             _fit(job, trainer)
             result = {"trainer": cluster.rank, **_test(job, trainer)}
-        except DataError:  # hours of training must not go with a row that nobody could know of
+        except DataError:  # an unforeseeable bad row must not cost hours of training
             trainer.save_as_it_is()
             raise
         trainer.save(saved_place(job), keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
@@ -71,7 +71,7 @@ def train_job(path: Path) -> str:
 
 
 def begin_with(job: Job, trainer: Trainer) -> None:
-    """Load the checkpoint that the training begins with, where the file names one."""
+    """Load the checkpoint that the training begins with, if the job file names one."""
     if load := job.load:
         trainer.load(
             load.path,
@@ -83,10 +83,10 @@ def begin_with(job: Job, trainer: Trainer) -> None:
 
 
 def own_cluster(servers: int, shard_threads: int = 1) -> Cluster:
-    """A cluster inside this process, also where the environment names one that runs.
+    """Start a cluster inside this process, even if the environment names a running one.
 
-    `pslib.connect` would join that one, and a checkpoint that is loaded for a look would take the place of
-    what it has learned.
+    `pslib.connect` would join the running cluster, and a checkpoint loaded for inspection would overwrite its
+    parameters.
     """
     from pslib.cluster import connect
 
@@ -98,7 +98,7 @@ def own_cluster(servers: int, shard_threads: int = 1) -> Cluster:
 
 
 def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
-    """What comes out on the test data, where there is any, for each label."""
+    """Evaluate each label on the test data, if there is any."""
     test = job.data.test or []
     tested = _tested(job, trainer, test) if test else None
     others = job.schema_of_data.more_labels if test else ()
@@ -109,7 +109,7 @@ def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
 def _fit(job: Job, trainer: Trainer) -> None:
     if job.data.stream:
         for _ in trainer.fit_stream(job.data.train[0], job.data.stream):
-            pass  # its figures are the launcher's business
+            pass  # the launcher reports its figures
         return
     stopping = job.training.stopping
     best = str(Path(job.out) / BEST) if stopping and stopping.restore else None
@@ -129,7 +129,7 @@ def _ranking(job: Job) -> dict[str, Any]:
 def _tested(
     job: Job, trainer: Trainer, paths: list[str], predictions: str | None = None, label: str | None = None
 ) -> EvalResult | RankResult:
-    """What the model does on some data: as it is evaluated, by clicks or by ranking."""
+    """Evaluate the model on data, by clicks or by ranking."""
     if not ranks_items(job.model.name):
         return trainer.evaluate(paths, predictions=predictions, label=label, name=TEST)
     return trainer.rank(paths, job.data.items or job.data.train, name=TEST, **_ranking(job))
@@ -147,26 +147,26 @@ def evaluate_checkpoint(
     Parameters
     ----------
     job : Job
-        Says model, schema and number of servers; it need not be that of the run that saved.
+        Model, schema and number of servers; it may differ from the job of the run that saved.
     checkpoint : str
         The checkpoint's folder.
     data : list of str or None
         Files to evaluate on; default: the job's test data.
     predictions : str or None
-        Folder for the prediction of each example, and its label where the data has one.
+        Folder for the prediction of each example, with its label if the data has one.
     label : str or None
-        Whose task, where the schema has several; None: the first.
+        Label of the task if the schema has several; None: the first.
 
     Raises
     ------
     ConfigurationError
-        When there is nothing to evaluate on, the schema has no such label, or predictions or a label are
-        wanted of a model that ranks items.
+        When there is no data to evaluate on, the schema has no such label, or predictions or a label are
+        requested of a model that ranks items.
     CheckpointError
         When the checkpoint can't be read or belongs to another model.
     DataError
-        When a file does not fit, or keys of it would be made of values of another kind than those that were
-        trained.
+        When a file does not fit the schema, or its keys are made of values of another type than the trained
+        ones.
     """
     paths = data or job.data.test
     if not paths:
@@ -181,16 +181,16 @@ def evaluate_checkpoint(
 
 
 def _is_of_another_model(job: Job) -> bool:
-    """Whether a checkpoint may be of a model that the job file does not describe."""
+    """Return whether a checkpoint may be of another model than the job file describes."""
     return job.load is not None and job.load.other_model
 
 
 @contextmanager
 def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
-    """A trainer of a cluster inside this process, with the parameters of a checkpoint."""
+    """Return a trainer of a cluster inside this process, with the parameters of a checkpoint."""
     with own_cluster(job.cluster.servers, job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
-        # One of an unfinished fit is only looked at here: nothing goes on.
+        # A checkpoint of an unfinished fit is only read here; the fit does not continue.
         trainer.load(checkpoint, resume=False, other_model=_is_of_another_model(job))
         yield trainer
 
@@ -268,7 +268,7 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
 
 @contextmanager
 def _without_empty_folders(out: str) -> Iterator[None]:
-    """Where nothing comes out, the folders that were made for it go again."""
+    """Remove the created output folders when nothing was written."""
     missing = [] if is_uri(out) else [one for one in (Path(out), *Path(out).parents) if not one.exists()]
     try:
         yield
@@ -280,14 +280,14 @@ def _without_empty_folders(out: str) -> Iterator[None]:
 
 
 def _check_ranks(job: Job) -> None:
-    """Refuse a model of clicks before anything is loaded or looked for."""
+    """Refuse a click model before anything is loaded or searched for."""
     if not ranks_items(job.model.name):
         model = type(job.build_model()).__name__
         raise ConfigurationError(f"{model} predicts clicks and ranks no items: pslib eval evaluates it")
 
 
 def _when_saved(job: Job) -> CheckpointSettings:
-    """As the file says; where it says nothing, only when somebody asks for it."""
+    """Return the save schedule of the job file; default: only on request."""
     from pslib.trainer.checkpoints.schedule import EVERY_S_MAX, CheckpointSettings
 
     when = job.checkpoint
@@ -299,7 +299,7 @@ def _when_saved(job: Job) -> CheckpointSettings:
 
 
 def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
-    """The trainer that a job file describes; with ``saves`` it saves while it trains, if the file says so."""
+    """Make the trainer of a job file; with ``saves`` it saves during training if the file says so."""
     from pslib.trainer import Trainer
 
     model = job.build_model()
@@ -310,6 +310,6 @@ def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
         dense_optimizer=job.dense_optimizer,
         table=job.table_of(model),
         checkpoint=_when_saved(job) if saves else None,
-        out=None,  # the launcher keeps the records of the run
+        out=None,  # the launcher writes the records of the run
         progress=False,
     )

@@ -1,11 +1,10 @@
-"""Nothing is left behind: a worker and all that it has started die when its launcher does.
+"""Watchdog: end a worker and all its child processes when its launcher ends.
 
-A launcher holds the write end of each worker's standard input. When the launcher ends, however it ends, that
-pipe closes, also through ssh and srun. A small process that was forked off before the worker grew watches the
-pipe and the worker, and ends the worker's whole process group. A line ``leave`` in the pipe asks the worker
-alone, by SIGTERM (`pslib.process.shutdown.leave_signal`), to finish what it has begun. It is a process and
-not a thread, so that it also works when the worker is stopped or busy in a loop that never lets go of the
-interpreter.
+A launcher holds the write end of each worker's standard input. When the launcher ends for any reason, that
+pipe closes, also through ssh and srun. A small process, forked before the worker grows, watches the pipe and
+the worker, and ends the worker's whole process group. A line ``leave`` in the pipe asks only the worker, by
+SIGTERM (`pslib.process.shutdown.leave_signal`), to finish its work and leave. The watchdog is a process, not
+a thread, so that it also works when the worker is stopped or in a loop that never releases the interpreter.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from pslib.process.shutdown import leave_signal
 __all__ = ["LEAVE", "die_with_launcher"]
 
 LEAVE = b"leave"
-"""The line in the pipe that asks a worker to leave in order."""
+"""Line in the pipe that asks a worker to leave in order."""
 
 GRACE_S = 4.0
-"""Between SIGTERM and SIGKILL: a role that flushes does it in less, and a launcher waits a little longer."""
+"""Time between SIGTERM and SIGKILL: flushing takes less, and a launcher waits a little longer."""
 
 CHECK_S = 0.25
-"""How often to look where the kernel can't wake us (no pidfd before Linux 5.3), and while the group ends."""
+"""Polling interval without pidfd (before Linux 5.3), and while the group ends."""
 
 
 def die_with_launcher() -> None:
-    """Make this process lead its own group and end with whoever holds the other end of its standard input.
+    """Make this process lead its own group and end when the other end of its standard input closes.
 
     Call it first, while there is one thread and little memory. Standard input is empty afterwards. Closing
-    the pipe asks the group to end (SIGTERM) and kills it `GRACE_S` later; when this process ends by itself,
-    what is left of its group is killed.
+    the pipe sends SIGTERM to the group, and SIGKILL `GRACE_S` later. When this process ends by itself, the
+    rest of its group is killed.
     """
     worker = os.getpid()
     if os.getpgrp() != worker:
         os.setpgid(0, 0)
     first = os.fork()
     if first == 0:
-        # Forked twice, so that the worker has no child that it did not start: os.wait() of a user's script
-        # must not wait for us.
+        # Forked twice, so that the worker has no unknown child: os.wait() of a user's script
+        # must not wait for the watchdog.
         if os.fork() == 0:
             _watch(worker)
         os._exit(0)
@@ -70,7 +69,7 @@ def _watch(worker: int) -> None:
             clock = SystemClock()
             end_s = clock.now_s() + GRACE_S
             clock.sleep_s(CHECK_S)
-            _signal_worker(worker)  # it takes the first one for a question whether it would leave
+            _signal_worker(worker)  # the worker takes the first one as a request to leave
             while clock.now_s() < end_s and _signal_group(worker, 0):
                 clock.sleep_s(CHECK_S)
         _signal_group(worker, signal.SIGKILL)
@@ -79,9 +78,9 @@ def _watch(worker: int) -> None:
 
 
 def _launcher_ended_first(worker: int) -> bool:
-    """Wait until either the pipe on standard input is closed (True) or the worker has ended (False)."""
+    """Wait until the pipe on standard input closes (True) or the worker ends (False)."""
     watched = [0]
-    with suppress(OSError, AttributeError):  # an old kernel: look now and then
+    with suppress(OSError, AttributeError):  # an old kernel: poll
         watched.append(os.pidfd_open(worker))
     while True:
         ready, _, _ = select.select(watched, [], [], None if len(watched) > 1 else CHECK_S)
@@ -103,13 +102,13 @@ def _alive(pid: int) -> bool:
 
 
 def _signal_worker(worker: int) -> None:
-    """Ask the worker, and nobody whom it has started, to end."""
+    """Signal the worker, without its child processes."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(worker, leave_signal())
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Whether there was anybody to signal."""
+    """Signal the group; return whether it had a process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True
