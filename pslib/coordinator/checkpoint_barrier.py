@@ -245,7 +245,7 @@ class CheckpointBarrier:
         return (by_time or by_work or self.asked) and not self._is_taken_over(number)
 
     def _batches(self) -> int:
-        """Batches of all trainers, dead ones too: a successor counts from 0, and this must not fall."""
+        """Sum the batches of all trainers, dead ones too: successors count from 0, the sum must not fall."""
         return sum(int(one.progress.get("staleness_count", 0)) for one in self._members.ever("trainer"))
 
     def _begin(self, now_s: float) -> None:
