@@ -48,7 +48,7 @@ class ModelThreads:
     Parameters
     ----------
     model : TrainableModel
-        A model with a ``stepper`` (`ModelInParts`, as all of `rec_models` are) is computed in parts, by threads
+        One with a ``stepper`` (`ModelInParts`, as all of `rec_models` are) is computed in parts, by threads
         that call BLAS with one thread each; any other as a whole, by the caller's thread and those of BLAS.
     threads : int or None
         None: the number of this trainer's cores; a model computed as a whole then keeps the threads

@@ -30,9 +30,9 @@ class ComputeThreads:
 
     Notes
     -----
-    Tasks are NumPy calls and kernels, which let go of the interpreter lock; each BLAS call must stay in its
-    thread (`pslib.process.blas`). An executor of the standard library would make a future, a lock and a queue
-    entry a task.
+    Tasks are NumPy calls and kernels, which release the GIL; each BLAS call must stay in its
+    thread (`pslib.process.blas`). A standard-library executor would create a future, a lock and a queue
+    entry per task.
     """
 
     def __init__(self, count: int) -> None:

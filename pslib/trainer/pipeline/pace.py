@@ -157,7 +157,7 @@ class Pace(Protocol):
         Returns
         -------
         int or None
-            Number of earlier batches of this trainer that the pull may miss; None when ``over`` was set first.
+            Number of this trainer's earlier batches that the pull may miss; None when ``over`` was set first.
         """
         ...
 
