@@ -1,1 +1,1 @@
-"""The process that knows who is there: it drives the pure sessions of `pslib.wire`."""
+"""Coordinator process: membership, leases, rebalance and checkpoints, over the sessions of `pslib.wire`."""

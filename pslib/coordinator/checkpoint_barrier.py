@@ -1,18 +1,18 @@
-"""A consistent cut through a training that goes on, as the coordinator sees it: a pure machine.
+"""Checkpoint barrier: takes a consistent cut during training, as a pure state machine.
 
-    idle -> near     it is time: trainers are told, and beat fast from then on
-    near -> pause    all live trainers have heard: each stops pushing at a batch boundary and waits until all
-                     that it has pushed is acknowledged, then says how far each of its leases is (`CutReady`)
-    pause -> begin   all are ready: positions are noted, the leader tells the servers to remember the instant
-    begin -> write   they do: trainers go on; the leader waits for the files and writes the manifest
-    write -> idle    it is a checkpoint, or it is not
+    idle -> near     a cut is due: trainers are told, and send heartbeats faster from then on
+    near -> pause    all live trainers know: each stops pushing at a batch boundary, waits until every push
+                     is acknowledged, then reports the position of each of its leases (`CutReady`)
+    pause -> begin   all are ready: positions are recorded, the leader tells the servers to mark the instant
+    begin -> write   servers have marked it: trainers resume; the leader waits for files, writes the manifest
+    write -> idle    the checkpoint is committed, or has failed
 
-One that is asked for is also made in a call that only reads, an evaluation say, or before the next call has
-begun: nothing is pushed then. Its table says that all calls before are done, and nothing of this one.
+A requested cut is also taken in a call that only reads, such as an evaluation, or before the next call has
+begun: nothing is pushed then. Its table marks all earlier calls as done, and nothing of this one.
 
-Everything but the last step is bounded by ``Timing.cut_s``; a cut that is late, or loses somebody, is
-cancelled and tried again as another one. A lease that was taken over from a dead trainer may have batches
-applied that nobody has told of; so no cut begins before it is done.
+All steps but the last are bounded by ``Timing.cut_s``; a cut that is late, or loses a member, is cancelled
+and retried as a new one. A lease taken over from a dead trainer may have applied batches that were never
+reported; so no cut begins before that lease is done.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from pslib.wire.messages import (
 __all__ = ["CheckpointBarrier", "moment_of_cut"]
 
 AGAIN_S = 1.0
-"""After a cut was cancelled; twice as long each time, up to a minute."""
+"""Delay after a cancelled cut; it doubles each time, up to a minute."""
 AGAIN_MAX_S = 60.0
 CUTS_A_TERM = 1 << 20
 READING = ("evaluate", "predict", "rank", "window", "")
-"""Calls in which nobody pushes, and no call; all that earlier ones have pushed is acknowledged by then."""
+"""Calls without pushes, and no call at all; all earlier pushes are acknowledged by then."""
 LOOKING = ("recommend", "export")
-"""Others that change no rows."""
+"""Other calls that change no rows."""
 
 
 @dataclass(slots=True)
 class _Cut:
-    """The cut that is under way."""
+    """State of the cut under way."""
 
     number: int
     job: int
@@ -73,26 +73,26 @@ class _Cut:
 
 
 class CheckpointBarrier:
-    """Decides when a cut is made, and takes it through its steps.
+    """Schedules cuts, and takes each through its steps.
 
     Parameters
     ----------
     members : Membership
     registry : JobRegistry
-        The job that is cut says in its details when (``checkpoint``: ``every_s``, ``every_batches``).
+        Its jobs; the details of a job have the schedule (``checkpoint``: ``every_s``, ``every_batches``).
     say : callable
-        Called with one line for people.
+        Logs one line.
     term : int
-        The coordinator's: its cuts have numbers of their own, since nothing of a cut is in its journal.
+        The coordinator's term: part of a cut's number, since cuts are not journalled.
 
     Attributes
     ----------
     base : str
-        Name of the last checkpoint that was committed here; an increment follows it.
+        Name of the last committed checkpoint; an increment is based on it.
     asked : bool
-        Whether somebody waits for a checkpoint out of turn.
+        Whether an unscheduled checkpoint is requested.
     on_saved : callable
-        Called with path and moment of each checkpoint.
+        Called with path and moment of each committed checkpoint.
     """
 
     def __init__(
@@ -112,20 +112,21 @@ class CheckpointBarrier:
 
     @property
     def busy(self) -> bool:
-        """Whether a cut is under way: nothing may move meanwhile."""
+        """Whether a cut is under way: no unit may move meanwhile."""
         return self._cut is not None
 
     @property
     def holds_leases(self) -> bool:
-        """Whether no lease may be given out just now; leases that go by rank are needed to reach the step."""
+        """Whether no lease may be granted now, except leases by rank, which are needed to reach the step."""
         cut = self._cut
         paused = cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
         return paused or self._holds_a_beginning()
 
     def ask(self, now_s: float, message: SaveSoon) -> Message:
-        """Make a cut as soon as one can be made, whatever the schedule; `asked` until it is a checkpoint.
+        """Take a cut as soon as possible, whatever the schedule; `asked` holds until it is committed.
 
-        Between two fits of one call, each of which is an epoch, that is at the latest when the next begins.
+        Between two fits of one call, each of which is an epoch, the cut is taken at the latest when the next
+        fit begins.
         """
         soon = self._running() is not None or bool(self._last_fit().get("epochs_to_come"))
         self.asked, self._held_in_vain = soon and bool(self._members.live("trainer")), False
@@ -134,35 +135,35 @@ class CheckpointBarrier:
     # --- time, and what members say -----------------------------------------------------------------------
 
     def tick(self, now_s: float, busy: bool, since_s: float) -> None:
-        """Time passes. ``busy``: units move, or the run ends; ``since_s`` is the cluster's time."""
+        """Advance the time. ``busy``: units move, or the run ends; ``since_s`` is the cluster's time."""
         if self._cut is not None:
             self._watch(self._cut, now_s, busy, since_s)
         elif not busy and now_s >= self._not_before_s and self._is_due(now_s):
             self._begin(now_s)
 
     def heard(self, now_s: float, member: Member, since_s: float) -> None:
-        """A trainer's heartbeat; its progress says of which cut it knows."""
+        """Handle a trainer's heartbeat; its progress names the cut that it knows of."""
         cut = self._cut
         if cut is not None and member.role == "trainer" and member.progress.get("cut") == cut.number:
             cut.heard.add(member.rank)
             self._advance(cut, now_s, since_s)
 
     def beat(self, role: str) -> dict[str, Any]:
-        """What a heartbeat's answer says of it."""
+        """Return the cut's part of a heartbeat reply."""
         cut = self._cut
         if cut is None or role != "trainer":
             return {}
         return {"number": cut.number, "phase": cut.phase, "leader": cut.leader, "step": cut.target}
 
     def ready(self, now_s: float, message: CutReady, since_s: float) -> Message:
-        """A trainer has stopped; where, and with ``paused`` all that it has pushed is acknowledged."""
+        """Record where a trainer has stopped; ``paused``: all its pushes are acknowledged."""
         cut = self._cut
         if cut is None or message.cut != cut.number or cut.phase not in ("near", "pause"):
             return Failure("unavailable", f"cut {message.cut} is not under way any more")
         if self._members.find("trainer", message.rank, message.incarnation) is None:
             return Failure("fenced", "this trainer is not a member of the cluster")
         if not message.paused and message.rank in cut.ready and message.reached == cut.reached[message.rank]:
-            return Done()  # of a moment ago, though it comes now: who goes on stands before a later step
+            return Done()  # stale: the trainer has since resumed
         cut.reached[message.rank] = message.reached
         if message.paused:
             cut.ready.add(message.rank)
@@ -174,7 +175,7 @@ class CheckpointBarrier:
         return Done()
 
     def step(self, now_s: float, message: CutStep) -> Message:
-        """What the leader has done: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``."""
+        """Handle the leader's step: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``."""
         cut = self._cut
         if cut is None or message.cut != cut.number or message.rank != cut.leader:
             return Failure("unavailable", f"cut {message.cut} was given up")
@@ -193,7 +194,7 @@ class CheckpointBarrier:
     # --- when ---------------------------------------------------------------------------------------------
 
     def _running(self) -> int | None:
-        """Number of the job that is cut: the first that is not done, where it trains or only reads."""
+        """Return the number of the job to cut: the first open one, where it trains or only reads."""
         number = self._registry.first_open
         what = self._what(number)
         if not self._last_fit() or (what == "" and self._what(number - 1) == "save"):  # that is a checkpoint
@@ -201,25 +202,25 @@ class CheckpointBarrier:
         return number if what == "fit" or what in READING else None
 
     def _what(self, number: int) -> str:
-        """What a job does; nothing where nobody has opened it."""
+        """Return what a job does; empty for a job that is not open."""
         return self._registry.jobs[number].what if number < len(self._registry.jobs) else ""
 
     def _is_taken_over(self, number: int) -> bool:
-        """Whether more may be applied than a table of a job says: of it, or of one after it."""
+        """Tell whether more may be applied than a job's table says: of this job, or of a later one."""
         later = self._registry.jobs[number + 1 :]
         if any(one.what not in (*READING, *LOOKING) and one.book.begun for one in later):
             return True
         return self._what(number) == "fit" and self._registry.jobs[number].book.taken_over
 
     def _last_fit(self) -> Mapping[str, Any]:
-        """Details of the last fit, if it may be saved: not one that was given up half way."""
+        """Return the details of the last fit, if it may be saved: not one given up half way."""
         last = next((job for job in reversed(self._registry.jobs) if job.what == "fit"), None)
         return last.details if last and last.details.get("checkpoint") and not last.given_up else {}
 
     def _holds_a_beginning(self) -> bool:
-        """Whether a fit waits with its first lease for a cut: it may be over before one could be made.
+        """Tell whether a fit waits with its first lease for a cut: it may end before one is possible.
 
-        Once a cut has failed for any other reason nothing waits any more.
+        Once a cut has failed for another reason, no fit waits any more.
         """
         number = self._running() if self.asked and not self._held_in_vain else None
         if number is None or self._what(number) != "fit":
@@ -244,7 +245,7 @@ class CheckpointBarrier:
         return (by_time or by_work or self.asked) and not self._is_taken_over(number)
 
     def _batches(self) -> int:
-        """Batches of all trainers, dead ones too: a successor counts from 0, and this must not fall."""
+        """Sum the batches of all trainers, dead ones too: successors count from 0, the sum must not fall."""
         return sum(int(one.progress.get("staleness_count", 0)) for one in self._members.ever("trainer"))
 
     def _begin(self, now_s: float) -> None:
@@ -255,7 +256,7 @@ class CheckpointBarrier:
         self._cut = _Cut(self._number, number, leader, now_s, self.asked, self._what(number))
 
     def _leaders(self, number: int) -> list[int]:
-        """Who could lead a cut of a job: trainers that are in it, as a client alone knows no checkpoints."""
+        """Return the trainers that can lead a cut of a job: those in it. A lone client has no checkpoints."""
         call = min(number, len(self._registry.jobs) - 1)
         return [member.rank for member in self._members.live("trainer") if member.call >= call]
 
@@ -282,7 +283,7 @@ class CheckpointBarrier:
             cut.phase, cut.table = "begin", self._table(cut, since_s)
 
     def _is_still_on(self, cut: _Cut) -> bool:
-        """Whether no later job than that of a cut may have batches applied, nor one that has come since."""
+        """Tell whether no later job may have applied batches, and none has been opened since."""
         current = self._registry.first_open
         if cut.what == "fit":
             return cut.job == min(current, len(self._registry.jobs) - 1)
@@ -291,7 +292,7 @@ class CheckpointBarrier:
     def _is_ready(self, cut: _Cut, rank: int) -> bool:
         if rank not in cut.ready or not self._by_rank(cut):
             return rank in cut.ready
-        if cut.reached[rank] == NOWHERE:  # it has nothing in hand: has it done all of its part?
+        if cut.reached[rank] == NOWHERE:  # it holds no lease: has it done all of its part?
             return not self._registry.jobs[cut.job].needs(rank)
         return cut.target >= 0 and cut.reached[rank] >= cut.target
 
@@ -315,7 +316,7 @@ class CheckpointBarrier:
             self._advance(cut, now_s, since_s)
 
     def _table(self, cut: _Cut, since_s: float) -> dict[str, Any]:
-        """Which jobs are done, and how far each lease of the one under way is."""
+        """Return the done jobs, and the position of each lease of the one under way."""
         if cut.what != "fit":
             return self._table_of_done(cut.job, since_s)
         job = self._registry.jobs[cut.job]
@@ -329,9 +330,9 @@ class CheckpointBarrier:
         }
 
     def _table_of_done(self, number: int, since_s: float) -> dict[str, Any]:
-        """Which jobs are done before one that only reads, which begins anew then, or another in its place."""
+        """Return the jobs done before a read-only one; on resume, that one or another begins anew."""
         jobs = self._registry.jobs
-        while jobs[number - 1].what == "window":  # its file may be gone when somebody has mended things
+        while jobs[number - 1].what == "window":  # its file may be gone after a repair
             number -= 1
         fits = [job for job in jobs[:number] if job.what == "fit"]
         return {
@@ -366,15 +367,15 @@ class CheckpointBarrier:
 
 
 def moment_of_cut(number: int) -> str:
-    """The moment of a cut: all trainers have paused."""
+    """Return the moment of a cut: all trainers have paused."""
     return f"cut {number}"
 
 
 def _ranks(job: CollectiveJob) -> list[int]:
-    """Trainers that share a job whose leases go by rank."""
+    """Return the trainers that share a job whose leases go by rank."""
     return list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
 
 
 def _about(job: CollectiveJob) -> dict[str, Any]:
-    """A job in plain form."""
+    """Return a job as plain values."""
     return {"what": job.what, "fingerprint": job.fingerprint, "outcome": job.outcome}

@@ -1,4 +1,4 @@
-"""The coordinator: who is here, who owns what, who works on which lease. One thread, one ROUTER."""
+"""Coordinator: serves membership, the partition map and leases. One thread, one ROUTER socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Coordinator", "open_journal", "run_coordinator"]
 
 log = logging.getLogger("pslib")
 LINGER_S = 3.0
-"""After the end the coordinator still answers for so long, so that a launcher can read the last status."""
+"""Time after the end during which the coordinator still replies, so that a launcher reads the last status."""
 TURN_S = 0.2
 
 
@@ -32,20 +32,20 @@ class Coordinator:
     Parameters
     ----------
     transport : Transport
-        Where to listen.
+        Transport to listen with.
     config : ClusterConfig
         The cluster's settings.
     cluster_id : str
-        Stands in every header.
+        Id that is in every header.
     listen : str
         Address; port 0 means any free one.
     clock : Clock
         The machine's.
     journal : CoordinatorLog or None
-        What a predecessor has written is done again first; what happens from then on is written there before
-        anybody hears of it.
+        A predecessor's records are replayed first. Every later change is written before any reply tells
+        of it.
     ranks_named : bool
-        Whether the trainers that are awaited name their ranks; see `pslib.coordinator.membership.Membership`.
+        Whether the awaited trainers name their ranks; see `pslib.coordinator.membership.Membership`.
     """
 
     def __init__(
@@ -64,36 +64,36 @@ class Coordinator:
         last_s = self._replay()
         self._link = self._listen(transport, listen, config.timing)
         self._began_s = self._clock.now_s() - last_s
-        """When the cluster's own time was 0: it goes on where a predecessor has ended."""
+        """Clock time at cluster time 0; a successor continues its predecessor's cluster time."""
         self._stopped = False
         self._failure = ""
         self._last_status_s: float | None = None
 
     @property
     def address(self) -> str:
-        """Where the other processes reach it."""
+        """Address at which other processes reach it."""
         return self._link.address
 
     def resume(self) -> None:
-        """Go on with a run whose processes had all ended; before `run`."""
+        """Resume a run whose processes had all ended; call before `run`."""
         self.session.resume(self._now_s())
 
     def status(self) -> dict[str, Any]:
-        """The cluster's status now."""
+        """Return the cluster's current status."""
         return status_of(self.session, self._now_s())
 
     def stop(self) -> None:
-        """End `run` soon, whatever the cluster does; any thread may call it."""
+        """End `run` soon, whatever the state of the cluster; thread-safe."""
         self._stopped = True
         self._link.wake()
 
     def fail(self, reason: str) -> None:
-        """End the run: everybody hears the reason with the next heartbeat; any thread may call it."""
+        """End the run: every process gets the reason with its next heartbeat; thread-safe."""
         self._failure = reason
         self._link.wake()
 
     def run(self) -> None:
-        """Serve until the cluster is over and the last status has been read, or nobody has asked for it."""
+        """Serve until the cluster is over and the last status has been read, or a time without readers."""
         over_s: float | None = None
         try:
             while not self._stopped and not self.session.superseded:
@@ -107,7 +107,7 @@ class Coordinator:
             self._link.close()
 
     def _listen(self, transport: Transport, address: str, timing: Timing) -> ServerLink:
-        """Listen; a successor waits, and says so, while somebody has the address where all look for it."""
+        """Listen; a successor waits, and logs it, while another process still has the address."""
         began_s = said_s = self._clock.now_s()
         while True:
             try:
@@ -123,7 +123,7 @@ class Coordinator:
                 self._clock.sleep_s(TURN_S)
 
     def _replay(self) -> float:
-        """Do again what the journal says; return the cluster's time at its end."""
+        """Replay the journal; return the cluster's time at its end."""
         if self._journal is None:
             return 0.0
         last_s = 0.0
@@ -134,13 +134,13 @@ class Coordinator:
         return last_s
 
     def _now_s(self) -> float:
-        """The cluster's time: seconds since its first coordinator began, but for those when none ran."""
+        """Return the cluster's time: seconds since its first coordinator began, downtime excluded."""
         return self._clock.now_s() - self._began_s
 
     def _turn(self, final: bool) -> None:
         answers = [
             self._answer(peer, frames, final) for peer, frames in self._link.poll(TURN_S)
-        ]  # all are told when what they are told of is written
+        ]  # replies go out after their records are written
         if self._failure:
             self.session.fail(self._failure)
         self.session.tick(self._now_s())
@@ -162,7 +162,7 @@ class Coordinator:
         return peer, self._encode(envelope.request_id, answer)
 
     def _encode(self, request_id: int, answer: Message) -> list[Buffer]:
-        """Frames of an answer; one beyond a limit must not end the run."""
+        """Encode a reply; one beyond a limit must not end the run."""
         try:
             return self._codec.encode(request_id, answer)
         except LocalProtocolError as error:
@@ -188,24 +188,24 @@ def run_coordinator(
     config, cluster_id, listen
         As for `Coordinator`.
     announce : callable
-        Called once with the address, when others can connect.
+        Called once with the address, when processes can connect.
     insecure_network : bool
         Whether ``listen`` may be reachable from other machines without encryption.
     keys : Keys or None
-        A server's, for an encrypted cluster.
+        The server-side keys of an encrypted cluster.
     journal : str or None
-        Folder of its journal, with which it can be started again.
+        Folder of its journal, for a restart.
     resume : bool
-        Whether the whole run had ended and goes on: no failure and no farewell of it counts any more.
+        Whether an ended run is resumed: its failures and leaves no longer count.
     tell_end : callable or None
-        Called once with the last status when the cluster is over: what it counts is whole then.
+        Called once with the final status, when the cluster is over and its counters are complete.
     ranks_named : bool
         As for `Coordinator`.
 
     Raises
     ------
     LogError
-        When a run is to go on whose journal is gone: it would begin anew, and nobody hear of it.
+        If a run is to resume without its journal: it would silently begin anew.
     """
     if resume and journal is not None and not has_begun(journal):
         raise LogError(
@@ -232,7 +232,7 @@ def run_coordinator(
 
 
 def open_journal(folder: str | None, config: ClusterConfig, cluster_id: str) -> CoordinatorLog | None:
-    """The coordinator's journal in a folder; None for none."""
+    """Open the coordinator's journal in a folder; None for none."""
     if folder is None:
         return None
     with in_words(folder):

@@ -1,7 +1,7 @@
-"""Servers that shall own nothing and go, as the coordinator sees them: a pure machine.
+"""Decommission of servers, as a pure state machine of the coordinator.
 
-Such a server leaves the map as soon as it owns nothing, and may go when everybody has heard of that and what
-was on its way to it has been refused.
+A drained server leaves the map as soon as it owns nothing. It may exit when every process has that map, and
+requests still in flight to it have been refused.
 """
 
 from __future__ import annotations
@@ -14,38 +14,40 @@ from pslib.coordinator.membership import Membership
 __all__ = ["Decommission"]
 
 LEAVE_BEATS = 2.0
-"""A server that owns nothing stays for so many heartbeats after everybody has heard of it: what is on its way
-to it is refused by it, and need not be waited for."""
+"""Heartbeats that an empty server stays after every process has the new map.
+
+It refuses the requests in flight to it, which need not be waited for.
+"""
 
 
 class Decommission:
-    """Which servers have left the map, and since when nobody asks them anything any more.
+    """Tracks servers that have left the map, and since when no process sends them requests.
 
     Parameters
     ----------
     members : Membership
-        Who is there; its map is read and replaced.
+        The cluster's members; their map is read and replaced.
     """
 
     def __init__(self, members: Membership) -> None:
         self._members = members
         self._gone: dict[int, int] = {}
-        """Of each leaving server the map that says that it is nowhere."""
+        """Map version without the server, for each leaving server."""
         self._unknown_s: dict[int, float] = {}
 
     @property
     def gone(self) -> set[int]:
-        """Ranks of those that have left the map."""
+        """Ranks of servers that have left the map."""
         return set(self._gone)
 
     def look(self, now_s: float, leaving: Collection[int]) -> list[dict[str, Any]]:
-        """Note who has heard what; records of those that own nothing any more and leave the map now."""
+        """Update which members have the map; return records of empty servers that leave the map now."""
         trainers = self._members.live("trainer")
         known = min([one.map_version for one in trainers], default=0)
         empty = []
         for rank in sorted(leaving):
             if rank in self._gone and self._has_address(rank):
-                del self._gone[rank]  # that was another one, before this one came
+                del self._gone[rank]  # that was a predecessor at this rank
                 self._unknown_s.pop(rank, None)
             if rank not in self._gone:
                 empty += [rank] if self._is_empty(rank) else []
@@ -57,20 +59,20 @@ class Decommission:
         ]
 
     def may_leave(self, now_s: float, rank: int) -> bool:
-        """Whether one of those that leave is needed by nobody any more."""
-        if self._has_address(rank):  # it has come back since one at its place left
+        """Tell whether a leaving server may exit."""
+        if self._has_address(rank):  # a successor has come back at its rank
             return False
         since_s, timing = self._unknown_s.get(rank), self._members.config.timing
         return since_s is not None and now_s - since_s > LEAVE_BEATS * timing.heartbeat_s
 
     def replay(self, rank: int, version: int) -> None:
-        """A server has left the map."""
+        """Apply a record of a server that has left the map."""
         self._gone[rank] = version
         if self._members.map is not None and self._has_address(rank):
             self._members.map = self._members.map.with_address(rank, "")
 
     def records(self) -> list[dict[str, Any]]:
-        """What `replay` needs to come here."""
+        """Return the records from which `replay` restores this state."""
         return [{"kind": "gone", "rank": rank, "version": version} for rank, version in self._gone.items()]
 
     def _has_address(self, rank: int) -> bool:

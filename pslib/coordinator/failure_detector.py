@@ -1,4 +1,4 @@
-"""Who is lost, who is awaited, and when a run can't go on: a pure machine of the coordinator."""
+"""Failure detector: lost members, awaited successors, and the end of a run that can't continue."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["FailureDetector"]
 
 
 class FailureDetector:
-    """Decides what the loss of a member means.
+    """Handles the loss of members. It is a pure state machine.
 
-    A lost trainer's leases go to others, and another process may take its place. A lost server ends the run
-    where nothing of it is left; where it has a log, its successor has `Timing.restart_s` to come.
+    A lost trainer's leases go to others, and another process may take its rank. A lost server ends the run
+    where none of its state is left; where it has a log, its successor has `Timing.restart_s` to register.
 
     Parameters
     ----------
     members : Membership
     registry : JobRegistry
-        Whose leases are freed.
+        Its leases are freed when a trainer is lost.
     tell : callable
-        Takes one line for people.
+        Logs one line.
     fail : callable
         Ends the run, with the reason.
     note_member : callable
-        Writes down what happens to a member, given time, what it is, and who.
+        Journals an event of a member, given the time, the event and the member.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FailureDetector:
         self._told: dict[int, int] = {}
 
     def tick(self, now_s: float) -> None:
-        """Notice who is silent, and who has not come back in time."""
+        """Detect silent members, and successors that are late."""
         for member in self._members.silent(now_s):
             self._note_member(now_s, "lost", member)
             self.lost(now_s, member)
@@ -54,16 +54,16 @@ class FailureDetector:
             if member.state == "lost" and may_come_back and self._is_needed(member):
                 self._await(now_s, member)
         if any(one.state == "lost" for one in self._members.trainers):
-            self._registry.give_up(now_s)  # nobody has to be waited for any more
+            self._registry.give_up(now_s)  # no trainer is awaited any more
         if self._work_is_lost(now_s):
             self._fail("all trainers are lost before the work was done")
 
     def lost(self, now_s: float, member: Member) -> None:
-        """A member has been silent too long."""
+        """Handle a member that has been silent too long."""
         self._lose_server(member) if member.role == "server" else self._lose_trainer(member)
 
     def replaced(self, now_s: float, before: Member, after: Member) -> None:
-        """A successor has taken the place of a member."""
+        """Handle a successor that has replaced a member."""
         self._note_member(now_s, "counted", before)
         if before.role == "trainer":
             self._lose_trainer(before)
@@ -73,13 +73,13 @@ class FailureDetector:
         )
 
     def trainers_over(self, now_s: float) -> bool:
-        """Whether all trainers have gone, and nobody is awaited for what they may have left undone."""
+        """Tell whether all trainers are gone, and none is awaited for unfinished work."""
         if not self._members.trainers_over():
             return False
         one_has_left = any(member.state == "left" for member in self._members.trainers)
         all_done = (
             bool(self._registry.jobs) and self._registry.all_done
-        )  # without jobs nobody knows what is left to do
+        )  # without jobs the remaining work is unknown
         return (one_has_left and all_done) or not self._members.awaited(now_s, "trainer")
 
     # --- the parts ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class FailureDetector:
         self.server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
 
     def server_gone(self, member: Member, how: str) -> None:
-        """A server has gone: the run ends where nothing of it is left, or waits for its successor."""
+        """Handle a server that is gone: end the run if no state of it is left, else await its successor."""
         who = f"server {member.rank} at {member.address} ({member.where}) {how}"
         if self._members.map is not None and not self._members.is_owner(member):
             self._members.map = self._members.map.with_address(member.rank, "")
@@ -111,13 +111,13 @@ class FailureDetector:
             )
 
     def _is_needed(self, member: Member) -> bool:
-        """Whether the run can't go on without somebody at this place."""
+        """Tell whether the run can't continue without a member of this rank."""
         if member.role == "trainer":
             return self._registry.needs(member.rank)
         return self._members.is_owner(member) and not self._members.trainers_over()
 
     def _await(self, now_s: float, member: Member) -> None:
-        """Say now and then that somebody is awaited, and end the run when that was too long."""
+        """Log at intervals that a successor is awaited, and end the run when it is too late."""
         waited_s, timing = now_s - member.lost_s, self._members.config.timing
         who = f"{member.role} {member.rank} ({member.where})"
         if waited_s > timing.restart_s:
@@ -131,11 +131,11 @@ class FailureDetector:
             self._tell(f"waiting {waited_s:.0f} s for {who} to be started again")
 
     def _work_is_lost(self, now_s: float) -> bool:
-        """Whether nobody is left for work that is not done; only a trainer that leaves knows that all is."""
+        """Tell whether work is left without trainers; only a trainer that leaves reports that all is done."""
         if not self.trainers_over(now_s):
             return False
         nobody_left = all(member.state == "lost" for member in self._members.trainers)
-        # Who was asked to leave has left its work to others: whoever of them is lost later takes it along.
+        # A trainer that was asked to leave has left its work to others: if those are lost, the work is lost.
         lost_s = max((one.heard_s for one in self._members.trainers if one.state == "lost"), default=-inf)
         asked_to = any(one.preempted and one.heard_s >= lost_s for one in self._members.trainers)
         return nobody_left or not (self._registry.all_done or asked_to)

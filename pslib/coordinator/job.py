@@ -1,4 +1,4 @@
-"""One collective call as the coordinator sees it: its leases, its clocks, what it came to."""
+"""A collective call: its leases, clocks and outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pslib.metrics.ranking import plain_ranks
 __all__ = ["CollectiveJob", "epochs_done", "examples_of", "planned_of"]
 
 SCORES_KEPT = 16
-"""Parts of an evaluation that wait to be merged."""
+"""Parts of an evaluation kept before they are merged."""
 
 
 @dataclass(slots=True)
@@ -28,22 +28,22 @@ class CollectiveJob:
     what, fingerprint, details
         As the first trainer opened it.
     book : LeaseBook
-        Who works on what.
+        The assignment of leases to trainers.
     opened_s : float
     scores : list of ScoreCounts
-        Of an evaluation, so far.
+        Scores of an evaluation so far.
     outcome : dict or None
-        Once all leases are done.
+        The outcome, once all leases are done.
     clocks : JobClocks
-        How far trainers are, where they say so (ssp).
+        The clocks of trainers, where they report them (ssp).
     words : dict
-        What its one lease has yielded, where that is words: it becomes part of the outcome.
+        The textual result of its only lease, if any: it becomes part of the outcome.
     given_up : bool
-        Whether all trainers have gone on without it.
+        Whether all trainers have left it.
     examples_before : int
-        Examples of a fit that an earlier run had trained, where this one goes on with it.
+        Examples of a fit that were trained in an earlier run, which this one continues.
     failed_at : set of (int, int)
-        Trainers, with incarnations, at which it has failed, and that have not asked for it again since.
+        Trainers, with incarnations, whose call has failed and was not retried since.
     """
 
     what: str
@@ -61,17 +61,17 @@ class CollectiveJob:
 
     @property
     def over(self) -> bool:
-        """Whether nobody has work in it any more: it is done, or given up."""
+        """Whether it is over: done, or given up."""
         return self.given_up or self.book.done
 
     @property
     def examples(self) -> int:
-        """Examples that it trains on; of one that is given up, those that were trained."""
+        """Examples that it trains on; for a job given up, those that were trained."""
         return self._examples_applied if self.given_up else int(self.details.get("examples", 0))
 
     @property
     def examples_trained(self) -> int:
-        """Examples whose batches are applied everywhere; exact when it is over."""
+        """Examples whose batches are applied everywhere; exact once the job is over."""
         return self.examples if self.over else self._examples_applied
 
     @property
@@ -81,15 +81,15 @@ class CollectiveJob:
 
     @property
     def is_of_before(self) -> bool:
-        """Whether an earlier run had trained all of it, in its own time."""
+        """Whether an earlier run trained all of it."""
         return self.examples_before == self.examples
 
     def go_on(self, now_s: float) -> None:
-        """A run begins that goes on with it: what there is was trained before, and its time begins now."""
+        """Continue the job in a new run: earlier examples count as trained before, its time begins now."""
         self.examples_before, self.opened_s = self.examples_trained, now_s
 
     def give(self, holder: tuple[int, int], holding: Iterable[int], since_s: float) -> Grant | None:
-        """A lease for a trainer, as `LeaseBook.next` gives it."""
+        """Grant a lease to a trainer, as `LeaseBook.next` does."""
         working = self.book.holders()
         grant = self.book.next(holder, holding, since_s)
         self.failed_at.discard(holder)
@@ -98,22 +98,22 @@ class CollectiveJob:
         return grant
 
     def take_back(self, holder: tuple[int, int]) -> None:
-        """It has failed at a trainer: others may have its leases, and that one may never try again."""
+        """Free a trainer's leases after its call has failed; that trainer may never retry."""
         self.book.trainer_lost(holder)
         self.failed_at.add(holder)
 
     def needs(self, rank: int) -> bool:
-        """Whether it can't be done without this trainer."""
+        """Tell whether the job can't be done without this trainer."""
         return isinstance(self.book, RankedLeases) and self.book.needs(rank)
 
     def add_scores(self, scores: ScoreCounts) -> None:
-        """What one lease of an evaluation has yielded."""
+        """Add the scores of one lease of an evaluation."""
         self.scores.append(scores)
-        if len(self.scores) >= SCORES_KEPT:  # what is equal is counted together: memory follows scores
+        if len(self.scores) >= SCORES_KEPT:  # merge equal scores to bound memory
             self.scores[:] = [ScoreCounts.merge(self.scores)]
 
     def plain(self) -> dict[str, Any]:
-        """All of it, for `of_plain`."""
+        """Return the whole state as plain values, for `of_plain`."""
         counts: list[tuple[NDArray[Any], ...]] = [
             (one.scores, one.positives, one.negatives) for one in self.scores
         ]
@@ -134,7 +134,7 @@ class CollectiveJob:
 
     @staticmethod
     def of_plain(plain: Mapping[str, Any]) -> CollectiveJob:
-        """The job that gave this `plain`."""
+        """Build the job that returned this `plain`."""
         kinds = (np.float32, np.uint64, np.uint64)
         counts = [map(np.frombuffer, arrays, kinds) for arrays in plain["scores"]]
         book, clocks = book_of(plain["book"]), JobClocks.of(plain["clocks"])
@@ -148,17 +148,17 @@ class CollectiveJob:
         return job
 
     def give_up(self, now_s: float) -> None:
-        """All trainers have gone on without it: nobody gets a lease of it any more."""
+        """Give the job up: all trainers have left it, and no lease of it is granted any more."""
         self.given_up = True
         for holder in self.book.holders():
             self.book.trainer_lost(holder)
         self.scores.clear()
-        if self.what == "fit":  # what it took counts; of any other a part is nothing
+        if self.what == "fit":  # the time of a partial fit counts; a part of any other job is void
             took = {"kind": "fit", "seconds": now_s - self.opened_s, "given_up": True}
             self.outcome = {**self.details, **took, "examples": self.examples}
 
     def finish(self, now_s: float) -> bool:
-        """Write the outcome, once; whether this call did it."""
+        """Write the outcome, once; return whether this call did it."""
         if self.outcome is not None:
             return False
         self.outcome = {"kind": self.what, "seconds": now_s - self.opened_s, **self.details, **self.words}
@@ -173,19 +173,19 @@ class CollectiveJob:
 
 
 def examples_of(fits: Sequence[CollectiveJob]) -> tuple[int, int]:
-    """Examples of the whole training that are trained, and how many of them were before this run began.
+    """Return the trained examples of the whole training, and those from before this run.
 
-    Leases say it, and not what trainers report: a run that goes on has other trainers than the one before, a
-    dead trainer's last report may lack batches that are applied, and an successor may report some again.
+    The numbers come from leases, not from trainers' reports: a resumed run has other trainers than the one
+    before, a dead trainer's last report may lack applied batches, and a successor may report some again.
     """
     return sum(job.examples_trained for job in fits), sum(job.examples_before for job in fits)
 
 
 def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:
-    """Epochs that the training will have had, and examples of all fits; both with what is still to come.
+    """Return the planned epochs of the training and the planned examples of all fits, done ones included.
 
-    A call of many epochs is several jobs, one after the other. When all is ``over``, nothing is to come, even
-    if the call wished for more: a fit may stop early.
+    A call of many epochs is several jobs, one after the other. When all is ``over``, nothing more is planned,
+    even if the call requested it: a fit may stop early.
     """
     epochs = _begun_after(fits) + (int(fits[-1].details.get("epochs", 0)) if fits else 0)
     examples = sum(job.examples for job in fits)
@@ -196,7 +196,7 @@ def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:
 
 
 def epochs_done(fits: Sequence[CollectiveJob]) -> int:
-    """Whole epochs that the training has behind it."""
+    """Return the completed epochs of the training."""
     if not fits:
         return 0
     epochs, leases = int(fits[-1].details.get("epochs", 0)), fits[-1].book.windows.size
@@ -204,6 +204,6 @@ def epochs_done(fits: Sequence[CollectiveJob]) -> int:
 
 
 def _begun_after(fits: Sequence[CollectiveJob]) -> int:
-    """Epochs of the training before the last fit, those of earlier runs included that it goes on from."""
+    """Return the epochs before the last fit, including those of earlier runs that it continues."""
     before = sum(int(job.details.get("epochs", 0)) for job in fits[:-1])
     return int(fits[-1].details.get("first_epoch", before)) if fits else 0

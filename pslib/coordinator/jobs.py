@@ -1,4 +1,4 @@
-"""Registry of collective jobs: which trainer holds which lease, and results of jobs. A pure machine."""
+"""Registry of collective jobs: leases, clocks and results of each, as a pure state machine."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class JobRegistry:
     Parameters
     ----------
     members : Membership
-        Who is here.
+        The cluster's members.
     fail : callable
-        Ends the run, with the reason: when work can't be done any more.
+        Ends the run, with the reason, when work can no longer be done.
     tell : callable
-        Takes one line for people.
+        Logs one line.
 
     Attributes
     ----------
     jobs : list of CollectiveJob
     saved : str
-        Path of the last checkpoint that was saved, with keys that are in it; empty before.
+        Path of the last saved checkpoint, credentials in it included; empty before the first.
     basis : list of dict
-        Which checkpoints, loaded one after the other, give the last state that was saved or loaded: fields of
-        `Load` without a stem. Empty: the first values.
+        Checkpoints that, loaded in order, restore the last state that was saved or loaded: fields of
+        `Load` without a stem. Empty: initial values.
     moment : str
-        When that was: trainers count what is acknowledged since.
+        The moment of that state: trainers count what is acknowledged since.
     """
 
     def __init__(self, members: Membership, fail: Callable[[str], None], tell: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class JobRegistry:
         self.basis: list[dict[str, Any]] = []
 
     def note_saved(self, path: str, moment: str) -> None:
-        """There is a checkpoint of all servers, as they were at a moment."""
+        """Record a checkpoint of all servers, as they were at a moment."""
         self.saved, self.basis, self.moment = path, [{"path": path}], moment
 
     # --- requests -----------------------------------------------------------------------------------------
@@ -99,10 +99,11 @@ class JobRegistry:
         return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
 
     def _book_for(self, message: OpenJob) -> LeaseBook:
-        """The leases of a new job; those that go by rank are the run's own trainers' and its opener's.
+        """Build the leases of a new job; leases by rank go to the run's own trainers and the opener.
 
-        Each step waits for all of them. A guest, such as a notebook that reads rows, may never make the call,
-        so only one that makes it first is waited for; when it comes second, the others know their ranks.
+        Each step waits for all of these trainers. A guest, such as a notebook that reads rows, may never make
+        the call, so a guest is waited for only if it opens the call; if it comes second, the others already
+        know their ranks.
         """
         if not message.by_rank:
             return LeaseBook(message.windows)
@@ -111,25 +112,25 @@ class JobRegistry:
         return RankedLeases(message.windows, own)
 
     def _pass_over(self, now_s: float, number: int, resume: Mapping[str, Any]) -> None:
-        """Jobs that a checkpoint says are done keep their numbers, which stand in the names of pushes."""
+        """Reserve the numbers of jobs that a checkpoint marks as done: names of pushes contain them."""
         for about in resume.get("jobs", [])[len(self.jobs) : number]:
             details = _counts_in(about["outcome"] or {})
             job = CollectiveJob(about["what"], about["fingerprint"], details, LeaseBook(NO_LEASES), now_s)
             job.outcome = about["outcome"]
             job.go_on(now_s)
             self.jobs.append(job)
-        if number == 1 and not self.jobs:  # 0 is kept free for a load before all others
+        if number == 1 and not self.jobs:  # 0 is reserved for a load before all others
             self.jobs.append(CollectiveJob("begin", 0, {}, LeaseBook(NO_LEASES), now_s))
 
     def next_lease(self, now_s: float, message: NextLease, since_s: float) -> Message:
-        """A lease for a trainer; ``since_s`` is the time since the cluster began."""
+        """Grant a lease to a trainer; ``since_s`` is the time since the cluster began."""
         job = self._job_of(message)
         if isinstance(job, Failure):
             return job
         if failure := self.fenced(message):
             return failure
         self._members.heard(now_s, "trainer", message.rank, message.incarnation, 0)
-        if job.given_up:  # which whoever asks must not take for done
+        if job.given_up:  # the trainer must not take it for done
             return _given_up(message, job)
         if job.book.done:
             return Lease("done", 0, 0, 0, 0)
@@ -141,14 +142,14 @@ class JobRegistry:
         return Lease("held", stream, grant.index, grant.epoch, grant.first_batch, grant.time_s)
 
     def fenced(self, message: NextLease) -> Failure | None:
-        """What a trainer hears that is no live one; also while all wait, when it asks whether it may save."""
+        """Return the failure for a trainer that is not live; also checked while all trainers wait to save."""
         member = self._members.find("trainer", message.rank, message.incarnation)
         if member is None or member.state != "live":
             return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
         return None
 
     def end_lease(self, now_s: float, message: EndLease) -> Message:
-        """All batches of a lease are applied; a lease that ends twice counts once."""
+        """End a lease whose batches are all applied; a lease that ends twice counts once."""
         job = self._job_of(message)
         if isinstance(job, Failure):
             return job
@@ -175,7 +176,7 @@ class JobRegistry:
         return Done()
 
     def clock(self, now_s: float, message: Clock) -> Message:
-        """How far a trainer is; answered with how far the slowest is."""
+        """Record a trainer's clock; reply with the slowest one."""
         job = self._job_of(message)
         if isinstance(job, Failure):
             return job
@@ -183,7 +184,7 @@ class JobRegistry:
         return Clocks(clock, job.clocks.slowest(job.book.holders(), otherwise=clock))
 
     def job_result(self, now_s: float, message: JobResult) -> Message:
-        """What a job came to, once it has."""
+        """Return a job's outcome, once it has one."""
         if message.job >= len(self.jobs):
             return Failure("configuration", f"job {message.job} has not been opened")
         outcome = self.jobs[message.job].outcome
@@ -191,7 +192,7 @@ class JobRegistry:
 
     @property
     def first_open(self) -> int:
-        """All jobs below this number are over; a stream of months has made a hundred thousand of them."""
+        """Number below which all jobs are over; a stream of months opens a hundred thousand jobs."""
         while self._first_open < len(self.jobs) and self.jobs[self._first_open].over:
             self._first_open += 1
         return self._first_open
@@ -199,7 +200,7 @@ class JobRegistry:
     # --- what heartbeats and losses mean for leases -------------------------------------------------------
 
     def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
-        """A trainer says, of each stream it holds, below which batch everything is acknowledged."""
+        """Record, per stream of a trainer, the batch below which everything is acknowledged."""
         for stream, acked_below in streams:
             job = stream >> 32
             if job < len(self.jobs):
@@ -207,31 +208,32 @@ class JobRegistry:
                 self.jobs[job].book.progress(holder, {stream & 0xFFFFFFFF: acked_below})
 
     def streams_done_below(self) -> int:
-        """All streams of leases below this one are over."""
+        """Return the stream number below which all streams of leases are over."""
         number = self.first_open
         return stream_of(number, self.jobs[number].book.done_below if number < len(self.jobs) else 0)
 
     def is_about_files(self, number: int) -> bool:
-        """Whether a job saves or loads all units, so that none may be on its way meanwhile."""
+        """Tell whether a job saves or loads all units, so that no unit may move meanwhile."""
         return number < len(self.jobs) and self.jobs[number].what in ("save", "load")
 
     @property
     def at_files(self) -> bool:
-        """Whether somebody is at such a job; one that nobody is at waits for what moves, see `next_lease`."""
+        """Tell whether a trainer is in a save or load; without one, the job waits for moves: `next_lease`."""
         numbers = range(self.first_open, len(self.jobs))
         return any(self.is_about_files(number) and self.jobs[number].book.holders() for number in numbers)
 
     def goes_on_before(self, number: int) -> bool:
-        """Whether somebody is in a call before this one, and has work of it or may get some.
+        """Tell whether a trainer is in an earlier call and has, or may get, work of it.
 
-        A client that trains nothing is in none.
+        A client that trains nothing is in no call.
         """
         return any(call < number for call in self._calls_open())
 
     def _calls_open(self) -> list[int]:
-        """Numbers of calls from the first open one on that trainers are in.
+        """Return the numbers of calls, from the first open one on, that trainers are in.
 
-        Who has made no call is in none, nor is one at which its call has failed: both may never make another.
+        A trainer without a call is in none, and neither is one whose call has failed: both may never make
+        another.
         """
         first = self.first_open
         live = [one for one in self._members.live("trainer") if one.call >= first]
@@ -242,14 +244,15 @@ class JobRegistry:
         ]
 
     def is_at_files_after(self, number: int) -> bool:
-        """Whether somebody saves or loads in a later call than this one."""
+        """Tell whether a trainer saves or loads in a later call than this one."""
         later = range(max(number + 1, self.first_open), len(self.jobs))
         return any(self.is_about_files(one) and self.jobs[one].book.holders() for one in later)
 
     def is_at_files_before(self, number: int) -> bool:
-        """Whether a save or load before this call is not over, and somebody is in it or comes to it.
+        """Tell whether an earlier save or load is open with a trainer in it or due to reach it.
 
-        Who has caught what ended it there has gone on alone: another one does it, or does it again.
+        A trainer that caught the error of the save or load has left it: another trainer does it or repeats
+        it.
         """
         at = min(self._calls_open(), default=number)
         return any(self.is_about_files(one) and not self.jobs[one].over for one in range(at, number))
@@ -260,13 +263,13 @@ class JobRegistry:
         return self.first_open == len(self.jobs)
 
     def needs(self, rank: int) -> bool:
-        """Whether a job can't be done without a trainer at this place."""
+        """Tell whether a job can't be done without a trainer of this rank."""
         return any(job.needs(rank) for job in self.jobs[self.first_open :])
 
     def free_leases(self, member: Member, why: str, below: int | None = None, fatal: bool = True) -> int:
-        """Others may have a trainer's leases (of jobs ``below``); how many.
+        """Free a trainer's leases (of jobs ``below``) for others; return their number.
 
-        If nobody else may have them, the run ends, unless a successor is awaited (not ``fatal``).
+        If no other trainer may take them, the run ends, unless a successor is awaited (not ``fatal``).
         """
         freed = 0
         for job in self.jobs[self.first_open : below]:
@@ -281,17 +284,17 @@ class JobRegistry:
         return freed
 
     def has_left(self, now_s: float, member: Member, well: bool) -> None:
-        """A trainer has left; ``well``: its script was through with all that it has called, done or not."""
+        """Handle a trainer's leave; ``well``: its script had finished all its calls, done or not."""
         if well:
             member.call = max(member.call, len(self.jobs))
         self.give_up(now_s)
         self.free_leases(member, "has left before the job was done")
 
     def give_up(self, now_s: float) -> None:
-        """Give up each call that every trainer has gone on without: its script has caught what ended it.
+        """Give up each call that every trainer has left: its script caught the error that ended it.
 
-        One that is lost may have a successor, which would do it, while that is awaited; one that has left
-        with an error has no part in it any more, nor has a guest that has made no call at all.
+        While the successor of a lost trainer is awaited, it may still do the call. A trainer that left with
+        an error is not counted, nor is a guest that has made no call at all.
         """
         awaited = self._members.awaited(now_s, "trainer")
         trainers = [one for one in self._members.trainers if one.state != "lost" or one in awaited]
@@ -306,7 +309,7 @@ class JobRegistry:
             self._tell(f"call {number} ({job.what}) is given up, with {job.book.done_count} of {leases} done")
 
     def _leave_earlier(self, now_s: float, message: OpenJob) -> None:
-        """A trainer that is here is through with earlier calls, well or not: others may have its leases."""
+        """Release a trainer's leases of earlier calls: it is through with them, done or not."""
         if member := self._members.at("trainer", message.rank):
             member.call = max(member.call, message.job)
             self.give_up(now_s)
@@ -320,9 +323,10 @@ class JobRegistry:
         return self.jobs[message.job]
 
     def _finish(self, now_s: float, number: int, place: str = "") -> None:
-        """Write a job's outcome, once; ``place`` is the checkpoint itself that was saved or loaded.
+        """Write a job's outcome, once; ``place`` is the actual checkpoint that was saved or loaded.
 
-        What details say is for people: without keys, or the folder of several of which the last are kept.
+        The path in the details is for display: without credentials, or the folder of several checkpoints of
+        which the last are kept.
         """
         job = self.jobs[number]
         if not job.finish(now_s):
@@ -338,16 +342,16 @@ class JobRegistry:
 
 NO_LEASES = np.empty(0, np.uint32)
 _COUNTS = ("examples", "epochs", "first_epoch", "epochs_to_come", "lease_rows", "batch_rows")
-"""Details with which the coordinator computes by itself."""
+"""Details that the coordinator computes with."""
 
 
 def moment_of_job(number: int) -> str:
-    """The moment at which a save or load of all trainers is done."""
+    """Return the moment at which a save or load of all trainers is done."""
     return f"job {number}"
 
 
 def _details_problem(details: Mapping[str, Any]) -> str:
-    """What is wrong with the numbers with which the coordinator computes by itself later; or nothing."""
+    """Validate the numbers that the coordinator computes with later; return the problem or nothing."""
     for name in _COUNTS:
         if type(details.get(name, 0)) is not int or details.get(name, 0) < 0:
             return f"{name}: expected a whole number from 0 on, got {str(details[name])[:80]}"
@@ -362,14 +366,14 @@ def _details_problem(details: Mapping[str, Any]) -> str:
 
 
 def _counts_in(outcome: Mapping[str, Any]) -> dict[str, int]:
-    """The details of a job that an earlier run has done, as its outcome tells them."""
+    """Return the details of a job done in an earlier run, from its outcome."""
     return {name: int(outcome[name]) for name in _COUNTS if name in outcome}
 
 
 def _restored(now_s: float, job: CollectiveJob, table: Mapping[str, Any]) -> str:
-    """Take up the leases of a cut, and go on with them; what is wrong with them, or nothing.
+    """Restore the leases of a cut; return the problem, or an empty string.
 
-    A cut in a call that only read has none: the call begins anew.
+    A cut in a call that only reads has no leases: the call begins anew.
     """
     if "leases" not in table:
         return ""
@@ -387,7 +391,7 @@ def _restored(now_s: float, job: CollectiveJob, table: Mapping[str, Any]) -> str
 
 
 def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """What the one lease of a window has yielded, nothing of other jobs; refuses what is no outcome."""
+    """Return the result of a window job's only lease, empty for other jobs; reject an invalid result."""
     words = plain_of(payload["words"]) if "words" in payload else {}
     if not isinstance(words, dict) or (words and job.what != "window"):
         raise ValueError(
@@ -397,7 +401,7 @@ def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[s
 
 
 def _place_of(payload: Mapping[str, NDArray[Any]]) -> str:
-    """Where whoever did a save or load has done it; nothing where nobody says so."""
+    """Return the path of a completed save or load; empty where it is not reported."""
     place = plain_of(payload["place"]) if "place" in payload else ""
     if not isinstance(place, str):
         raise ValueError(f"place: expected a text, got {str(place)[:80]}")

@@ -1,10 +1,10 @@
-"""What of a coordinator's talk must survive it, and how it is done again: a pure machine.
+"""Coordinator journal: records of the requests that change a session, and their replay. It is pure.
 
-A coordinator session is a function of what it was asked and of who was lost when. So its journal holds the
-requests that have changed it, each with its time, and notes of what no request says.
-`CoordinatorJournal.replay` gives them to the handlers that took them first. Not written are heartbeats, but
-for what they say of leases now and then: what members count they say again, and a lease that is resumed at
-an earlier batch is only work done again.
+A coordinator session is a function of its requests and of the times of losses. So its journal holds the
+requests that have changed it, each with its time, and notes of events without a request.
+`CoordinatorJournal.replay` passes them to the handlers that processed them first. Heartbeats are not written,
+except for lease positions at intervals: members report their counters again, and a lease resumed at an
+earlier batch only repeats work.
 """
 
 from __future__ import annotations
@@ -35,46 +35,45 @@ from pslib.wire.messages import (
 __all__ = ["POSITIONS_S", "CoordinatorJournal", "Journalled"]
 
 POSITIONS_S = 5.0
-"""How often a trainer's positions in its leases are written: so much work an successor may have to do
-again."""
+"""Interval between records of a trainer's lease positions: the work that a successor may have to repeat."""
 
 
 class Journalled(Protocol):
-    """What a journal reads of the coordinator, and calls in a replay.
+    """Interface of the coordinator for a journal, also for a replay.
 
-    It is `pslib.coordinator.session.CoordinatorSession`.
+    Implemented by `pslib.coordinator.session.CoordinatorSession`.
     """
 
     members: Membership
     registry: JobRegistry
 
     def handle(self, now_s: float, message: Message) -> Message:
-        """Answer one request."""
+        """Reply to one request."""
         ...
 
     def redo(self, note: Mapping[str, Any]) -> None:
-        """Do again what a note says."""
+        """Apply a note."""
         ...
 
     def plain(self) -> dict[str, Any]:
-        """All that must survive, in plain values."""
+        """Return the persistent state as plain values."""
         ...
 
 
 class CoordinatorJournal:
-    """Writes what changes a session, and reads it again.
+    """Writes the changes of a session, and replays them.
 
     Parameters
     ----------
     session : Journalled
-        Whose requests these are.
+        The session whose requests are journalled.
     positions_s : float
-        At least so long between two records of one trainer's positions.
+        Minimum interval between two records of one trainer's positions.
 
     Attributes
     ----------
     append : callable
-        Takes the entries of one record, after they have changed the session and before anybody is answered.
+        Takes the entries of one record, after they have changed the session and before any reply.
     """
 
     def __init__(self, session: Journalled, positions_s: float = POSITIONS_S) -> None:
@@ -87,13 +86,13 @@ class CoordinatorJournal:
 
     @property
     def replaying(self) -> bool:
-        """Whether what is handled just now was handled before, by a predecessor."""
+        """Whether the request being handled is replayed from a predecessor's journal."""
         return self._replaying
 
     # --- writing ------------------------------------------------------------------------------------------
 
     def before(self, message: Message) -> None:
-        """Look at what a request may change."""
+        """Capture the state that a request may change."""
         self._changes = self._session.members.changes
         self._jobs = len(self._session.registry.jobs)
         if isinstance(message, Heartbeat):
@@ -101,23 +100,23 @@ class CoordinatorJournal:
             self._version = member.map_version if member else 0
 
     def after(self, now_s: float, message: Message, answer: Message) -> None:
-        """Write down a request that has changed the session."""
+        """Record a request that has changed the session."""
         kept = self._kept(now_s, message, answer)
         if kept is not None and not self._replaying:
             self.append([{"note": "asked", "at_s": now_s}, kept])
 
     def note(self, now_s: float, what: str, **values: Any) -> None:
-        """Write down what no request says."""
+        """Record an event that no request carries."""
         if not self._replaying:
             self.append([{"note": what, "at_s": now_s, **values}])
 
     def note_member(self, now_s: float, what: str, member: Member) -> None:
-        """Write down something of a member, with what it has counted."""
+        """Record an event of a member, with the member's counters."""
         about = {"role": member.role, "rank": member.rank, "incarnation": member.incarnation}
         self.note(now_s, what, **about, progress=dict(member.progress))
 
     def _kept(self, now_s: float, message: Message, answer: Message) -> Message | None:
-        """What is to be written of a request; None: it has changed nothing that must survive."""
+        """Return the part of a request to record; None if it changed no persistent state."""
         if isinstance(answer, Failure):
             return None
         if isinstance(message, Register):
@@ -132,7 +131,7 @@ class CoordinatorJournal:
         return message if isinstance(message, EndLease | Leave | Missing | Stop) else None
 
     def _kept_heartbeat(self, now_s: float, message: Heartbeat) -> Heartbeat | None:
-        """A server that has its first map lets trainers start; positions are written now and then."""
+        """Return the heartbeat to record: a server's first map, which lets trainers start, or positions."""
         if message.role == "server":
             began = self._version == 0 < message.map_version
             return replace(message, progress={}) if began else None
@@ -144,13 +143,13 @@ class CoordinatorJournal:
         return replace(message, progress={"streams": streams})
 
     def image(self, now_s: float) -> Note:
-        """A note of all that a session is, after which no earlier record is needed."""
+        """Return a note of the whole session, which makes earlier records unnecessary."""
         return {"note": "image", "at_s": now_s, "state": self._session.plain()}
 
     # --- reading ------------------------------------------------------------------------------------------
 
     def replay(self, entries: Sequence[Entry]) -> float:
-        """Do again what a record says; return its time."""
+        """Replay a record; return its time."""
         note = entries[0]
         assert isinstance(note, Mapping)
         self._replaying = True

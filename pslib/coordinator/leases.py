@@ -1,7 +1,7 @@
-"""Leases: which piece of the data which trainer works on, as a pure machine.
+"""Leases: the assignment of pieces of the data to trainers, as a pure state machine.
 
-A lease is also the stream of its pushes: whoever takes over a dead trainer's lease resumes at the lowest
-batch that is not known to be applied everywhere, and pushes under the same names.
+A lease is also the stream of its pushes: the trainer that takes over a dead trainer's lease resumes at the
+lowest batch not known to be applied everywhere, and pushes under the same names.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ __all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "boo
 
 
 LEASES_MAX = 1 << 32
-"""Leases of one job: the lower half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
+"""Limit on the leases of a job: half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
 
 
 DONE_BATCH = 1 << 62
-"""More batches than a lease has."""
+"""Upper bound on the batches of a lease."""
 
 Holder = tuple[int, int]
 """(rank, incarnation) of a trainer."""
 
 
 def stream_of(job: int, index: int) -> int:
-    """Stream number of lease ``index`` of job ``job``; below `CLIENT_STREAMS`."""
+    """Return the stream number of lease ``index`` of job ``job``; below `CLIENT_STREAMS`."""
     return job << 32 | index
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease given to a trainer: fenced by ``epoch``, to be resumed at ``first_batch``.
+    """A lease granted to a trainer: fenced by ``epoch``, resumed at ``first_batch``.
 
-    ``time_s`` is when it was first given to anybody: the same for whoever takes it over.
+    ``time_s`` is the time of the first grant; it stays the same when another trainer takes over.
     """
 
     index: int
@@ -57,7 +57,7 @@ class LeaseBook:
     Parameters
     ----------
     windows : (leases,) uint32
-        The shuffle window of each lease, in the order in which leases are handed out. A trainer is kept in
+        The shuffle window of each lease, in the order in which leases are granted. A trainer is kept in
         the window it has decoded, and others are given windows of their own while there are any.
     """
 
@@ -79,7 +79,7 @@ class LeaseBook:
 
     @property
     def done_below(self) -> int:
-        """All leases with a lower index are done."""
+        """Lower bound of open leases: every lease with a lower index is done."""
         while self._done_below < self.windows.size and self._done[self._done_below]:
             self._done_below += 1
         return self._done_below
@@ -90,10 +90,10 @@ class LeaseBook:
         return int(self.windows.size if self.done else self._done.sum())
 
     def next(self, holder: Holder, holding: Iterable[int], now_s: float = 0.0) -> Grant | None:
-        """A lease for this trainer, or None when none is free now.
+        """Return a lease for this trainer, or None when none is free now.
 
-        ``holding`` are the lease indices it knows of: one that it holds without knowing (the answer was lost)
-        is given again rather than another one.
+        ``holding`` are the lease indices that the trainer knows of. A lease that it holds without knowing
+        (the reply was lost) is granted again rather than another one.
         """
         known = set(holding)
         for index, held in self._held.items():
@@ -109,14 +109,14 @@ class LeaseBook:
         return self._grant(chosen, holder)
 
     def progress(self, holder: Holder, acked_below: Mapping[int, int]) -> None:
-        """A trainer reports, for each lease it holds, below which batch everything is applied everywhere."""
+        """Record, per lease that a trainer holds, the batch below which everything is applied everywhere."""
         for index, batch in acked_below.items():
             held = self._held.get(index)
             if held and held.holder == holder:
                 self._first_batch[index] = max(batch, self._first_batch.get(index, 0))
 
     def end(self, holder: Holder, index: int, epoch: int) -> bool:
-        """The lease's batches are all applied; False when somebody else holds it by now (then ignore it)."""
+        """End a lease whose batches are all applied; False when another trainer holds it (then ignore)."""
         held = self._held.get(index)
         if self._done[index]:
             return True
@@ -129,52 +129,52 @@ class LeaseBook:
         return True
 
     def holders(self) -> set[Holder]:
-        """Trainers that hold a lease: those that have work."""
+        """Return the trainers that hold a lease: those that have work."""
         return {held.holder for held in self._held.values()}
 
     def held_by_rank(self) -> dict[int, int]:
-        """How many leases each trainer holds."""
+        """Return the number of leases that each trainer holds."""
         ranks = [held.holder[0] for held in self._held.values()]
         return {rank: ranks.count(rank) for rank in set(ranks)}
 
     def is_done(self, index: int) -> bool:
-        """Whether one lease is done."""
+        """Tell whether one lease is done."""
         return bool(self._done[index])
 
     def examples_trained(self, examples: int, lease_rows: int, batch_rows: int) -> int:
-        """Examples of the batches that are applied everywhere, of ``examples`` of all leases.
+        """Return the examples, of ``examples`` in all leases, whose batches are applied everywhere.
 
-        Each lease has ``lease_rows`` of them but the last of each window; those share what is left evenly, as
-        nobody tells how long each is. Where the one who opened the job has not told these numbers (they are
-        0), leases that are done count, all alike.
+        Each lease has ``lease_rows`` examples, except the last of each window; those share the remainder
+        evenly, as their lengths are not reported. Where the opener of the job gave no such numbers (they are
+        0), done leases count, all alike.
         """
         if not (lease_rows and batch_rows):
             return examples * self.done_count // max(1, self.windows.size)
         last = np.append(self.windows[1:] != self.windows[:-1], True)
         rows_of_last = max(0.0, examples - int((~last).sum()) * lease_rows) / int(last.sum())
         trained = int((self._done & ~last).sum()) * lease_rows + int((self._done & last).sum()) * rows_of_last
-        for index, batch in self._first_batch.items():  # of those that are not done
+        for index, batch in self._first_batch.items():  # of leases that are not done
             trained += min(batch * batch_rows, rows_of_last if last[index] else lease_rows)
         return min(round(trained), examples)
 
     @property
     def begun(self) -> bool:
-        """Whether anybody has ever had a lease of it."""
+        """Whether any trainer was ever granted a lease."""
         return bool(self._first_given_s) or self.done_count > 0
 
     @property
     def taken_over(self) -> bool:
-        """Whether a lease that somebody has lost is not done: batches may be applied that nobody told of."""
+        """Whether a lost trainer's lease is not done: batches may be applied that were never reported."""
         return any(not self._done[index] for index in self._epochs)
 
     def set_positions(self, batches: Mapping[int, int]) -> None:
-        """Of these leases exactly so many batches are applied: everybody has stopped."""
+        """Set the exact number of applied batches of these leases: all trainers have stopped."""
         for index, batch in batches.items():
             if index in self._held:  # one that was resumed a moment ago may not be known to its holder yet
                 self._first_batch[index] = max(batch, self._first_batch.get(index, 0))
 
     def table(self) -> dict[str, Any]:
-        """Which leases are done, as ranges, and ``[index, first batch, time given]`` of those begun."""
+        """Return the done leases, as ranges, and ``[index, first batch, time given]`` of those begun."""
         edges = np.flatnonzero(np.diff(np.concatenate([[0], self._done.astype(np.int8), [0]])))
         begun = sorted(self._first_given_s)
         return {
@@ -184,9 +184,9 @@ class LeaseBook:
         }
 
     def floors(self) -> list[list[int]]:
-        """``[index, epoch, batch]`` of leases that are begun or were, above those that are all done.
+        """Return ``[index, epoch, batch]`` of each lease ever begun, above the prefix of done leases.
 
-        All batches below that one are applied everywhere; of a lease that is done, all.
+        All batches below ``batch`` are applied everywhere; of a done lease, all batches.
         """
         known = self._epochs.keys() | self._first_batch.keys()
         known |= set((np.flatnonzero(self._done[self.done_below :]) + self.done_below).tolist())
@@ -197,12 +197,12 @@ class LeaseBook:
         ]
 
     def restore(self, table: Mapping[str, Any]) -> None:
-        """Go on from a `table` of a book for the same leases.
+        """Restore the state from a `table` of a book for the same leases.
 
         Raises
         ------
         ValueError
-            When it is of another number of leases, or names one that there is not.
+            If the table has another number of leases, or names an unknown lease.
         """
         count = self.windows.size
         if table["count"] != count:
@@ -218,7 +218,7 @@ class LeaseBook:
         self._free = {index: None for index in self._free if not self._done[index]}
 
     def plain(self) -> dict[str, Any]:
-        """All of it, for `book_of`."""
+        """Return the whole state as plain values, for `book_of`."""
         return {
             "windows": self.windows.astype("<u4").tobytes(),
             "ranks": None,
@@ -231,7 +231,7 @@ class LeaseBook:
         }
 
     def take_plain(self, plain: Mapping[str, Any]) -> None:
-        """Be where another book of the same leases was when it gave its `plain`."""
+        """Restore the state from the `plain` of another book of the same leases."""
         done = np.unpackbits(np.frombuffer(plain["done"], np.uint8), count=self.windows.size)
         self._done = done.astype(bool)
         self._held = {index: _Held((rank, own), epoch) for index, rank, own, epoch in plain["held"]}
@@ -254,7 +254,7 @@ class LeaseBook:
         return Grant(index, self._held[index].epoch, first_batch, given_s)
 
     def _choose(self, holder: Holder) -> int | None:
-        """The first free lease of the trainer's own window, else of a window of nobody, else any."""
+        """Choose the first free lease of the trainer's own window, else of an unused window, else any."""
         own = self._last_window.get(holder)
         others = {window for other, window in self._last_window.items() if other != holder}
         fallback = None
@@ -270,9 +270,10 @@ class LeaseBook:
 
 
 class RankedLeases(LeaseBook):
-    """Leases that go by rank: lease ``i`` to the ``i mod n``-th of ``n`` trainers, in ascending order.
+    """Leases assigned by rank: lease ``i`` to the ``i mod n``-th of ``n`` trainers, in ascending order.
 
-    So which trainer does what is the same in every run, whoever is fast. Nobody takes a lease of another.
+    So the assignment is the same in every run, whatever the trainers' speeds. No trainer takes another's
+    lease.
 
     Parameters
     ----------
@@ -293,18 +294,18 @@ class RankedLeases(LeaseBook):
         return next((index for index in self._free if index % len(self.ranks) == place), None)
 
     def plain(self) -> dict[str, Any]:
-        """All of it, for `book_of`."""
+        """Return the whole state as plain values, for `book_of`."""
         return super().plain() | {"ranks": list(self.ranks)}
 
     def needs(self, rank: int) -> bool:
-        """Whether leases of this trainer are not done."""
+        """Tell whether leases of this trainer are not done."""
         if rank not in self.ranks:
             return False
         return not bool(self._done[self.ranks.index(rank) :: len(self.ranks)].all())
 
 
 def book_of(plain: Mapping[str, Any]) -> LeaseBook:
-    """The book that gave this `LeaseBook.plain`."""
+    """Build the book that returned this `LeaseBook.plain`."""
     windows = np.frombuffer(plain["windows"], "<u4").astype(np.uint32)
     book = LeaseBook(windows) if plain["ranks"] is None else RankedLeases(windows, plain["ranks"])
     book.take_plain(plain)
@@ -312,36 +313,36 @@ def book_of(plain: Mapping[str, Any]) -> LeaseBook:
 
 
 class JobClocks:
-    """How many batches of a job are applied for each trainer; the slowest with work holds the others back.
+    """Applied batches of a job per trainer; the slowest trainer with work bounds the others.
 
-    A trainer that gets work when it has none begins where the slowest one is: the others need not wait until
-    it has made up for the time in which there was nothing for it to do.
+    A trainer that gets work after having none starts at the clock of the slowest one: the others need not
+    wait until it has made up for its idle time.
     """
 
     def __init__(self) -> None:
         self._clocks: dict[Holder, int] = {}
 
     def begin(self, holder: Holder, working: Iterable[Holder]) -> None:
-        """A trainer gets work and had none; ``working`` have some already."""
+        """Start the clock of a trainer that had no work; ``working`` have some already."""
         others = [self._clocks.get(other, 0) for other in working if other != holder]
         self._clocks[holder] = max(self._clocks.get(holder, 0), min(others, default=0))
 
     def plain(self) -> list[list[int]]:
-        """``[rank, incarnation, clock]`` of each trainer."""
+        """Return ``[rank, incarnation, clock]`` of each trainer."""
         return [[*holder, clock] for holder, clock in self._clocks.items()]
 
     @staticmethod
     def of(plain: Iterable[Sequence[int]]) -> JobClocks:
-        """The clocks that gave this `plain`."""
+        """Build the clocks that returned this `plain`."""
         clocks = JobClocks()
         clocks._clocks = {(rank, own): clock for rank, own, clock in plain}
         return clocks
 
     def report(self, holder: Holder, clock: int) -> int:
-        """Note a clock; return what counts, which may be more."""
+        """Record a clock; return the effective one, which may be higher."""
         self._clocks[holder] = max(clock, self._clocks.get(holder, 0))
         return self._clocks[holder]
 
     def slowest(self, working: Iterable[Holder], otherwise: int) -> int:
-        """The lowest clock among trainers that have work; ``otherwise`` when nobody has."""
+        """Return the lowest clock among trainers that have work; ``otherwise`` without any."""
         return min((self._clocks.get(holder, 0) for holder in working), default=otherwise)

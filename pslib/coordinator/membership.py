@@ -1,4 +1,4 @@
-"""Who is in the cluster, who is silent, and where units live: a pure machine that the coordinator drives."""
+"""Membership: processes of the cluster, their liveness, and the partition map. A pure state machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Member", "Membership"]
 
 @dataclass(slots=True)
 class Member:
-    """One process: its place, when it was last heard, and its cumulative counters."""
+    """Member process: its role and rank, the time it was last heard, and its cumulative counters."""
 
     role: str
     rank: int
@@ -30,42 +30,42 @@ class Member:
     generation: int = 0
     map_version: int = 0
     state: str = "live"
-    """live, left (flushed and gone) or lost (silent too long, or another has its place)."""
+    """State: live, left (flushed and gone) or lost (silent too long, or replaced)."""
     preempted: bool = False
-    """Whether it left because it was asked to, with work to do."""
+    """Whether it left on request, with work left to do."""
     progress: dict[str, Any] = field(default_factory=dict)
     lost_s: float = 0.0
     bare: bool = False
-    """Whether it has come without what its predecessor knew, and begins at a checkpoint."""
+    """Whether it registered without its predecessor's state, and begins at a checkpoint."""
     followed_bare: bool = False
-    """Whether its successor is such a one."""
+    """Whether its successor did so."""
     call: int = -1
-    """Of a trainer: the last of its script's calls that it has made; -1 before the first."""
+    """For a trainer: the last call that its script has made; -1 before the first."""
 
 
 class Membership:
     """Servers and trainers of one cluster.
 
-    The map is made when all servers are there; trainers start when every server has that map and all trainers
-    are there, or when the start time is over and at least one is. A place (role and rank) can be taken by a
-    process of a higher generation: whoever had it is lost from then on.
+    The map is made when all servers have joined. Trainers start when every server has that map and all
+    trainers have joined, or when the start time is over and at least one has. A process of a higher
+    generation may take a role and rank; the previous holder is then lost.
 
     Parameters
     ----------
     config : ClusterConfig
-        How many are awaited.
+        Expected numbers of servers and trainers.
     ranks_named : bool
-        Whether the trainers that are awaited name their ranks, as those of a launcher do: then who names none
-        gets a rank beyond theirs, however early it comes, and nobody begins for it.
+        Whether the awaited trainers name their ranks, as those of a launcher do: one that names none then
+        gets a rank beyond theirs, however early it registers, and the start does not count it.
 
     Attributes
     ----------
     map : PartitionMap or None
-        Once all servers are there.
+        The map, once all servers have joined.
     former : list of Member
-        Those whose place another has taken; what they have counted still counts.
+        Replaced members; their counters still count.
     changes : int
-        Rises whenever somebody joins, or when trainers may start: what a journal must hold.
+        Rises whenever a member joins, or trainers may start: changes that a journal must hold.
     """
 
     def __init__(self, config: ClusterConfig, ranks_named: bool = False) -> None:
@@ -73,7 +73,7 @@ class Membership:
         self.map: PartitionMap | None = None
         self.former: list[Member] = []
         self.wave: Wave | None = None
-        """Units that are on their way from server to server: `pslib.coordinator.rebalance` decides."""
+        """Units that are moving between servers: set by `pslib.coordinator.rebalance`."""
         self.changes = 0
         self._places: dict[str, dict[int, Member]] = {"server": {}, "trainer": {}}
         self._first_trainer_s: float | None = None
@@ -82,12 +82,12 @@ class Membership:
 
     @property
     def servers(self) -> list[Member]:
-        """Whoever has a server's place, by rank."""
+        """Current members with the server role, by rank."""
         return self._of("server")
 
     @property
     def trainers(self) -> list[Member]:
-        """Whoever has a trainer's place, by rank."""
+        """Current members with the trainer role, by rank."""
         return self._of("trainer")
 
     def _of(self, role: str) -> list[Member]:
@@ -95,7 +95,7 @@ class Membership:
         return [places[rank] for rank in sorted(places)]
 
     def ever(self, role: str) -> list[Member]:
-        """All that have ever had a place."""
+        """Return all members of a role, replaced ones included."""
         return [*(member for member in self.former if member.role == role), *self._of(role)]
 
     # --- joining ------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Membership:
         rank: int = ANY_RANK,
         generation: int = 0,
     ) -> Member | str:
-        """The member for this process (the same one when it asks again), or why it can't join."""
+        """Register a process; return its member (the same one on a retry), or the refusal."""
         places = self._places[role]
         for member in places.values():
             if member.incarnation == incarnation:
@@ -124,7 +124,7 @@ class Membership:
         return self._enter(now_s, Member(role, rank, incarnation, address, where, now_s, generation))
 
     def _enter(self, now_s: float, member: Member) -> Member:
-        """Give a new process its place; whoever had it is lost."""
+        """Add a new member; a previous holder of its rank is lost."""
         places, role = self._places[member.role], member.role
         before = places.get(member.rank)
         places[member.rank] = member
@@ -140,7 +140,7 @@ class Membership:
         return member
 
     def _refusal(self, now_s: float, role: str, address: str, rank: int, generation: int) -> str:
-        """Why a new process can't have this place; empty when it can."""
+        """Return why a new process can't have this rank; empty when it can."""
         before = self._places[role].get(rank)
         if before and generation <= before.generation:
             return (
@@ -156,7 +156,7 @@ class Membership:
         return ""
 
     def _map_with(self, server: Member) -> PartitionMap | None:
-        """The map with a server that has joined: the first one, or with one more address, or another one."""
+        """Return the map with a server that has joined: the first map, or one with its address."""
         if self.map is None:
             addresses = tuple(one.address for one in self.servers)
             if len(addresses) < self.config.servers:
@@ -165,7 +165,7 @@ class Membership:
         return self.map.with_address(server.rank, server.address)
 
     def missing(self, now_s: float, role: str) -> str:
-        """For whom a process of this role still has to wait, in words; empty when it can start."""
+        """Describe the members that a process of this role waits for; empty when it can start."""
         lacking = self.lacking(now_s, role)
         if role == "trainer" and not lacking and not self._started:
             self._started = True
@@ -173,7 +173,7 @@ class Membership:
         return lacking
 
     def lacking(self, now_s: float, role: str = "trainer") -> str:
-        """What `missing` says, for those who only look."""
+        """Return the description of `missing`, without side effects."""
         servers = self.servers
         if self.map is None:
             return f"{self.config.servers - len(servers)} of {counted(self.config.servers, 'server')}"
@@ -190,21 +190,21 @@ class Membership:
         return f"{absent} of {counted(self.config.trainers, 'trainer')}" if absent > 0 and not late else ""
 
     def _trainers_absent(self) -> int:
-        """How many of the awaited trainers have never come."""
+        """Return how many of the awaited trainers have never registered."""
         awaited = self.config.trainers
         return awaited - sum(not self.is_guest(rank) for rank in self._places["trainer"])
 
     def is_guest(self, rank: int) -> bool:
-        """Whether a trainer is none of the run's own: it has joined by itself, and may never make a call.
+        """Tell whether a trainer is a guest: it joined on its own, and may never make a call.
 
-        Where ranks are not named nobody can tell.
+        Without named ranks, guests can't be told apart.
         """
         return self.ranks_named and rank >= self.config.trainers
 
     # --- signs of life ------------------------------------------------------------------------------------
 
     def heard(self, now_s: float, role: str, rank: int, incarnation: int, map_version: int) -> Member | None:
-        """Note a sign of life; None for a process that is not (or no longer) a live member."""
+        """Record a sign of life; None for a process that is not (or no longer) a live member."""
         member = self.find(role, rank, incarnation)
         if member is None or member.state == "lost":
             return None
@@ -213,16 +213,16 @@ class Membership:
         return member
 
     def at(self, role: str, rank: int) -> Member | None:
-        """Whoever has this place now."""
+        """Return the current member of this role and rank."""
         return self._places[role].get(rank)
 
     def find(self, role: str, rank: int, incarnation: int) -> Member | None:
-        """The member of this role, rank and incarnation."""
+        """Return the member of this role, rank and incarnation."""
         member = self._places["server" if role == "server" else "trainer"].get(rank)
         return member if member is not None and member.incarnation == incarnation else None
 
     def silent(self, now_s: float) -> list[Member]:
-        """Live members that have been silent too long; they are lost from now on."""
+        """Mark live members that have been silent too long as lost; return them."""
         limit_s = self.config.timing.silence_s
         lost = [
             member
@@ -235,22 +235,22 @@ class Membership:
 
     @staticmethod
     def lose(now_s: float, member: Member) -> None:
-        """A member is lost from now on."""
+        """Mark a member as lost."""
         member.state, member.lost_s = "lost", now_s
 
     def begin_again(self, now_s: float) -> None:
-        """The coordinator is back: nobody could reach it, so nobody has been silent or is late."""
+        """Restart the timeouts after a coordinator restart: no member could reach it meanwhile."""
         for member in (*self.servers, *self.trainers):
             member.heard_s = member.lost_s = now_s
 
     def resume(self, now_s: float) -> None:
-        """All have ended, whatever they said: their successors have as much time as after a loss."""
+        """Mark all members as ended: their successors have as much time as after a loss."""
         self._resumed_s = now_s
         for member in (*self.servers, *self.trainers):
             self.lose(now_s, member)
 
     def awaited(self, now_s: float, role: str) -> list[Member]:
-        """Lost ones for whose successors there is still time."""
+        """Return lost members whose successors still have time."""
         resuming = self._resumed_s is not None and now_s - self._resumed_s <= self.config.timing.restart_s
         if not (self.may_come_back(role) or resuming):
             return []
@@ -258,25 +258,25 @@ class Membership:
         return [one for one in self._of(role) if one.state == "lost" and now_s - one.lost_s <= limit_s]
 
     def may_come_back(self, role: str) -> bool:
-        """Whether somebody may start it again, so that it makes sense to wait."""
+        """Tell whether a member of this role may be restarted, so that waiting makes sense."""
         if role == "server":
             return self.config.servers_come_back
         return self.config.restarts > 0
 
     def units_of(self, server: Member) -> int:
-        """How many units a server owns."""
+        """Return the number of units that a server owns."""
         return 0 if self.map is None else int(self.map.units_of(server.rank).size)
 
     def is_owner(self, server: Member) -> bool:
-        """Whether units are at a server's place, or may have come there by now."""
+        """Tell whether a server owns units, or may own moved ones by now."""
         return self.units_of(server) > 0 or self.is_target(server)
 
     def is_target(self, server: Member) -> bool:
-        """Whether units are on their way to a server's place."""
+        """Tell whether units are moving to a server."""
         return self.wave is not None and bool((self.wave.targets == server.rank).any())
 
     def misplaced(self, owners: Iterable[Sequence[Any]]) -> list[int]:
-        """Of ``[rank, address]`` of servers those that have come back elsewhere, without what they knew."""
+        """Return those of ``[rank, address]`` that came back at another address, without their state."""
         places = self._places["server"]
         return [
             rank
@@ -285,23 +285,23 @@ class Membership:
         ]
 
     def live(self, role: str) -> list[Member]:
-        """Live members of a role."""
+        """Return the live members of a role."""
         return [member for member in self._of(role) if member.state == "live"]
 
     def trainers_over(self) -> bool:
-        """Whether trainers were here, no other is awaited for the start, and all of them have gone."""
+        """Tell whether trainers have joined, none is awaited for the start, and all are gone."""
         trainers = self._places["trainer"]
         complete = self._started or self._trainers_absent() <= 0
         return bool(trainers) and complete and not self.live("trainer")
 
     def servers_over(self) -> bool:
-        """Whether no server is live."""
+        """Tell whether no server is live."""
         return not self.live("server")
 
     # --- as plain values ----------------------------------------------------------------------------------
 
     def plain(self) -> dict[str, Any]:
-        """All of it, for `restore`."""
+        """Return the whole state as plain values, for `restore`."""
         current = self.map
         return {
             "members": [asdict(one) for one in (*self.servers, *self.trainers)],
@@ -313,7 +313,7 @@ class Membership:
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Be where another one was when it gave its `plain`; this one has known nobody yet."""
+        """Restore the state from another's `plain`, before any member has joined."""
         for about in plain["members"]:
             self._places[about["role"]][about["rank"]] = Member(**about)
         self.former = [Member(**about) for about in plain["former"]]

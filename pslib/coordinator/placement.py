@@ -1,4 +1,4 @@
-"""Which units have to move so that servers own even shares: pure functions of who owns what."""
+"""Placement: assignment of units to servers in even shares, as pure functions of the current owners."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ Owners = NDArray[np.uint16]
 
 
 def even_owners(owners: Owners, partitions: int, servers: Collection[int]) -> Owners:
-    """Owners of all units when only ``servers`` own any, even shares each, and as few units as can be move.
+    """Assign all units to ``servers`` in even shares, with as few moves as possible.
 
-    Keys are hashed over partitions, so even numbers of partitions are even numbers of rows, and even numbers
-    of dense blocks are even bytes of dense parameters.
+    Keys are hashed over partitions, so even numbers of partitions give even numbers of rows, and even numbers
+    of dense blocks give even bytes of dense parameters.
 
     Parameters
     ----------
     owners : (units,) uint16
-        Who owns what now; the first ``partitions`` units are partitions, the others dense blocks.
+        The current owners; the first ``partitions`` units are partitions, the others dense blocks.
     partitions : int
-        How many of the units are partitions.
+        Number of units that are partitions.
     servers : collection of int
-        Ranks of those that shall own units; at least one.
+        Ranks of the servers to own units; at least one.
 
     Returns
     -------
     (units,) uint16
-        The number of partitions of two servers differs by one at most, and so does that of dense blocks. The
-        same arguments give the same answer.
+        The numbers of partitions of two servers differ by at most one, and so do those of dense blocks. The
+        same arguments give the same result.
 
     Raises
     ------
     ConfigurationError
-        When there is nobody to own the units.
+        If there is no server to own the units.
     """
     if not servers:
         raise ConfigurationError("moves: expected at least one server that shall own units, got none")
@@ -47,13 +47,13 @@ def even_owners(owners: Owners, partitions: int, servers: Collection[int]) -> Ow
 
 
 def _evenly(owners: Owners, ranks: NDArray[np.int64]) -> Owners:
-    """The same for units of one kind."""
+    """Assign units of one kind evenly."""
     size = max(int(ranks[-1]), int(owners.max(initial=0))) + 1
     owned = np.bincount(owners, minlength=size)
     shares = np.zeros(size, np.int64)
     share, larger = divmod(owners.size, ranks.size)
     shares[ranks] = share
-    most = np.lexsort((ranks, -owned[ranks]))  # who owns most keeps one more: one unit less moves
+    most = np.lexsort((ranks, -owned[ranks]))  # the largest owners keep the extra unit: one move less
     shares[ranks[most[:larger]]] += 1
     by_owner = np.argsort(owners, kind="stable")
     place = np.arange(owners.size) - np.repeat(np.cumsum(owned) - owned, owned)

@@ -1,13 +1,13 @@
-"""Units on their way between live servers, as the coordinator sees it: a pure machine.
+"""Rebalance of units between live servers, as a pure state machine of the coordinator.
 
-What shall be is one number: how many servers own units (`Rebalance.scale`). What is, the map says. What is
-left to do follows from both (`move_plan.py`), so nothing of a plan has to be remembered: units move in
-waves, and before each wave the plan is made anew. A wave is a map version with a few units of each source;
-the sources ask for their parts (`NextHand`), hand the units over themselves and report what has arrived.
-When all units of a wave are over, its map is published.
+The target is one number: how many servers own units (`Rebalance.scale`). The map holds the actual state. The
+remaining moves follow from both (`move_plan.py`), so no plan is stored: units move in waves, and each wave is
+planned anew. A wave is a map version with a few units of each source; the sources request their parts
+(`NextHand`), hand the units over themselves and report which have arrived. When all units of a wave are done,
+its map is published.
 
-Everything is named by the wave's version, so anybody may be told or may tell anything twice. What must
-survive the coordinator goes through `on_record` before it counts, and `replay` does it again.
+Every message carries the wave's version, so duplicates are harmless. State that must survive the coordinator
+goes through `on_record` before it counts, and `replay` restores it.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ from pslib.wire.messages import Failure, Hand, Message, NextHand, Result, Scale
 __all__ = ["Rebalance"]
 
 WAVE_UNITS = 256
-"""Of one source: a wave of small partitions takes some tenths of a second."""
+"""Units per source and wave: a wave of small partitions takes some tenths of a second."""
 WAVE_BYTES = 64 << 20
-"""Of one source, which keeps the images of a wave until its map is published."""
+"""Bytes per source and wave: the source keeps the images of a wave until its map is published."""
 VERSIONS_A_WAVE = 1 << 16
-"""The map of a wave is the next multiple of this, so that new addresses may be published under versions of
-their own meanwhile, and none of them is taken for the end of the wave."""
+"""Versions between waves: the map of a wave takes the next multiple.
+
+New addresses may be published under versions in between, and none of these is taken for the end of the wave.
+"""
 
 
 class Rebalance:
-    """Decides which units move, tells the sources, and publishes the maps.
+    """Plans the moves of units, directs the sources, and publishes the maps.
 
     Parameters
     ----------
     members : Membership
-        Who is there; its map is read and replaced.
+        The cluster's members; their map is read and replaced.
     say : callable
-        Called with one line for people.
+        Logs one line.
     wave_units : int
-        How many units of one source move at once.
+        Units of one source that move at once.
 
     Attributes
     ----------
     wanted : int
-        How many servers shall own units.
+        Target number of servers that own units.
     leaving : set of int
-        Ranks of those that shall own nothing and go.
+        Ranks of servers to be drained.
     on_record : callable
         Called with each record before it counts; a journal keeps them for `replay`.
     """
@@ -69,25 +71,25 @@ class Rebalance:
         self._say = say
         self._asked = False
         self._over: dict[int, bool] = {}
-        """Units of the wave that are over, and whether they have arrived."""
+        """Finished units of the wave, and whether each has arrived."""
         self._paused = False
         self._seen: set[int] = set()
         self._joined_s, self._joined_version = 0.0, 0
-        """When the newest server was first seen, and the map that told of it."""
+        """Time when the newest server was first seen, and the map version that includes it."""
         self._decommission = Decommission(members)
         self._scale_requests = ScaleRequests()
         self._drained: dict[int, int] = {}
-        """Who leaves since it was asked to by a signal, and how many others were awaited then."""
+        """Servers that leave because of a signal, and the number of servers awaited at that time."""
 
     @property
     def wave(self) -> Wave | None:
-        """What is under way."""
+        """The wave under way."""
         return self.members.wave
 
-    # --- what shall be ------------------------------------------------------------------------------------
+    # --- the target ---------------------------------------------------------------------------------------
 
     def scale(self, now_s: float, message: Scale) -> Message:
-        """So many servers shall own units from now on, and those in ``drain`` none; 0 leaves the number."""
+        """Set the number of servers that own units, and drain those in ``drain``; 0 keeps the number."""
         if (known := self._scale_requests.answer(message.name)) is not None:
             return self._answer(now_s, known)
         problem, leaving = self._leaving(message)
@@ -97,20 +99,20 @@ class Rebalance:
         staying = [rank for rank in self._here() if rank not in leaving]
         wanted = message.servers or len(staying)
         self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving), "name": message.name})
-        if message.servers:  # so it shall be, whoever was asked to leave before
+        if message.servers:  # overrides earlier requests to leave
             self._drained.clear()
         self.progress = Progress(asked_s=now_s)
         self._say(f"{counted(wanted, 'server')} shall own all units: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
 
     def drain(self, now_s: float, rank: int, name: int) -> Message:
-        """A server was asked to leave: its units move to others. ``name`` as that of a `Scale`."""
+        """Drain a server that was asked to leave: its units move to others. ``name`` as that of a `Scale`."""
         if rank not in self.leaving:
             self._drained[rank] = self.awaited
         return self.scale(now_s, Scale(0, [rank], name))
 
     def take_back(self) -> None:
-        """Drained servers stay after all, unless they own nothing any more; others are awaited again."""
+        """Cancel the draining of servers that still own units; others are awaited again."""
         back = self.leaving & self._drained.keys() - self._decommission.gone
         if back:
             wanted = self.wanted + sum(1 + self._drained[rank] for rank in back)
@@ -120,7 +122,7 @@ class Rebalance:
         return Failure("configuration", problem) if problem else Result(self.status(now_s))
 
     def _leaving(self, message: Scale) -> tuple[str, set[int]]:
-        """What is wrong with a wish, and who leaves when it is granted."""
+        """Validate a scale request; return the problem, and the servers that leave when it is granted."""
         members, config = self.members, self.members.config
         if members.map is None:
             return "scale: the cluster has not started yet; ask again when it trains", set()
@@ -137,7 +139,7 @@ class Rebalance:
         wanted = message.servers or len(staying)
         if wanted < 1:
             return "scale: no server would be left; expected at least 1", set()
-        # who was told to leave may stay after all, before anybody new has to be started
+        # cancel the draining of servers before new ones are started
         back = sorted(self.leaving & set(ranks) - drain - going)[: max(0, wanted - len(staying))]
         stay = sorted([*staying, *back])[:wanted]
         return "", set(ranks) - set(stay)
@@ -150,16 +152,16 @@ class Rebalance:
 
     @property
     def awaited(self) -> int:
-        """How many servers are wanted and not here."""
+        """Return the number of wanted servers that are absent."""
         current = self.members.map
         if current is None or not self._asked:
             return 0
-        # also those that leave with all they own, at the end of a run
+        # including those that leave with their units, at the end of a run
         staying = [rank for rank, address in enumerate(current.addresses) if address]
         return max(0, self.wanted - sum(rank not in self.leaving for rank in staying))
 
     def awaited_ranks(self) -> list[int]:
-        """Those that somebody is to start: lost ones in the map, then the lowest that nobody has had."""
+        """Return the ranks of servers to start: lost ones in the map, then the lowest unused ranks."""
         servers, here = self.members.servers, self._here()
         lost = [one.rank for one in servers if one.state == "lost" and one.rank in here]
         had = {server.rank for server in servers}
@@ -167,11 +169,11 @@ class Rebalance:
         return [*lost, *islice(free, self.awaited)]
 
     def targets(self) -> list[int]:
-        """Ranks of the servers that shall own units."""
+        """Return the ranks of the servers that should own units."""
         return [rank for rank in self._here() if rank not in self.leaving][: self.wanted]
 
     def _here(self) -> list[int]:
-        """Ranks of the servers that have not left; one that is lost, and has a log, comes back."""
+        """Return the ranks of servers that have not left; a lost one with a log counts, as it comes back."""
         current = self.members.map
         if current is None:
             return []
@@ -181,13 +183,13 @@ class Rebalance:
     # --- waves --------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float, busy: bool) -> None:
-        """Time passes: a wave begins when there is work, all know the targets, and nothing forbids it.
+        """Advance the time: start a wave when there is work, all know the targets, and nothing forbids it.
 
         Parameters
         ----------
         now_s : float
         busy : bool
-            Whether something goes on during which no unit may move: a cut, a save or a load.
+            Whether an operation under way forbids moves: a cut, a save or a load.
         """
         self._paused = busy
         self._look_who_is_new(now_s)
@@ -197,7 +199,7 @@ class Rebalance:
             self._record(record)
 
     def _begin(self, now_s: float) -> None:
-        """The next wave, or the end."""
+        """Start the next wave, or end the rebalance."""
         current, targets = self.members.map, self.targets()
         if current is None or not targets or self.progress.stopped or not self._all_here(now_s):
             return
@@ -218,27 +220,27 @@ class Rebalance:
         self._record({"kind": "wave", "version": version, **owners})
 
     def _look_who_is_new(self, now_s: float) -> None:
-        """Note when somebody has joined, and which map says where."""
+        """Record when a server has joined, and the map version with its address."""
         ranks = {server.rank for server in self.members.live("server")}
         if ranks - self._seen and self.members.map is not None:
             self._seen |= ranks
             self._joined_s, self._joined_version = now_s, self.members.map.version
 
     def _all_here(self, now_s: float) -> bool:
-        """Whether nobody is awaited any more, and everybody has heard where the servers are."""
+        """Tell whether no server is awaited, and every member has the map with all servers."""
         timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
         if self.awaited:
             if now_s - since_s < timing.start_s:
                 return False
             self._do_without(now_s)
         if any(server.state == "lost" and self.members.units_of(server) for server in self.members.servers):
-            return False  # it is started again, or the run ends
+            return False  # it is restarted, or the run ends
         members = (*self.members.live("server"), *self.members.live("trainer"))
         behind = any(member.map_version < self._joined_version for member in members)
         return not behind or now_s - since_s > timing.silence_s
 
     def _do_without(self, now_s: float) -> None:
-        """Who has been awaited for too long is awaited no more."""
+        """Stop waiting for servers that have not joined in time."""
         here = len(self.targets())
         self._say(
             f"{counted(self.awaited, 'server has', 'servers have')} not come; {here} own all units. "
@@ -247,7 +249,7 @@ class Rebalance:
         self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
     def _wave_units(self, rank: int) -> int:
-        """How many units of a source move at once: what it keeps of them is bounded in bytes."""
+        """Return how many units of a source move at once: the images it keeps are bounded in bytes."""
         current = self.members.map
         assert current is not None
         servers = [server for server in self.members.servers if server.rank == rank]
@@ -256,7 +258,7 @@ class Rebalance:
         return int(max(1, min(self._most_units, WAVE_BYTES // max(unit_bytes, 1.0))))
 
     def next_hand(self, now_s: float, message: NextHand) -> Message:
-        """A source says what is over, and asks for its part of the wave."""
+        """Handle a source's report of finished units and its request for the next part of the wave."""
         if self.members.find("server", message.rank, message.incarnation) is None:
             return Failure("fenced", "this server is not a member of the cluster")
         if self.wave is not None and message.version == self.wave.version:
@@ -280,7 +282,7 @@ class Rebalance:
         return Hand(state, self._published(), [], np.empty(0, np.uint32), np.empty(0, np.uint16))
 
     def _note(self, message: NextHand, wave: Wave) -> None:
-        """Take a report of this wave; a second copy says nothing new."""
+        """Record a report of this wave; a duplicate changes nothing."""
         lost = self.members.misplaced(message.owners)
         mine = wave.sources == message.rank
         own = set(wave.units[mine].tolist())
@@ -299,7 +301,7 @@ class Rebalance:
             self._say(f"moves end: {self.progress.stopped}")
 
     def _publish(self, now_s: float) -> None:
-        """All units of the wave are over: its map is the truth."""
+        """Publish the map of the wave: all its units are done."""
         wave = self.wave
         assert wave is not None
         kept = sorted(unit for unit, arrived in self._over.items() if not arrived)
@@ -321,26 +323,26 @@ class Rebalance:
 
     @property
     def moving(self) -> bool:
-        """Whether a wave is under way, or the next one may begin at any moment."""
+        """Tell whether a wave is under way, or the next one may begin at any moment."""
         return self.wave is not None or (
             self.progress.began_s is not None and self.progress.ended_s is None and not self.progress.stopped
         )
 
     def hand_for(self, rank: int) -> bool:
-        """Whether this server should ask for work with `NextHand`."""
+        """Tell whether this server should request work with `NextHand`."""
         return self.wave is not None and bool((self.wave.sources == rank).any())
 
     def on_their_way(self, rank: int) -> list[list[int]]:
-        """``[unit, map version]`` of what a server gives away in this wave, arrived there or not."""
+        """Return ``[unit, map version]`` of what a server gives away in this wave, arrived or not."""
         return [] if self.wave is None else self.wave.given_by(rank, self._over)
 
     def lost_by(self, rank: int) -> None:
-        """A server has lost what it was given in this wave: whoever gave it has an image still."""
+        """Handle a server that lost the units received in this wave: their sources still have images."""
         for unit in () if self.wave is None else self.wave.given_to(rank, self._over):
             del self._over[unit]
 
     def may_leave(self, now_s: float, rank: int) -> bool:
-        """Whether a server that shall leave is needed by nobody any more."""
+        """Tell whether a draining server may exit."""
         return rank in self.leaving and self._decommission.may_leave(now_s, rank)
 
     # --- records ------------------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ class Rebalance:
         self.replay(record)
 
     def replay(self, record: Mapping[str, Any]) -> None:
-        """Do what a record says; a record that has been done already changes nothing."""
+        """Apply a record; one that is already applied changes nothing."""
         kind, current = record["kind"], self.members.map
         if kind == "wishes" or "name" in record:
             for name in record["names"] if kind == "wishes" else [record["name"]]:
@@ -370,7 +372,7 @@ class Rebalance:
             self._decommission.replay(int(record["rank"]), int(record["version"]))
 
     def _wave_is_over(self, wave: Wave, kept: Sequence[int]) -> None:
-        """What has arrived has its new owner."""
+        """Assign the units that have arrived to their new owners."""
         current = self.members.map
         assert current is not None
         arrived = ~np.isin(wave.units, kept)
@@ -380,7 +382,7 @@ class Rebalance:
         self.members.wave, self._over = None, {}
 
     def records(self) -> list[dict[str, Any]]:
-        """What `replay` needs to come here, where the map is known."""
+        """Return the records from which `replay` restores this state, given the map."""
         records: list[dict[str, Any]] = [{"kind": "wishes", "names": list(self._scale_requests.granted)}]
         if self._asked:
             records.append({"kind": "scale", "wanted": self.wanted, "leaving": sorted(self.leaving)})
@@ -391,7 +393,7 @@ class Rebalance:
         return records
 
     def status(self, now_s: float) -> dict[str, Any]:
-        """What people see: ``moved`` of ``units`` units, bytes, seconds, who is awaited and who leaves."""
+        """Return the progress: ``moved`` of ``units`` units, bytes, seconds, awaited and leaving servers."""
         progress = self.progress
         until_s = now_s if progress.ended_s is None else progress.ended_s
         return {
@@ -408,7 +410,7 @@ class Rebalance:
         }
 
     def _left(self) -> int:
-        """How many units are not where they shall be."""
+        """Return the number of units that are not at their target."""
         current, targets = self.members.map, self.targets()
         if not self._asked or current is None or not targets:
             return 0

@@ -1,9 +1,9 @@
-"""Servers that come back without what they knew, as the coordinator sees them: a pure machine.
+"""Recovery of servers that restart without their state, as a pure state machine.
 
-Where servers come back from their logs (``recovery: log``), one without a log ends the run. With
-``recovery: partial`` it begins at the last checkpoint of the run, or at first values. It has no marks,
-so it is told below which batch every lease is applied: nobody sends those again but by mistake. Units that
-are on their way to or from it are handed over once more. See "A server comes back without what it knew" in
+Where servers restart from their logs (``recovery: log``), a server without a log ends the run. With
+``recovery: partial`` it begins at the last checkpoint of the run, or at initial values. It has no marks, so
+it is told below which batch every lease is applied: those batches are not sent again except by mistake. Units
+that are moving to or from it are handed over once more. See "A server comes back without what it knew" in
 docs/design/sequences.md.
 """
 
@@ -23,17 +23,17 @@ __all__ = ["Recovery"]
 
 
 class Recovery:
-    """Says what such a server begins with.
+    """Decides the state that such a server begins with.
 
     Parameters
     ----------
     members : Membership
     registry : JobRegistry
-        Knows the last checkpoint, and how far leases are.
+        Has the last checkpoint and the positions of leases.
     moves : Rebalance
-        Knows which units are on their way.
+        Has the units that are moving.
     tell : callable
-        Takes one line for people.
+        Logs one line.
     fail : callable
         Ends the run, with the reason.
     """
@@ -50,10 +50,10 @@ class Recovery:
         self._tell, self._fail = tell, fail
 
     def refusal(self, message: Register) -> str:
-        """Why a server can't come back without what it knew where it listens; empty when it can.
+        """Return why a server can't restart without its state at its address; empty when it can.
 
-        Whoever was told of its predecessor goes by the address: who finds the same one tells it nothing of
-        tables, and takes what has been handed over to it for what is there.
+        Clients identify a server by its address: one that finds the same address sends it no tables, and
+        assumes that units handed over to the predecessor are there.
         """
         members = self._members
         before = members.at("server", message.rank) if message.role == "server" and message.empty else None
@@ -67,15 +67,15 @@ class Recovery:
         )
 
     def joined(self, before: Member, server: Member, empty: bool) -> bool:
-        """A server has taken the place of ``before``; ``empty``: with nothing of what that one knew.
+        """Handle a server that replaces ``before``; ``empty``: without any of its state.
 
         Returns
         -------
         bool
-            Whether it may begin. One that may not must write no log either: the next one would go on from it.
+            Whether it may begin. One that may not must write no log: the next one would resume from it.
         """
         config = self._members.config
-        if not empty or not self._members.is_owner(server):  # units on their way may be there
+        if not empty or not self._members.is_owner(server):  # moving units may be there
             return True
         if config.recovery == "partial":
             self._begin_bare(before, server)
@@ -89,7 +89,7 @@ class Recovery:
         return True
 
     def _had_begun(self, rank: int) -> bool:
-        """Whether one at this place has said that it had its first units: with a log, they stand in it."""
+        """Tell whether a server of this rank reported its first units: with a log, they are in it."""
         return any(one.map_version > 0 for one in self._members.ever("server") if one.rank == rank)
 
     def _begin_bare(self, before: Member, server: Member) -> None:
@@ -109,31 +109,31 @@ class Recovery:
 
     @property
     def beginning(self) -> str:
-        """What such a server begins with, in words."""
+        """Describe the state that such a server begins with."""
         return self._checkpoint or "their first values: there is no checkpoint"
 
     @property
     def _restart(self) -> str:
-        """Where a run that can't go on may begin, in words."""
+        """Describe where a run that can't continue may restart."""
         return self._checkpoint or "the beginning: there is no checkpoint"
 
     @property
     def _checkpoint(self) -> str:
-        """The last one, in words; empty where there is none."""
+        """Describe the last checkpoint; empty without one."""
         loads = self._registry.basis
         return f"checkpoint {shown(loads[-1]['path'])}" if loads else ""
 
     @property
     def _is_in_step(self) -> bool:
-        """Whether steps are made by all trainers together: some may have been told of one that is lost."""
+        """Tell whether all trainers step together: some may already know of a step that is lost."""
         return any(isinstance(job.book, RankedLeases) and not job.over for job in self._registry.jobs)
 
     def begins(self, server: Member) -> dict[str, Any]:
-        """What a server is told with its place; nothing for one that knows what its predecessor knew.
+        """Return what a server is told when it registers; empty for one that has its predecessor's state.
 
-        ``loads`` are checkpoints, as `pslib.wire.messages.Load` names them, and ``moment`` is when that
-        was; ``streams`` has ``[stream, epoch, below]`` of leases under way, all others ``done_below`` are
-        over; ``released`` has ``[unit, map version]`` of units that are on their way to others.
+        ``loads`` are checkpoints, as `pslib.wire.messages.Load` names them, and ``moment`` is their moment;
+        ``streams`` has ``[stream, epoch, below]`` of leases under way, all others below ``done_below`` are
+        over; ``released`` has ``[unit, map version]`` of units that are moving to other servers.
         """
         if not server.bare:
             return {}

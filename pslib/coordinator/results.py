@@ -1,6 +1,6 @@
-"""What a run's calls have come to, as a status tells it: the last results, and how many there were before.
+"""Results of a run's calls, as reported in a status: the last results, and the number of earlier ones.
 
-A stream of files makes a result every few seconds for as long as it goes on, and a status must fit a message.
+A stream of files yields a result every few seconds without end, and a status must fit a message.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["RESULTS_TOLD", "fresh_results", "of_kind", "results_of"]
 
 RESULTS_TOLD = 500
-"""100 bytes each, 600 that of a ranking at twenty places: a third of what a header may have."""
+"""Results kept: 100 bytes each, 600 for a ranking at twenty places; a third of a header's limit."""
 
 Result: TypeAlias = Mapping[str, Any]
 
 
 def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
-    """Entries of a status: ``results``, ``results_before`` by kind, ``fit_seconds`` of this run's fits.
+    """Return the entries ``results``, ``results_before`` by kind, and ``fit_seconds`` of this run's fits.
 
-    A fit that is under way counts until ``until_s``: of one that nobody goes on with, there is no other end.
+    A fit under way counts until ``until_s``: an abandoned one has no other end.
     """
     under_way = (one for one in jobs if one.what == "fit" and not one.over)
     fit_s = next((max(0.0, until_s - one.opened_s) for one in under_way), 0.0)
@@ -37,14 +37,14 @@ def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
 
 
 def of_kind(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A status with the results of one kind alone; ``results_before`` is a number then."""
+    """Return a status with the results of one kind only; ``results_before`` is then a number."""
     results = [one for one in status.get("results", ()) if one.get("kind") == kind]
     return {**status, "results": results, "results_before": status.get("results_before", {}).get(kind, 0)}
 
 
 def fresh_results(results: Sequence[Result], before: int, seen: int) -> tuple[Sequence[Result], int]:
-    """The results that have come since ``seen`` of them were there, and how many are there now.
+    """Return the results since the first ``seen`` ones, and the number of results now.
 
-    A run that goes back to a checkpoint has fewer than before: what it still has has been seen.
+    A run that goes back to a checkpoint has fewer than before: those it still has were already seen.
     """
     return results[max(0, seen - before) :], before + len(results)

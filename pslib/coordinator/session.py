@@ -1,8 +1,7 @@
-"""The coordinator's side of the wire, as a pure machine: requests and time in, answers out.
+"""Coordinator session: the coordinator's protocol as a pure state machine, requests and time in, replies out.
 
-It knows who is there (`Membership`), gives out leases of collective jobs (`JobRegistry`), sums up counters
-(`status_of`), and orders everybody to leave in the right sequence: servers stay until every trainer has
-flushed.
+It tracks members (`Membership`), grants leases of collective jobs (`JobRegistry`), sums up counters
+(`status_of`), and orders processes to leave in sequence: servers stay until every trainer has flushed.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ NO_OWNERS = np.empty(0, np.uint16)
 
 
 class CoordinatorSession:
-    """Answers every request of servers, trainers and watchers.
+    """Handles every request of servers, trainers and watchers.
 
     Parameters
     ----------
     config : ClusterConfig
-        What every process that joins is told.
+        Configuration sent to every process that joins.
     term : int
-        How often the coordinator has been started before; see `begin_again`.
+        Number of earlier starts of the coordinator; see `begin_again`.
     ranks_named : bool
         See `pslib.coordinator.membership.Membership`.
     """
@@ -75,15 +74,15 @@ class CoordinatorSession:
         self.config, self.term = config, term
         self.pushes_missing = 0
         self._missed: set[tuple[int, int]] = set()
-        """Who has told of which server's losses, by incarnations: a copy that comes late counts no more."""
+        """Reported server losses, by incarnations of server and reporter: late duplicates are ignored."""
         self.superseded = False
-        """Whether somebody has heard a coordinator of a higher term: then this one is over."""
+        """Whether a member knows a coordinator of a higher term: then this one ends."""
         self.members = Membership(config, ranks_named)
         self.error = ""
         self.events: list[str] = []
         self.registry = JobRegistry(self.members, self.fail, self.events.append)
         self.stopping = False
-        self._work_over = False  # a server has been told so
+        self._work_over = False  # a server has been told that the work is over
         self.journal = CoordinatorJournal(self)
         self.failure_detector = FailureDetector(
             self.members, self.registry, self.events.append, self.fail, self.journal.note_member
@@ -117,7 +116,7 @@ class CoordinatorSession:
         }
 
     def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:
-        """Answer one request; unknown kinds get a `Failure`, and so does what ``role`` may not ask."""
+        """Reply to a request; unknown kinds, and kinds that ``role`` may not send, get a `Failure`."""
         if forbidden := refusal(role, message):
             return forbidden
         self._now_s = now_s
@@ -129,13 +128,13 @@ class CoordinatorSession:
         self.journal.before(message)
         try:
             answer: Message = handler(now_s, message)
-        except Exception as error:  # one bad request must not end the one process that everybody needs
+        except Exception as error:  # one bad request must not end the coordinator
             answer = Failure("internal", f"{message.kind}: {type(error).__name__}: {error}")
         self.journal.after(now_s, message, answer)
         return fitting(answer)
 
     def tick(self, now_s: float) -> None:
-        """Notice who is silent and who has not come back: what that means is for `FailureDetector` to say."""
+        """Detect silent members and late successors; `FailureDetector` decides what follows."""
         self._now_s = now_s
         self.failure_detector.tick(now_s)
         over = self.stopping or bool(self.error)
@@ -143,17 +142,17 @@ class CoordinatorSession:
         self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
 
     def begin(self, now_s: float) -> None:
-        """The cluster's time begins: with the first request."""
+        """Start the cluster's time, at the first request."""
         self._started_s = self._run_began_s = now_s
         self.journal.note(now_s, "began")
 
     def begin_again(self, now_s: float) -> None:
-        """All records of a predecessor have been replayed, and others can be heard from now on."""
+        """Start serving as a successor: the predecessor's records are replayed."""
         self._now_s = now_s
         self.members.begin_again(now_s)
 
     def plain(self) -> dict[str, Any]:
-        """All that must survive, in plain values, for `restore`."""
+        """Return the persistent state as plain values, for `restore`."""
         return {
             "members": self.members.plain(),
             "jobs": [job.plain() for job in self.registry.jobs],
@@ -171,7 +170,7 @@ class CoordinatorSession:
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Be where another session was when it gave its `plain`; nobody has asked this one anything yet."""
+        """Restore the state from another session's `plain`, before any request."""
         self.members.restore(plain["members"])
         self.registry.jobs[:] = map(CollectiveJob.of_plain, plain["jobs"])
         self.registry.saved = plain["saved"]
@@ -212,7 +211,7 @@ class CoordinatorSession:
             self.failure_detector.lost(note["at_s"], member)
 
     def resume(self, now_s: float) -> None:
-        """The whole run had ended and goes on: all are awaited, and what ended it is over."""
+        """Resume a run that had ended: all members are awaited, and the cause of its end is cleared."""
         self.journal.note(now_s, "resumed")
         self.error, self.stopping, self._work_over = "", False, False
         self._run_began_s = now_s
@@ -223,7 +222,7 @@ class CoordinatorSession:
             job.go_on(now_s)
 
     def fail(self, reason: str) -> None:
-        """End the run: everybody is told the reason at the next heartbeat."""
+        """End the run: every process gets the reason with its next heartbeat."""
         if not self.error:
             self.journal.note(self._now_s, "fail", reason=reason)
             self.error = reason
@@ -231,7 +230,7 @@ class CoordinatorSession:
 
     @property
     def over(self) -> bool:
-        """Whether all work is done (or has failed) and everybody has left or is lost."""
+        """Whether all work is done (or has failed) and every process has left or is lost."""
         gone = not self.members.live("trainer") and self.members.servers_over()
         return gone and (
             bool(self.error) or self.stopping or self.failure_detector.trainers_over(self._now_s)
@@ -242,9 +241,9 @@ class CoordinatorSession:
     def _register(self, now_s: float, message: Register) -> Message:
         if message.role not in ("server", "trainer"):
             return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
-        if self.error:  # whoever waits for others to join need not wait any longer
+        if self.error:  # processes that wait for others to join need not wait any longer
             return Failure("unavailable", self.error)
-        if self._work_over and message.role == "trainer":  # the successor of one that died as others finished
+        if self._work_over and message.role == "trainer":  # a successor that came as others finished
             return Failure("unavailable", "all work is done, and the servers leave")
         if problem := self.recoveries.refusal(message):
             return Failure("configuration", problem)
@@ -290,9 +289,9 @@ class CoordinatorSession:
         return self._beat(message, "go", "")
 
     def _drain(self, now_s: float, server: Member) -> str:
-        """Let the units of a server that was asked to leave move to others; why not, or nothing."""
+        """Drain a server that was asked to leave; return why not, or an empty string."""
         servers = [one for one in self.members.servers if one.state != "left"]
-        if all(one.progress.get("leaving") for one in servers):  # the run ends, to go on with all
+        if all(one.progress.get("leaving") for one in servers):  # the run ends, to be resumed with all
             self.moves.take_back()
             return "no server would be left to take its units: it goes with what it owns"
         answer = self.moves.drain(now_s, server.rank, server.incarnation)
@@ -336,7 +335,7 @@ class CoordinatorSession:
         return Done()
 
     def _server_left(self, now_s: float, member: Member) -> None:
-        """A server that owns units takes them with it; one that owns none is asked nothing any more."""
+        """Handle the leave of a server: one that owns units takes them along, an empty one is done."""
         current = self.members.map
         if current is not None and not self.members.is_owner(member):
             self.members.map = current.with_address(member.rank, "")
@@ -345,7 +344,7 @@ class CoordinatorSession:
             self.failure_detector.server_gone(member, "was asked to leave (SIGTERM)")
 
     def _missing(self, now_s: float, message: Missing) -> Message:
-        """A server has come back without all that it had acknowledged: no run may look exact then."""
+        """Handle a server that lost acknowledged pushes: the run must no longer be reported as exact."""
         if self.members.find("trainer", message.rank, message.incarnation) is None:
             return Failure("fenced", "this trainer is not a member of the cluster")
         server = self.members.at("server", message.server)
@@ -368,7 +367,7 @@ class CoordinatorSession:
         return Done()
 
     def _saved(self, path: str, moment: str) -> None:
-        """A cut has become a checkpoint."""
+        """Record a cut that was committed as a checkpoint."""
         self.journal.note(self._now_s, "saved", path=path, moment=moment)
         self.registry.note_saved(path, moment)
 
@@ -381,27 +380,27 @@ class CoordinatorSession:
     # --- jobs and status ----------------------------------------------------------------------------------
 
     def since_s(self, now_s: float) -> float:
-        """Seconds since the first request, and of the training that goes on: the cluster's time."""
+        """Return the cluster's time: seconds since the first request, a resumed training's included."""
         return 0.0 if self._started_s is None else now_s - self._started_s + self._resumed_s
 
     def run_s(self, now_s: float) -> float:
-        """Seconds of this run, whatever it goes on with: since its first request."""
+        """Return the seconds of this run alone, since its first request."""
         return 0.0 if self._started_s is None else now_s - self._run_began_s
 
     def _open_job(self, now_s: float, message: OpenJob) -> Message:
         known = len(self.registry.jobs)
         answer = self.registry.open_job(now_s, message)
-        if message.resume.size and len(self.registry.jobs) > known:  # its leases have the time of the cut
+        if message.resume.size and len(self.registry.jobs) > known:  # its leases keep the time of the cut
             self._resumed_s += float(plain_of(message.resume)["since_s"]) - self.since_s(now_s)
         return answer
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
-        if not self.journal.replaying and self._must_wait(message.job):  # what is in a journal was given out
+        if not self.journal.replaying and self._must_wait(message.job):  # journalled leases were granted
             return self.registry.fenced(message) or Lease("wait", 0, 0, 0, 0)
         return self.registry.next_lease(now_s, message, self.since_s(now_s))
 
     def _must_wait(self, number: int) -> bool:
-        """Whether no lease of a job may be given out now: saves and loads are of rows that nobody changes."""
+        """Tell whether no lease of a job may be granted now: rows must not change during saves and loads."""
         registry = self.registry
         if (
             self.cuts.holds_leases
@@ -411,7 +410,7 @@ class CoordinatorSession:
             return True
         if not self.registry.is_about_files(number):
             return False
-        moves = self.moves.wave is not None  # a unit on its way would be in no file
+        moves = self.moves.wave is not None  # a moving unit would be in no file
         return moves or self.cuts.busy or self.registry.goes_on_before(number)
 
     def _cut_ready(self, now_s: float, message: CutReady) -> Message:

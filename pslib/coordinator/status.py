@@ -1,4 +1,4 @@
-"""What the coordinator can say of the whole cluster: cumulative counters, and what it is doing."""
+"""Cluster status: cumulative counters, and the current activity."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _PHASES = {
 }
 _LONG = ("bins_", "staleness_counts")
 EVENTS_TOLD = 100
-"""The last so many; a status must fit a message."""
+"""Entries kept; a status must fit a message."""
 
 
 class ClusterView(Protocol):
-    """What a status reads of the coordinator; see `pslib.coordinator.session.CoordinatorSession`."""
+    """Interface of the coordinator for a status; see `pslib.coordinator.session.CoordinatorSession`."""
 
     config: ClusterConfig
     members: Membership
@@ -52,16 +52,16 @@ class ClusterView(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether all work is done (or has failed) and everybody has left or is lost."""
+        """Whether all work is done (or has failed) and every process has left or is lost."""
         ...
 
     def run_s(self, now_s: float) -> float:
-        """Seconds of this run."""
+        """Return the seconds of this run."""
         ...
 
 
 def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
-    """The answer to `Status`, in plain values."""
+    """Build the reply to `Status`, as plain values."""
     jobs, members, config = session.registry.jobs, session.members, session.config
     counters = _counters(members)
     fits = [job for job in jobs if job.what == "fit"]
@@ -100,7 +100,7 @@ def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
 
 
 def _trained_until_s(members: Membership, now_s: float) -> float:
-    """Until when somebody has trained: servers and the coordinator are there for a while after that."""
+    """Return the time until which any trainer was active: servers and the coordinator stay longer."""
     if members.live("trainer"):
         return now_s
     return max((one.heard_s for one in members.ever("trainer")), default=now_s)
@@ -117,7 +117,7 @@ def _phase(session: ClusterView, now_s: float) -> str:
 
 
 def _waiting(members: Membership, registry: JobRegistry, now_s: float) -> str:
-    """For whom a cluster waits that does nothing."""
+    """Describe which processes an idle cluster waits for."""
     if registry.jobs and not members.live("trainer"):
         servers = members.live("server")
         return f"waiting for {counted(len(servers), 'server')} to leave"
@@ -131,13 +131,13 @@ def _waiting(members: Membership, registry: JobRegistry, now_s: float) -> str:
 
 
 def _guests(members: Membership) -> list[str]:
-    """Who has joined beside the run's own trainers and is here: the run ends when they have left."""
+    """List the live guests beside the run's own trainers: the run ends when they have left."""
     guests = [one for one in members.live("trainer") if members.is_guest(one.rank)]
     return [f"trainer {one.rank} ({one.where})" for one in guests]
 
 
 def _counters(members: Membership) -> dict[str, Any]:
-    """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
+    """Sum the counters that members report in heartbeats (maximum where that is meaningful)."""
     values: dict[str, Any] = dict.fromkeys(TRAINER_COUNTERS + LARGEST_COUNTERS, 0)
     positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
     staleness_counts = np.zeros(0, np.int64)
@@ -163,7 +163,7 @@ def _counters(members: Membership) -> dict[str, Any]:
 
 
 def _server_counters(members: Membership) -> dict[str, Any]:
-    """Sums over servers; one that comes back counts on from its log, and without one from nothing."""
+    """Sum over servers; a restarted one continues from its log's counters, or from zero without a log."""
     values: dict[str, Any] = dict.fromkeys(SERVER_COUNTERS, 0)
     for member in members.ever("server"):
         has_place = members.at("server", member.rank) is member
@@ -175,7 +175,7 @@ def _server_counters(members: Membership) -> dict[str, Any]:
 def details_of(
     members: Membership, registry: JobRegistry, config: ClusterConfig, now_s: float
 ) -> dict[str, Any]:
-    """What `pslib doctor` wants beside the sums: every member, and who works on what."""
+    """Return the details for `pslib doctor`: every member, and the holder of each lease."""
     running = None if registry.all_done else registry.jobs[registry.first_open]
     held = running.book.held_by_rank() if running else {}
     book = running.book if running else None
@@ -196,7 +196,7 @@ def details_of(
 
 
 def _member(member: Member, now_s: float) -> dict[str, Any]:
-    """One process; its counters without the long lists."""
+    """Describe one process; its counters without the long lists."""
     counters = {key: value for key, value in member.progress.items() if not key.startswith(_LONG)}
     return counters | {
         "role": member.role,

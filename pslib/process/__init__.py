@@ -1,1 +1,1 @@
-"""This process and its machine: cores, BLAS threads, file limits, shutdown, the excepthook."""
+"""Process and machine services: cores, BLAS threads, file limits, shutdown, the excepthook."""

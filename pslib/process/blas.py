@@ -1,7 +1,8 @@
-"""Cores that this process may use, and the threads and kernels of BLAS that go with them.
+"""CPU cores of a trainer, and the thread count and kernels of BLAS.
 
-Two trainers that each use all cores take turns and lose: OpenBLAS threads wait for each other in a loop. So a
-launcher tells each trainer how many share its machine, and the trainer's own threads each call BLAS with one.
+Two trainers that each use all cores slow each other down: OpenBLAS threads spin while they wait. So a
+launcher tells each trainer how many share its machine, and each of the trainer's threads calls BLAS with one
+thread.
 """
 
 from __future__ import annotations
@@ -16,33 +17,35 @@ from pslib.process.machine import cores
 __all__ = ["TRAINERS_HERE", "blas_threads", "cores_given", "describe_blas", "kernels_for"]
 
 TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
-"""Environment variable: how many trainers share this machine's cores."""
+"""Environment variable: number of trainers that share this machine's cores."""
 
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
 def cores_given(environment: Mapping[str, str] = os.environ) -> int:
-    """Cores of this machine for one trainer: those for this process, shared with other trainers."""
+    """Return one trainer's share of the cores that this process may use."""
     sharing = int(environment.get(TRAINERS_HERE, "1"))
     return max(1, cores() // max(1, sharing))
 
 
 def kernels_for(cpu: str | None = None) -> dict[str, str]:
-    """Environment that makes OpenBLAS choose its AVX-512 kernels, to be set before NumPy is loaded.
+    """Return the environment that makes OpenBLAS use its AVX-512 kernels.
 
-    On AMD processors newer than a release of OpenBLAS it falls back to its Haswell kernels, which halves the
-    speed of matrix products (58,000 instead of 98,000 examples/s of DeepFM's products on Zen 5, NumPy's own
-    OpenBLAS).
+    It must be set before NumPy is imported.
+
+    On AMD processors newer than the OpenBLAS release, OpenBLAS falls back to its Haswell kernels, which
+    halves the speed of matrix products (58,000 instead of 98,000 examples/s of DeepFM's products on Zen 5,
+    NumPy's own OpenBLAS).
 
     Parameters
     ----------
     cpu : str or None
-        What ``/proc/cpuinfo`` says; None reads it.
+        Contents of ``/proc/cpuinfo``; None reads the file.
 
     Returns
     -------
     dict of str to str
-        Empty where the choice is OpenBLAS's, as on every other processor.
+        Empty on every other processor, where OpenBLAS chooses.
     """
     if cpu is None:
         file = Path("/proc/cpuinfo")
@@ -53,7 +56,7 @@ def kernels_for(cpu: str | None = None) -> dict[str, str]:
 
 @contextmanager
 def blas_threads(threads: int) -> Iterator[None]:
-    """Let every call of BLAS in this process use so many threads meanwhile."""
+    """Limit BLAS to this many threads per call within the context."""
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(threads, user_api="blas"):
@@ -61,7 +64,7 @@ def blas_threads(threads: int) -> Iterator[None]:
 
 
 def describe_blas() -> str:
-    """What matrix products use now, for instance ``openblas 0.3.31 SkylakeX, 1 thread``."""
+    """Describe the BLAS in use, for instance ``openblas 0.3.31 SkylakeX, 1 thread``."""
     from threadpoolctl import threadpool_info
 
     libraries = []

@@ -1,4 +1,4 @@
-"""What a script shows that ends with one of our errors: its line, not where in our code it was raised."""
+"""Excepthook: print a pslib error as one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ __all__ = ["told", "uncaught_in_a_line"]
 
 
 def told(error: BaseException) -> bool:
-    """Whether an error says in its own line all that its reader needs: the fault is not ours."""
+    """Tell whether the error's message suffices: the fault is not in pslib."""
     ours = isinstance(error, PslibError) and error.exit_code == PslibError.exit_code
     return isinstance(error, PslibError) and not ours and os.environ.get(DEBUG_VARIABLE) != "1"
 
 
 def uncaught_in_a_line() -> None:
-    """From now on an error of ours that nobody catches is a line, and its exit code that of `pslib.errors`.
+    """Install an excepthook that prints an uncaught pslib error as one line.
 
-    Errors of others keep their tracebacks. So do all of them in a notebook or a debugger, which have hooks of
-    their own, and at Python's prompt.
+    The process then exits with the code that `pslib.errors` gives the error.
+
+    Other errors keep their tracebacks. Nothing changes in a notebook or a debugger, which have their own
+    hooks, nor at Python's prompt.
     """
     if sys.excepthook is sys.__excepthook__ and not (sys.flags.interactive or hasattr(sys, "ps1")):
         sys.excepthook = _show

@@ -1,4 +1,4 @@
-"""How many files and sockets a process may have open: every peer of a server or a client costs some."""
+"""Open-file limit of a process: every peer of a server or a client costs descriptors."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pslib.errors import ConfigurationError
 __all__ = ["allow_peers", "files_for"]
 
 FILES_OWN = 96
-"""What a process has open without peers: 12 to 18 (2026-11-21), and data and log files as it works."""
+"""Files open without any peer: 12 to 18 (2026-11-21), plus data and log files."""
 FILES_A_PEER = 2
-"""A connection (one more peer is one more file), and a second one for a moment when it is opened anew."""
+"""Files per peer: one connection, and a second one briefly while it is reopened."""
 
 
 def files_for(peers: int) -> int:
-    """How many files a process must be allowed to have open, to talk to so many others."""
+    """Return the number of open files that a process needs for this many peers."""
     return FILES_OWN + FILES_A_PEER * peers
 
 
 def allow_peers(peers: int) -> None:
-    """Make sure that this process can talk to so many others; raises its own limit where it may.
+    """Ensure that this process may connect to this many peers; raise its limit where possible.
 
     Parameters
     ----------
     peers : int
-        Processes that it will be connected with.
+        Number of processes to connect with.
 
     Raises
     ------
     ConfigurationError
-        When the system does not allow so many open files; past the limit ZeroMQ would end the process.
+        If the system does not allow that many open files; beyond its limit, ZeroMQ aborts the process.
     """
     needed = files_for(peers)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,10 +1,10 @@
-"""What of this machine is for this process: cores and memory, and what its control groups leave of them.
+"""Cores and memory available to this process, control-group limits included.
 
-In a container a process sees all cores and all memory of the machine, and gets what the control groups
-(cgroups) allow that it is in: of Docker, Kubernetes, Slurm or systemd. A group allows no more than those
-above it, so the tightest limit on the way to the root counts; a container sees the way up to its own root.
-Where to look is in ``/proc/self/cgroup`` and ``/proc/self/mountinfo``, for cgroup v2, v1, and both at once.
-What can't be read is no limit: nothing here fails.
+In a container a process sees all cores and all memory of the machine, but may only use what its control
+groups (cgroups) allow: those of Docker, Kubernetes, Slurm or systemd. A group cannot allow more than its
+ancestors, so the tightest limit on the path to the root counts; a container sees the path up to its own root.
+The groups are found through ``/proc/self/cgroup`` and ``/proc/self/mountinfo``, for cgroup v2, v1, and both
+at once. A value that cannot be read counts as no limit: nothing here fails.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = [
 PROC = Path("/proc")
 
 V2 = ""
-"""In place of a controller's name: cgroup v2 has one tree for all of them."""
+"""Controller name for cgroup v2, which has one tree for all controllers."""
 
 
 def cores(proc: Path = PROC) -> int:
-    """Cores that this process may keep busy: those it may run on, at most as many as its CPU quota pays for.
+    """Return the number of usable cores: the CPU affinity, capped by the CPU quota.
 
-    A quota of 1.5 cores is one core. Two threads would use it up after three quarters of each period, and
-    then all threads of the group stand still, those that read, answer and send heartbeats among them. What is
-    left over by rounding down is for these.
+    A quota of 1.5 cores counts as one core. Two threads would exhaust it after three quarters of each period,
+    and then all threads of the group stall, including those that read, reply and send heartbeats. The
+    fraction that is rounded away is left for these.
     """
     mine, quota = len(os.sched_getaffinity(0)), cpu_quota(proc)
     return mine if quota is None else max(1, min(mine, int(quota)))
 
 
 def quota_words(proc: Path = PROC) -> str:
-    """In brackets for a line that tells of cores, where a CPU quota is why they are so few; else empty."""
+    """Return a bracketed note on the CPU quota where it limits the cores; else empty."""
     mine, quota = len(os.sched_getaffinity(0)), cpu_quota(proc)
     return "" if quota is None or quota >= mine else f" (a CPU quota allows {quota:.4g} of {mine} cores)"
 
 
 def cpu_quota(proc: Path = PROC) -> float | None:
-    """The tightest CPU quota on this process, in cores; None where there is none."""
+    """Return the tightest CPU quota on this process, in cores; None without one."""
     v2 = (_ratio(_read(group / "cpu.max")) for group in control_groups(V2, proc))
     v1 = (
         _ratio(_read(group / "cpu.cfs_quota_us") + " " + _read(group / "cpu.cfs_period_us"))
@@ -59,19 +59,19 @@ def cpu_quota(proc: Path = PROC) -> float | None:
 
 
 def memory_bytes(proc: Path = PROC) -> int:
-    """Memory that this process and those beside it may take: the machine's, or less by a limit."""
+    """Return the memory for this process and others in its group: the machine's, or the limit."""
     return min(physical_bytes(), memory_limit(proc) or physical_bytes())
 
 
 def physical_bytes() -> int:
-    """Memory of the machine, whoever may take it."""
+    """Return the machine's physical memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_limit(proc: Path = PROC) -> int | None:
-    """The tightest memory limit on this process; None where there is none.
+    """Return the tightest memory limit on this process; None without one.
 
-    In cgroup v1 no limit is a number as well, 2 ** 63 less a page: larger than any machine.
+    cgroup v1 expresses "no limit" as a number, 2 ** 63 less a page: larger than any machine.
     """
     v2 = (_number(_read(group / "memory.max")) for group in control_groups(V2, proc))
     v1 = (_number(_read(group / "memory.limit_in_bytes")) for group in control_groups("memory", proc))
@@ -79,11 +79,11 @@ def memory_limit(proc: Path = PROC) -> int | None:
 
 
 def oom_kills(proc: Path = PROC) -> int:
-    """How many processes the kernel has killed so far for want of memory.
+    """Return how many processes the kernel has killed so far for lack of memory.
 
-    Those of this process's control group, whether its own limit or the machine was the reason, as far as it
-    counts them (the root of cgroup v2 does not); else those of the whole machine. Of use is only whether it
-    grows.
+    Counts the kills in this process's control group, caused by its own limit or by the machine, as far as the
+    group counts them (the root of cgroup v2 does not); else those of the whole machine. Only growth of the
+    number is meaningful.
     """
     groups = [group / "memory.events" for group in control_groups(V2, proc)]
     groups += [group / "memory.oom_control" for group in control_groups("memory", proc)]
@@ -94,27 +94,27 @@ def oom_kills(proc: Path = PROC) -> int:
 
 
 def control_groups(controller: str, proc: Path = PROC) -> list[Path]:
-    """Folders of this process's control group and of all above it that can be seen from here, nearest first.
+    """Return the folders of this process's control group and its visible ancestors, nearest first.
 
     Parameters
     ----------
     controller : str
-        "cpu", "memory", ... of cgroup v1; `V2` for cgroup v2.
+        A cgroup v1 controller ("cpu", "memory", ...), or `V2` for cgroup v2.
     proc : Path
-        Another folder than ``/proc`` only in tests.
+        Other than ``/proc`` only in tests.
     """
     path = _own_path(controller, proc)
-    if path is None or ".." in path.parts:  # it has been moved out of what its namespace shows
+    if path is None or ".." in path.parts:  # the group was moved outside its namespace
         return []
     mounts = list(_mounts(controller, proc))
     below = [(point, path.relative_to(root)) for root, point in mounts if path.is_relative_to(root)]
-    # Not below: a container that is shown its group as the root, and the machine's name for it all the same.
+    # Not below the mount: a container sees its group as root, but the path has the machine's name for it.
     below = below or [(point, PurePosixPath()) for _, point in mounts[:1]]
     return [point / folder for point, rest in below for folder in (rest, *rest.parents)]
 
 
 def _own_path(controller: str, proc: Path) -> PurePosixPath | None:
-    """This process's group as the kernel names it, in lines ``4:cpu,cpuacct:/docker/8f3c`` or ``0::/``."""
+    """Parse this process's group from lines such as ``4:cpu,cpuacct:/docker/8f3c`` or ``0::/``."""
     for line in _read(proc / "self" / "cgroup").splitlines():
         found = re.fullmatch(r"\d+:([^:]*):(/.*)", line)
         if found and controller in found[1].split(","):
@@ -123,9 +123,9 @@ def _own_path(controller: str, proc: Path) -> PurePosixPath | None:
 
 
 def _mounts(controller: str, proc: Path) -> Iterator[tuple[PurePosixPath, Path]]:
-    """``(root, point)`` of each mount of a tree of groups: which of its folders is seen where.
+    """Yield ``(root, point)`` of each cgroup mount: the folder of the tree and its mount point.
 
-    A line is ``36 35 98:0 /root /point rw,noatime master:1 - type source rw,options``.
+    Line format: ``36 35 98:0 /root /point rw,noatime master:1 - type source rw,options``.
     """
     for line in _read(proc / "self" / "mountinfo").splitlines():
         left, _, right = line.partition(" - ")
@@ -138,30 +138,30 @@ def _mounts(controller: str, proc: Path) -> Iterator[tuple[PurePosixPath, Path]]
 
 
 def _unescaped(word: str) -> str:
-    r"""A path of ``mountinfo``, where a space is ``\040``."""
+    r"""Decode a path of ``mountinfo``, where a space is ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
 def _read(file: Path) -> str:
-    """The text of a file, empty where there is none to be had."""
+    """Read a file; return an empty string if it is unreadable."""
     try:
         return os.fsdecode(file.read_bytes())
-    except (OSError, ValueError):  # the latter of a zero byte in the name
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
         return ""
 
 
 def _number(word: str) -> int | None:
-    """None for ``max``, ``-1`` and whatever else is no number of something."""
+    """Parse a number; None for ``max``, ``-1`` and anything else that is not a positive number."""
     try:
         return int(word) if word.strip().isdecimal() else None
-    except ValueError:  # of more digits than Python reads
+    except ValueError:  # more digits than Python parses
         return None
 
 
 def _ratio(text: str) -> float | None:
-    """Cores of ``150000 100000``, microseconds of all cores together in each period of so many.
+    """Return the cores of ``150000 100000``: CPU microseconds per period, and the period.
 
-    No kernel takes a quota of 0, with which nothing would run.
+    The kernel rejects a quota of 0, under which nothing would run.
     """
     quota, period = (*map(_number, text.split()), None, None)[:2]
     try:

@@ -1,12 +1,12 @@
-"""Asked to leave: what a process does between SIGTERM and its end.
+"""Graceful shutdown: the handling of SIGTERM by workers and launchers.
 
-A machine that is taken away says so first: SIGTERM, and some seconds later SIGKILL. A worker notes the first
-SIGTERM and finishes what it has begun (`Preemption.finishing`), or ends with a `PreemptedError` where there
-is nothing to finish; a second SIGTERM ends it at once, and so does time.
+A preempted machine gets SIGTERM, and some seconds later SIGKILL. On the first SIGTERM a worker finishes the
+work in progress (`Preemption.finishing`), or ends with a `PreemptedError` where there is nothing to finish. A
+second SIGTERM, or the end of the drain time, ends it at once.
 
-Where SIGTERM comes to all processes at once, as to the steps of a Slurm job, it would end servers before the
-trainers have saved. There (`TOGETHER_VARIABLE`) it is a message for the launcher, which asks each process
-when it is due, by another signal (`leave_signal`).
+A SIGTERM sent to all processes at once, as to the steps of a Slurm job, would end servers before the trainers
+have saved. In that mode (`TOGETHER_VARIABLE`) SIGTERM is a message for the launcher only, which then stops
+each process in turn with another signal (`leave_signal`).
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from pslib.errors import PreemptedError
 __all__ = ["ASKED_LINE", "HARD_S", "TOGETHER_VARIABLE", "Preemption", "leave_signal", "preemption"]
 
 TOGETHER_VARIABLE = "PSLIB_SIGTERM_COMES_TO_ALL"
-"""Set to 1 where it does."""
+"""Environment variable: 1 where SIGTERM is sent to all processes at once."""
 
 ASKED_LINE = b"pslib-asked \n"
-"""What a worker tells its launcher then."""
+"""Line that a worker writes to its launcher on such a SIGTERM."""
 
 HARD_S = 5.0
-"""A process that has not left so long after its time was over is ended where it stands."""
+"""Seconds after the drain time at which a process that still runs is ended."""
 
 
 def leave_signal() -> signal.Signals:
-    """The signal by which this process, and who watches over it, is asked to leave."""
+    """Return the signal that asks this process and its supervisor to leave."""
     return signal.SIGUSR2 if os.environ.get(TOGETHER_VARIABLE) == "1" else signal.SIGTERM
 
 
 def _tell_launcher(number: int, frame: FrameType | None) -> None:
-    with suppress(OSError):  # nobody reads it any more
-        os.write(1, ASKED_LINE)  # a signal handler may stand in the middle of a print
+    with suppress(OSError):  # the reader is gone
+        os.write(1, ASKED_LINE)  # not print: the signal may have interrupted one
 
 
 class Preemption:
-    """Whether this process has been asked to leave, and how much time it has for that.
+    """Preemption state of this process: whether it was asked to leave, and the time left.
 
     Attributes
     ----------
     drain_s : float
-        Time for finishing; the cluster's `Timing.drain_s` once it is known.
+        Time for finishing work; the cluster's `Timing.drain_s` once known.
     asked : bool
-        Whether it has been asked; set from a signal handler, so it is a plain attribute to look at.
+        Whether the process was asked to leave. A plain attribute, since a signal handler sets it.
     """
 
     def __init__(self) -> None:
@@ -64,30 +64,30 @@ class Preemption:
         self._number = signal.SIGTERM
 
     def install(self) -> None:
-        """Take SIGTERM, or what stands in for it; in the main thread, of a process where that is ours."""
+        """Install the signal handler; in the main thread, of a process that pslib owns."""
         self._number = leave_signal()
         if self._number != signal.SIGTERM:
             signal.signal(signal.SIGTERM, _tell_launcher)
         signal.signal(self._number, self._on_signal)
 
     def over(self) -> None:
-        """The work is done and the process ends: whoever asks now is late.
+        """Mark the work as done: a later signal is ignored.
 
-        Python gives signals their defaults back while it ends, and the exit code would be that of a kill.
+        Python restores default signal handlers during exit, and the exit code would be that of a kill.
         """
         for number in {signal.SIGTERM, self._number}:
             signal.signal(number, signal.SIG_IGN)
 
     @property
     def left_s(self) -> float:
-        """Seconds until what is not finished is left to others."""
+        """Return the seconds left for finishing."""
         return max(0.0, self._until_s - self._clock.now_s())
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Within it, being asked is only noted: the code inside looks at `asked` every fraction of a second.
+        """Defer the shutdown within the context: the code inside polls `asked` several times a second.
 
-        It may raise `PreemptedError` all the same, when the time is over.
+        It may still raise `PreemptedError` when the time is over.
         """
         self._finishing += 1
         try:
@@ -97,19 +97,19 @@ class Preemption:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked and not self._late:
-            os._exit(PreemptedError.exit_code)  # asked twice: at once
+            os._exit(PreemptedError.exit_code)  # second signal: exit at once
         if not self.asked:
             self.asked = True
             self._until_s = self._clock.now_s() + self.drain_s
             threading.Thread(target=self._end_late, name="pslib-preemption", daemon=True).start()
         if self._late:
-            self._late = False  # from here on another signal is somebody's second one
+            self._late = False  # from here on another signal is the second one
             raise PreemptedError(f"asked to leave (SIGTERM): not all was finished within {self.drain_s:g} s")
         if not self._finishing:
             raise PreemptedError("asked to leave (SIGTERM)")
 
     def _end_late(self) -> None:
-        """When the time is over, end whatever the main thread waits for; a little later, the process."""
+        """When the time is over, interrupt the main thread; a little later, end the process."""
         self._clock.sleep_s(self.drain_s + 1.0)
         self._late = True
         signal.pthread_kill(threading.main_thread().ident or 0, self._number)
@@ -118,4 +118,4 @@ class Preemption:
 
 
 preemption = Preemption()
-"""This process's; a worker of a launcher installs it, a script of a user's may."""
+"""This process's preemption state; launcher workers install it, a user's script may."""

@@ -1,4 +1,4 @@
-"""Training and evaluating a model on a cluster."""
+"""Trainer: training and evaluation of a model on a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EvalResult", "Trainer"]
 
-# Looked up when first used, so that whoever only reads settings does not wait for ZeroMQ and all that trains.
+# Imported on first use, so that reading settings does not import ZeroMQ and the training code.
 _HOMES = {"EvalResult": "pslib.metrics.metrics", "Trainer": "pslib.trainer.trainer"}
 
 

@@ -1,11 +1,11 @@
-"""Which collective call of a script comes next, and which of them a checkpoint says are done.
+"""Call log: numbers the collective calls of a script, and skips those that a checkpoint marks as done.
 
-A script that goes on from a checkpoint of an unfinished `fit` makes the same calls again: those that were
-done are passed over, the one that was under way goes on with its leases, and all others are new. One that
-begins with a look at it, where that script trained, does not go on with it: it may look, and nothing else.
+A script that resumes from a checkpoint of an unfinished `fit` makes the same calls again: done calls are
+skipped, the one under way continues with its leases, and all others are new. A script that begins with a
+read-only call, where the original script trained, does not resume: it may only read.
 
-A load that a script has left while it waited (Ctrl-C, which it has caught) may go on at another trainer: rows
-are half of each then, and this trainer has not heard where its training goes on. So it is the next call.
+A load that a script left while it waited (Ctrl-C, caught) may continue at another trainer: rows are then half
+of each, and this trainer does not know the position of its training. So the load must be the next call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ On = TypeVar("On", bound=_OnACluster)
 def collective(
     method: Callable[Concatenate[On, Given], Back],
 ) -> Callable[Concatenate[On, Given], Back]:
-    """A method of a `Trainer` that all trainers call alike: refused while another thread is in such a one.
+    """Decorate a collective `Trainer` method: refuse it while another thread is in such a call.
 
     The coordinator takes a later call as a sign that this trainer has left the earlier one.
     """
@@ -71,16 +71,16 @@ class Calls:
 
     @property
     def cluster(self) -> Cluster:
-        """Whose calls they are."""
+        """Cluster of the calls."""
         return self._cluster
 
     def resume(self, table: Mapping[str, Any]) -> None:
-        """Go on from the jobs of a checkpoint.
+        """Resume from the jobs of a checkpoint.
 
         Raises
         ------
         ConfigurationError
-            When calls have been made already.
+            If calls have been made already.
         """
         if self._cluster.begun:
             raise ConfigurationError(
@@ -90,29 +90,30 @@ class Calls:
         self._table = table
 
     def leave(self) -> bool:
-        """Before a call that only looks: whether it leaves the checkpoint's calls, which begin with another.
+        """Tell whether a read-only call departs from the checkpoint's calls, which begin with another.
 
-        Not after the first call: a script that has begun to go on is held to all of them.
+        False after the first call: a script that has begun to resume must repeat all of them.
         """
-        jobs = self._table.get("jobs", ())[1:]  # 0 is kept free for the load
+        jobs = self._table.get("jobs", ())[1:]  # 0 is reserved for the load
         if self._followed or not jobs or jobs[0]["what"] in LOOKS:
             return False
         self._table, self._left = {}, True
         return True
 
     def begin_anew(self) -> None:
-        """All rows are to be replaced: what was looked at does not matter any more."""
+        """Clear the log before all rows are replaced: earlier read-only calls no longer matter."""
         self._left = False
 
     def source_of(self, given: str) -> LoadSource:
-        """The checkpoint that a load of this place is of; of one that was left, the one that it was of then.
+        """Return the checkpoint that a load of this path reads; for an abandoned load, its original one.
 
-        Others may have saved since, and removed it: that load may be over all the same.
+        Another trainer may have saved since and removed that checkpoint: the abandoned load may be done all
+        the same.
 
         Raises
         ------
         CheckpointError
-            When there is none.
+            If there is none.
         """
         left = self._cluster.open_load
         if left and given in (left.source.given, left.source.place):
@@ -123,13 +124,13 @@ class Calls:
     def open(
         self, client: Client, progress: Progress, spec: JobSpec, source: LoadSource | None = None
     ) -> Job:
-        """The next call of the script; ``source`` is what a load is of.
+        """Open the next call of the script; ``source`` is the checkpoint of a load.
 
         Raises
         ------
         ConfigurationError
-            When it is another one than that of the script whose checkpoint was loaded, or than a load that
-            was left, or goes on with a training that the script has only looked at.
+            If it differs from the call of the script whose checkpoint was loaded, or from a load that
+            was abandoned, or trains on after the script has only read.
         """
         if self._left and spec.what not in (*LOOKS, "load"):
             raise ConfigurationError(
@@ -139,12 +140,12 @@ class Calls:
         number = self._number(spec)
         self._followed = self._followed or number > 0
         jobs, under_way = self._table.get("jobs", ()), self._table.get("job", 0)
-        if number and number == under_way == len(jobs):  # a cut in a call that read: this or another begins
+        if number and number == under_way == len(jobs):  # a cut in a read-only call: this or another begins
             return Job(client, progress, number, replace(spec, resume=self._table))
         if number == 0 or number >= len(jobs):
             return self._joined(client, progress, number, spec, source)
         then = jobs[number]
-        moved = spec.what in ("save", "load")  # their places may be others now
+        moved = spec.what in ("save", "load")  # their paths may differ now
         if spec.what != then["what"] or not (moved or spec.fingerprint == then["fingerprint"]):
             raise ConfigurationError(
                 f"call {number} is {spec.what!r}, the checkpoint's was {then['what']!r} or had other data or "
@@ -155,7 +156,7 @@ class Calls:
         return PassedJob(number, then["outcome"] or {}, self._table["ranks"])
 
     def load_is_over(self) -> None:
-        """The load that was opened last is done, or has failed here: other calls may follow."""
+        """Mark the last load as done or failed here: other calls may follow."""
         self._cluster.open_load = None
 
     def _number(self, spec: JobSpec) -> int:
@@ -177,6 +178,6 @@ class Calls:
             self._cluster.open_load = OpenLoad(number, spec.fingerprint, source)
         try:
             return Job(client, progress, number, spec)
-        except ConfigurationError:  # the coordinator refuses this call, and would do so again
+        except ConfigurationError:  # the coordinator would refuse this call again
             self.load_is_over()
             raise

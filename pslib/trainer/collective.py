@@ -1,7 +1,7 @@
-"""Collective calls: every trainer opens the same job, and works on its leases until all are done.
+"""Collective calls: all trainers open the same job, and work on its leases until all are done.
 
-`fit`, `evaluate`, `save` and `load` are all jobs; a job with one lease is done by whoever gets it, and by
-another trainer if that one dies.
+`fit`, `evaluate`, `save` and `load` are all jobs. A job with one lease is done by the trainer that gets it,
+or by another one if that trainer dies.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]
 log = logging.getLogger("pslib")
 NO_TABLE = np.empty(0, np.uint8)
 NAMED_FROM = 6
-"""Reports of a wait for others until it says who they are, half a minute, and as many until it asks again.
+"""Wait reports before the trainers waited for are named (half a minute), and between two status requests.
 
-At each end of an epoch hundreds of trainers wait a moment for the last leases, and all of them would ask for
-a status, which takes the coordinator some milliseconds then.
+At each end of an epoch hundreds of trainers briefly wait for the last leases, and all of them would request a
+status, which then costs the coordinator some milliseconds each.
 """
 NAMES_TOLD = 4
 ASK_AGAIN_S = 0.05
@@ -55,10 +55,10 @@ ASK_AGAIN_MAX_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job is: its kind, a fingerprint that must agree on all trainers, details for its outcome.
+    """Specification of a job: its kind, a fingerprint equal on all trainers, and details for its outcome.
 
-    ``windows`` (leases,) uint32: the shuffle window of each lease. With ``by_rank`` every trainer has leases
-    of its own. ``resume`` is the table of the cut that it goes on from, or empty.
+    ``windows`` (leases,) uint32: the shuffle window of each lease. With ``by_rank`` every trainer has its own
+    leases. ``resume`` is the table of the cut that the job continues, or empty.
     """
 
     what: str
@@ -78,7 +78,10 @@ def spec_of(
     settings: Sequence[Any],
     by_rank: bool = False,
 ) -> JobSpec:
-    """A job over some epochs of data, ``counts`` leases in each; all trainers must agree on ``settings``."""
+    """Build the specification of a job over epochs of data, ``counts`` leases in each.
+
+    All trainers must agree on ``settings``.
+    """
     windows: list[int] = []
     first = 0
     for epoch, count in enumerate(counts, int(details.get("first_epoch", 0))):
@@ -100,32 +103,32 @@ class HeldLease:
 
 
 class Job:
-    """One collective call, seen from one trainer.
+    """A collective call, from the view of one trainer.
 
     Parameters
     ----------
     client : Client
-        Asks the coordinator.
+        Sends requests to the coordinator.
     progress : Progress
         Reports the positions of held leases.
     number : int
-        The how-manieth collective call of the script this is.
+        Sequence number of the script's collective call.
     spec : JobSpec
-        What it does.
+        The job's specification.
 
     Raises
     ------
     ConfigurationError
-        When another trainer's call of the same number is something else.
+        If another trainer's call of the same number differs.
     """
 
     passed = False
-    """Whether a checkpoint says that it is done."""
+    """Whether a checkpoint marks it as done."""
 
     def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
         self.client, self.progress, self.number = client, progress, number
         self._look = threading.Event()
-        progress.forget_jobs_below(number)  # what an earlier call left undone goes to others
+        progress.forget_jobs_below(number)  # unfinished leases of earlier calls go to others
         message = OpenJob(
             client.rank,
             number,
@@ -137,14 +140,14 @@ class Job:
             json_array(spec.resume) if spec.resume else NO_TABLE,
         )
         answer = client.ask_coordinator(message)
-        self._may_wait = spec.what == "window"  # for files, however long
+        self._may_wait = spec.what == "window"  # for files, without a limit
         self.ranks: tuple[int, ...] = ()
         """Trainers that share the leases of a job ``by_rank``."""
         if isinstance(answer, Result):
             self.ranks = tuple(answer.values["ranks"])
 
     def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
-        """Leases for this trainer, one after the other, until all of the job (everybody's) are done.
+        """Yield leases for this trainer until all leases of the job (of all trainers) are done.
 
         Parameters
         ----------
@@ -163,10 +166,10 @@ class Job:
                 self.progress.hold(lease.stream)
                 yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch, lease.time_s)
                 pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
-                reports, hold = 0, "other trainers hold"  # whoever it was, it may be others next time
+                reports, hold = 0, "other trainers hold"  # the holders may differ next time
                 continue
             now_s = clock.now_s()
-            alone = not (self._may_wait or self.progress.held())  # else for files, or for its own work
+            alone = not (self._may_wait or self.progress.held())  # else: files, or its own work
             if now_s - max(reported_s, waiting_since) > report_s and alone:
                 reported_s, reports = now_s, reports + 1
                 hold = self._who_holds() if reports % NAMED_FROM == 0 else hold
@@ -175,7 +178,7 @@ class Job:
             pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
 
     def _who_holds(self) -> str:
-        """Who has the leases that this trainer waits for, in words."""
+        """Describe the holders of the leases that this trainer waits for."""
         answer = self.client.ask_coordinator(Status(details=True))
         status = answer.values if isinstance(answer, Result) else {}
         held = {rank for rank, _leases in status.get("work", {}).get("held", ())} - {self.client.rank}
@@ -189,7 +192,7 @@ class Job:
         return f"{', '.join(names[:NAMES_TOLD]) or 'other trainers'}{more} {hold}"
 
     def look_again(self) -> None:
-        """End a pause in `leases`: one has ended, or there is no need for more; any thread may call it."""
+        """Wake `leases` from a pause: a lease has ended, or no more are needed; thread-safe."""
         self._look.set()
 
     def _next(self) -> Lease:
@@ -200,30 +203,30 @@ class Job:
         return answer
 
     def confirm(self) -> None:
-        """Make sure that the leases held here are still this trainer's, before what can't be undone.
+        """Confirm, before an irreversible step, that this trainer still holds its leases.
 
         Raises
         ------
         UnavailableError
-            When the coordinator counts this trainer as lost: others have its leases.
+            If the coordinator counts this trainer as lost: others have its leases.
         """
         self._next()
 
     def tell_clock(self, clock: int) -> Pending[Message]:
-        """Say how many batches are applied for this trainer; the pending gives `Clocks`."""
+        """Report how many batches are applied for this trainer; the pending gives `Clocks`."""
         message = Clock(self.client.rank, self.client.member.incarnation, self.number, clock)
         return self.client.endpoint.ask(self.client.member.coordinator, message)
 
     def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
-        """Say that all batches of a lease are applied everywhere; the pending is done when it is recorded."""
+        """Report that all batches of a lease are applied; the pending is done when it is recorded."""
         pending = self._end(lease, payload or {})
         pending.on_done(lambda: self.progress.drop(lease.stream))
         return pending
 
     def give_back(self, lease: HeldLease) -> None:
-        """Let others have the one lease of a job that has failed here; nobody waits for the answer."""
+        """Return the only lease of a job that failed here; the reply is not awaited."""
         self.progress.drop(lease.stream)
-        with suppress(PslibError):  # a client that has ended can ask nothing
+        with suppress(PslibError):  # a closed client can send no request
             self._end(lease, {"given_back": np.ones(1, np.uint8)})
 
     def _end(self, lease: HeldLease, payload: Arrays) -> Pending[Message]:
@@ -232,21 +235,21 @@ class Job:
         return client.endpoint.ask(client.member.coordinator, EndLease(*about, payload))
 
     def outcome(self) -> dict[str, Any]:
-        """What the job came to; all its leases must be done."""
+        """Return the job's outcome; all its leases must be done."""
         answer = self.client.ask_coordinator(JobResult(self.number))
         assert isinstance(answer, Result)
         return dict(answer.values["outcome"])
 
 
 class PassedJob(Job):
-    """A call that a checkpoint says is done: there is nothing to do, and its outcome is known.
+    """A call that a checkpoint marks as done: it has no work, and its outcome is known.
 
     Parameters
     ----------
     number : int
     outcome : mapping
     ranks : sequence of int
-        Trainers that shared it, where leases went by rank.
+        Trainers that shared it, where leases were assigned by rank.
     """
 
     passed = True
@@ -255,9 +258,9 @@ class PassedJob(Job):
         self.number, self.ranks, self._outcome = number, tuple(ranks), dict(outcome)
 
     def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
-        """None."""
+        """Yield no lease."""
         return iter(())
 
     def outcome(self) -> dict[str, Any]:
-        """What it came to then."""
+        """Return the recorded outcome."""
         return self._outcome

@@ -1,4 +1,4 @@
-"""One `fit`: which examples its leases are, and their way through the pipeline."""
+"""One `fit`: the examples of its leases, and their way through the pipeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Fit", "FitTools"]
 
 @dataclass(frozen=True, slots=True)
 class FitTools:
-    """What all fits of a trainer share."""
+    """Tools shared by all fits of a trainer."""
 
     client: Client
     model: TrainableModel
@@ -41,7 +41,7 @@ class FitTools:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Leases of one job.
+    """The leases of a training job.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Fit:
     counts : list of int
         Leases of each of its epochs.
     rate : float
-        Learning rates count so many times.
+        Factor of the learning rates.
     """
 
     data: ParquetData
@@ -62,7 +62,7 @@ class Fit:
     rate: float = 1.0
 
     def train(self, tools: FitTools, job: Job, mode: Mode, steps: JobPlan, began_s: float) -> None:
-        """Train on this trainer's share, until all of the job is done."""
+        """Train on this trainer's share, until all leases of the job are done."""
         settings = tools.settings
         sampler = sampler_of(tools.model, self.data, settings.seed)
         reader = LeaseReader(self.data, tools.model.schema, self.order, settings.batch_rows, sampler)

@@ -1,4 +1,4 @@
-"""What the trainer needs of a model; `rec_models.Model` gives it, and any class of a user's may."""
+"""Interfaces of a trainable model; `rec_models.Model` implements them, and any user class may."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Step(Protocol):
-    """What one training step gives back: loss, logits, gradients of rows and of dense parameters."""
+    """Result of a training step: loss, logits, gradients of rows and of dense parameters."""
 
     @property
     def loss(self) -> float:
@@ -44,7 +44,7 @@ class Step(Protocol):
 
     @property
     def logits(self) -> NDArray[Any]:
-        """(B,) logits before the step, of the first task."""
+        """(B,) logits of the first task, before the step."""
         ...
 
     @property
@@ -54,16 +54,16 @@ class Step(Protocol):
 
     @property
     def dense_gradients(self) -> dict[str, NDArray[Any]]:
-        """By name, in the order of ``dense_shapes``."""
+        """Gradients of dense parameters by name, in the order of ``dense_shapes``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KeptStep:
-    """A step with arrays of its own.
+    """A step that owns its arrays.
 
-    Gradients are read until their push is acknowledged, while the next steps are computed. A stepper of parts
-    makes new arrays for each step; whoever writes a model of another kind may fill the same ones again.
+    Gradients are read until their push is acknowledged, while the next steps are computed. A stepper in parts
+    makes new arrays for each step; a model of another kind may reuse its arrays.
     """
 
     loss: float
@@ -73,54 +73,54 @@ class KeptStep:
 
     @staticmethod
     def of(step: Step) -> KeptStep:
-        """A copy."""
+        """Copy a step."""
         dense = {name: np.array(gradient) for name, gradient in step.dense_gradients.items()}
-        loss = float(step.loss)  # of NumPy it could not travel to who reports it
+        loss = float(step.loss)  # a NumPy scalar could not be sent in a report
         return KeptStep(loss, np.array(step.logits), np.array(step.rows_gradient), dense)
 
 
 class Stepper(Protocol):
-    """Computes steps and predictions of a model."""
+    """Computes training steps and predictions of a model."""
 
     def loss_and_gradients(
         self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
     ) -> Step:
-        """One training step."""
+        """Compute one training step."""
         ...
 
     def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """(B,) probabilities, or (B, T) where the schema has T labels."""
+        """Return (B,) probabilities, or (B, T) where the schema has T labels."""
         ...
 
 
 @runtime_checkable
 class ModelInParts(Protocol):
-    """What a model has besides if several threads can compute a batch of it: `rec_models.stepper.Stepper`."""
+    """Extra interface of a model whose batch several threads compute: `rec_models.stepper.Stepper`."""
 
     def stepper(
         self, run: Callable[[Sequence[Callable[[], None]]], None], products: str = "float32"
     ) -> Stepper:
-        """What computes its steps; ``run`` runs tasks in any order by any threads. Same bits as without.
+        """Return the model's stepper; ``run`` runs tasks in any order on any threads. Same bits as without.
 
-        With ``products`` of ``bfloat16`` it may round the factors of a step's matrix products to that. Nobody
-        gives ``products`` to a model that does not name it: such a one trains in float32.
+        With ``products`` of ``bfloat16`` it may round the factors of a step's matrix products to that type. A
+        model whose `stepper` has no ``products`` parameter is not passed it, and trains in float32.
         """
         ...
 
 
 def takes_products(model: object) -> bool:
-    """Whether a model's steps can multiply in another type than float32."""
+    """Tell whether a model's steps can multiply in another type than float32."""
     return isinstance(model, ModelInParts) and "products" in signature(model.stepper).parameters
 
 
 @runtime_checkable
 class StepperInStages(Protocol):
-    """What a stepper has besides if steps may overlap; see `pslib.trainer.pipeline.overlap`."""
+    """Extra interface of a stepper whose steps may overlap; see `pslib.trainer.pipeline.overlap`."""
 
     def stages(
         self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
     ) -> Generator[Sequence[Callable[[], None]], None, Step]:
-        """Lists of tasks, each when all of the one before are done; returns the step."""
+        """Yield lists of tasks, each to run after the one before is done; return the step."""
         ...
 
 
@@ -130,25 +130,25 @@ class TrainableModel(Stepper, Protocol):
 
     @property
     def schema(self) -> Schema:
-        """Columns that it reads."""
+        """Schema of the columns that it reads."""
         ...
 
     def table(self) -> TableSpec:
-        """Its table."""
+        """Specification of its table."""
         ...
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of dense parameters."""
+        """Names and shapes of the dense parameters."""
         ...
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Their first values."""
+        """Return the initial values of the dense parameters."""
         ...
 
 
 Shapes = Mapping[str, tuple[int, ...]]
 MEMBERS = ("loss", "logits", "rows_gradient", "dense_gradients")
-"""Of a `Step`."""
+"""Attributes of a `Step`."""
 
 
 def _refuse(model: object, member: str, *problems: str) -> None:
@@ -157,7 +157,7 @@ def _refuse(model: object, member: str, *problems: str) -> None:
 
 
 def own_table_of(model: TrainableModel) -> TableSpec:
-    """The table as the model gives it; ConfigurationError when it, or the schema, is something else."""
+    """Return the model's own table; ConfigurationError when it, or the schema, has another type."""
     schema, table = model.schema, model.table()
     if not isinstance(schema, Schema):
         _refuse(model, "schema", f"expected a pslib.Schema, got {came(schema)}")
@@ -167,9 +167,9 @@ def own_table_of(model: TrainableModel) -> TableSpec:
 
 
 def dense_shapes_of(model: TrainableModel) -> dict[str, tuple[int, ...]]:
-    """Shapes of the model's dense parameters by name; ConfigurationError when they are none.
+    """Return the shapes of the dense parameters by name; ConfigurationError for invalid ones.
 
-    Any sequence of whole numbers is a shape, as in NumPy, a list or numbers of NumPy's among them.
+    Any sequence of integers is a shape, as in NumPy, including lists and NumPy integers.
     """
     shapes: Any = model.dense_shapes()
     found = {name: _shape_of(shape) for name, shape in shapes.items()} if isinstance(shapes, Mapping) else {}
@@ -180,16 +180,16 @@ def dense_shapes_of(model: TrainableModel) -> dict[str, tuple[int, ...]]:
 
 
 def first_dense_of(model: TrainableModel, shapes: Shapes, seed: int) -> dict[str, NDArray[np.float32]]:
-    """First values of the dense parameters; ConfigurationError when they have not these names and shapes."""
+    """Return initial dense parameters; ConfigurationError for other names or shapes than declared."""
     values = model.initial_dense(seed)
     _refuse(model, "initial_dense", *_array_problems(values, shapes))
     return {name: np.asarray(values[name], np.float32) for name in shapes}
 
 
 def check_step(model: object, batch: Batch, dense: Mapping[str, NDArray[Any]], step: Step) -> None:
-    """ConfigurationError for a step without a member, or of other shapes than batch and dense parameters.
+    """Check a step; ConfigurationError for a missing member or a wrong shape.
 
-    Gradients of rows are looked at by the client, which names the keys of what is not finite.
+    Gradients of rows are checked by the client, which names the keys of non-finite values.
     """
     if missing := [name for name in MEMBERS if not hasattr(step, name)]:
         got = f"a {type(step).__name__} without {', '.join(missing)}"
@@ -205,7 +205,7 @@ def check_step(model: object, batch: Batch, dense: Mapping[str, NDArray[Any]], s
 
 
 def check_predictions(model: object, batch: Batch, tasks: int, predicted: Any) -> None:
-    """ConfigurationError for what is no probability an example; nan is told by who counts the scores."""
+    """Check predictions; ConfigurationError for non-probabilities. The score counter reports nan."""
     shapes = [(len(batch),), (len(batch), tasks)]
     if not isinstance(predicted, np.ndarray) or predicted.shape not in shapes:
         words = " or ".join(map(str, shapes if tasks > 1 else shapes[:1]))
@@ -213,7 +213,7 @@ def check_predictions(model: object, batch: Batch, tasks: int, predicted: Any) -
         _refuse(
             model, "predict", f"expected one probability an example, an array of shape {words}, got {got}"
         )
-    single = np.asarray(predicted, np.float32)  # what is counted: 1 + 1e-16 is 1
+    single = np.asarray(predicted, np.float32)  # as counted: 1 + 1e-16 is 1
     outside = (single < 0) | (single > 1)
     if outside.any():
         got = f"{single[outside][0]:.9g}, {outside.sum()} such in a batch"
@@ -222,7 +222,7 @@ def check_predictions(model: object, batch: Batch, tasks: int, predicted: Any) -
 
 
 def _shape_of(shape: Any) -> tuple[int, ...] | None:
-    """The shape in plain numbers, as it travels to the servers; None for what is none."""
+    """Return the shape as plain integers, as sent to the servers; None for an invalid one."""
     if not isinstance(shape, (Sequence, np.ndarray)) or isinstance(shape, (str, bytes)):
         return None
     try:
@@ -233,7 +233,7 @@ def _shape_of(shape: Any) -> tuple[int, ...] | None:
 
 
 def _array_problems(values: Any, shapes: Shapes) -> Iterator[str]:
-    """What is wrong with arrays by name, one line each."""
+    """Yield the problems of arrays by name, one line each."""
     if not isinstance(values, Mapping):
         yield f"expected arrays by name, as {{'b': array}}, got {came(values)}"
         return

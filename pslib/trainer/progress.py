@@ -1,4 +1,4 @@
-"""Counters of one trainer process, cumulative, as its heartbeats carry them."""
+"""Cumulative counters of one trainer process, as sent in its heartbeats."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pslib.wire.staleness import StalenessCounter
 __all__ = ["STALENESS_BINS", "Progress"]
 
 STALENESS_BINS = 33
-"""Batches of staleness 0, 1, ... 31, and of more."""
+"""Histogram bins of staleness: 0, 1, ... 31, and more."""
 
 
 class CacheCounters:
-    """What a trainer's cache of rows has saved; counted by the puller, read by the endpoint's thread."""
+    """Savings of a trainer's row cache; counted by the puller, read by the endpoint's thread."""
 
     def __init__(self) -> None:
         self.lookups = self.hits = self.bytes_saved = 0
@@ -32,7 +32,7 @@ class CacheCounters:
 
 
 class Progress:
-    """What a trainer has done so far; written by the compute thread, read by the endpoint's thread.
+    """Progress of a trainer; written by the compute thread, read by the endpoint's thread.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class Progress:
         self.lead_max = 0
         self.cache = CacheCounters()
         self.streams: set[int] = set()
-        """Leases that this trainer holds; how far they are is read from the session."""
+        """Leases that this trainer holds; their positions are read from the session."""
 
     @classmethod
     def of(cls, client: Client) -> Progress:
-        """What heartbeats of a client carry: one for all its trainers, so that no counter falls back."""
+        """Return the client's progress: one for all its trainers, so that no counter decreases."""
         reported = client.member.progress
         if isinstance(reported, cls):
             return reported
@@ -75,22 +75,22 @@ class Progress:
             self.staleness_counts[min(staleness, STALENESS_BINS - 1)] += 1
 
     def led(self, lead: int) -> None:
-        """Note by how many batches this trainer is ahead of the slowest as it begins one (ssp)."""
+        """Record this trainer's lead over the slowest one, in batches, as it begins a batch (ssp)."""
         with self._lock:
             self.lead_max = max(self.lead_max, lead)
 
     def hold(self, stream: int) -> None:
-        """Remember a lease, so that its position is reported."""
+        """Add a lease, so that its position is reported."""
         with self._lock:
             self.streams.add(stream)
 
     def drop(self, stream: int) -> None:
-        """Forget a lease that is over."""
+        """Drop a lease that is over."""
         with self._lock:
             self.streams.discard(stream)
 
     def forget_jobs_below(self, job: int) -> None:
-        """Forget leases of earlier jobs: the coordinator has given them to others."""
+        """Drop leases of earlier jobs: the coordinator has given them to others."""
         with self._lock:
             self.streams = {stream for stream in self.streams if stream >> 32 >= job}
 
@@ -100,7 +100,7 @@ class Progress:
             return sorted(self.streams)
 
     def __call__(self) -> dict[str, Any]:
-        """Everything in plain form, for a heartbeat."""
+        """Return all counters as plain values, for a heartbeat."""
         endpoint = self._client.endpoint
         with endpoint.lock:
             session = endpoint.session

@@ -1,6 +1,6 @@
-"""Records of a run inside one process: the bar, metrics.jsonl, summary.json and the picture.
+"""Records of a run inside one process: progress bar, metrics.jsonl, summary.json and the plot.
 
-Under a launcher the launcher keeps them, for all trainers together.
+Under a launcher, the launcher writes them for all trainers together.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = ["check_out", "record"]
 log = logging.getLogger("pslib")
 
 LOOK_S = 0.5
-"""Fine enough for a bar; a status costs the coordinator well below a millisecond."""
+"""Status interval: fine enough for a bar; a status costs the coordinator well below a millisecond."""
 
 
 def check_out(cluster: Cluster, out: str | os.PathLike[str] | None, tensorboard: bool) -> None:
-    """See whether `record` could write there, before the cluster counts a trainer.
+    """Check that `record` can write there, before the cluster counts a trainer.
 
     Raises
     ------
     ConfigurationError
-        When it is a URI, the folder can't be made, or no file in it; or when event files are asked for that
+        If it is a URI, or the folder or a file in it can't be made; or if event files are requested that
         can't be written, or without a folder.
     """
-    if tensorboard and cluster.embedded:  # else it is the launcher's business, as all of it is
+    if tensorboard and cluster.embedded:  # else the launcher writes the records
         check_event_files()
         if out is None:
             raise ConfigurationError("tensorboard: expected out beside it, the folder of its files")
@@ -55,12 +55,12 @@ def record(
     seed: int,
     tensorboard: bool = False,
 ) -> None:
-    """Look at an embedded cluster until it closes; elsewhere, or when nobody wants to see, do nothing.
+    """Record an embedded cluster until it closes; do nothing elsewhere, or when nothing is requested.
 
     Parameters
     ----------
     cluster : Cluster
-        Calls back at its end with the last status.
+        Its end callback receives the last status.
     out : path or None
         Folder of the records; None writes no file.
     progress : bool
@@ -81,7 +81,7 @@ def record(
         while not over.wait(LOOK_S):
             try:
                 recorder.observe(of_kind(cluster.status(), "evaluate"))
-            except PslibError:  # the cluster is closing; its last status comes to `end`
+            except PslibError:  # the cluster is closing; `end` gets its last status
                 return
 
     thread = threading.Thread(target=look, name="pslib-recorder", daemon=True)
@@ -96,7 +96,7 @@ def record(
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         try:
             recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
-        except OSError as error:  # the script has its results
+        except OSError as error:  # the script already has its results
             log.warning("pslib: %s: %s; its records are not all there", out, error.strerror or error)
 
     cluster.at_close(stop_looking, end)

@@ -1,9 +1,9 @@
-"""Training on a stream: files that arrive in a folder are predicted first, and then trained on, once.
+"""Streaming training: files that arrive in a folder are predicted, then trained on, once.
 
 Each window of files is three collective calls: ``window`` finds the files (one trainer looks, the outcome
-tells the others), ``evaluate`` predicts them with what has been learned before, ``fit`` trains on them. What
-a window held is on record like any other call: a training that goes on from a checkpoint, or from logs, finds
-the windows that are done among the calls that are passed over, and need not open their files again.
+tells the others), ``evaluate`` predicts them with the parameters so far, ``fit`` trains on them. The contents
+of a window are recorded like those of any other call: a training resumed from a checkpoint, or from logs,
+finds its done windows among the skipped calls, and need not open their files again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ WINDOW_LEASE = np.zeros(1, np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class StreamWindow:
-    """Files that were predicted and then trained on.
+    """A window of files that were predicted and then trained on.
 
     Attributes
     ----------
     files : tuple of str
-        Their names below the folder.
+        Names of the files below the folder.
     rows : int
-        Examples in them.
+        Examples in the files.
     result : EvalResult or None
-        What was predicted before anything was learned from them; None where they hold no row.
+        Metrics of the predictions made before training on the files; None for files without rows.
     """
 
     files: tuple[str, ...]
@@ -52,7 +52,7 @@ class StreamWindow:
 
 
 class WindowJobs:
-    """Finds the windows of one stream, with all other trainers.
+    """Finds the windows of a stream, together with all other trainers.
 
     Parameters
     ----------
@@ -60,16 +60,16 @@ class WindowJobs:
     progress : Progress
     calls : Calls
     schema : Schema
-        What files must fit.
+        Schema that files must fit.
     arrivals : FileWatch
     settings : StreamSettings
     key_kinds : dict, optional
-        As for `ParquetData`: what windows must agree with. Gets the kinds of each, whoever found it.
+        As for `ParquetData`: kinds that windows must agree with. Updated with the kinds of each window.
 
     Raises
     ------
     ConfigurationError
-        When the schema has no label that could be predicted.
+        If the schema has no label to predict.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class WindowJobs:
         self._key_kinds: KeyKinds = {} if key_kinds is None else key_kinds
 
     def next(self, done: Collection[str]) -> tuple[tuple[str, ...], ParquetData | None]:
-        """Names of the next window's files, none when the stream is over, and their data if they have rows.
+        """Return the next window's file names (none at the stream's end) and data (None without rows).
 
         Raises
         ------
         DataError
-            When a file does not fit: it is named, and the stream ends.
+            If a file does not fit: the error names it, and the stream ends.
         """
         with self._calls.cluster.calling("fit_stream"):
             names, words = self._window(done)
@@ -110,12 +110,12 @@ class WindowJobs:
             job.end(lease, {"words": json_array(self._found(job, done))}).wait()
         words = job.outcome()
         names = tuple(words["files"])
-        told = words.get("key_kinds", {})  # records of before have none
+        told = words.get("key_kinds", {})  # older records have none
         self._key_kinds.update((name, (kind, column, file)) for name, (kind, column, file) in told.items())
         return names, words
 
     def _found(self, job: Job, done: Collection[str]) -> dict[str, Any]:
-        """Wait for files and look into them."""
+        """Wait for files and inspect them."""
         clock = self._client.endpoint.clock
         waits_since_s = clock.now_s()
         names, stopped = self._arrivals.look(done)
@@ -132,7 +132,7 @@ class WindowJobs:
         return {"files": names, "rows": rows, "fingerprint": data.fingerprint, "key_kinds": kinds}
 
     def _data(self, names: tuple[str, ...], words: dict[str, Any]) -> ParquetData:
-        """The data as it was found: its files are opened by whoever reads from them."""
+        """Return the window's data as it was found: files are opened only by the reading trainer."""
         groups = []
         for name, counts in zip(names, words["rows"], strict=True):
             first = 0
@@ -154,9 +154,9 @@ def windows(
     ----------
     jobs : WindowJobs
     done : list of str
-        Names of files that were trained on; those of each window are appended when it is.
+        Names of files that were trained on; the names of a window are appended when it is done.
     predict, train : callable
-        Given data; ``predict`` also the ``name`` of its result.
+        Called with data; ``predict`` also with the ``name`` of its result.
     """
     while True:
         names, data = jobs.next(frozenset(done))

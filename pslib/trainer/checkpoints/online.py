@@ -1,7 +1,7 @@
-"""Checkpoints of a training that goes on: what a trainer does when the coordinator announces a cut.
+"""Online checkpoints: the trainer's part in a cut that the coordinator announces.
 
-Every trainer closes its `CheckpointPause` and opens it when the servers have remembered the instant. One of
-them, the leader, tells the servers to do so, waits for their files in a thread of its own and writes the
+Every trainer closes its `CheckpointPause`, and opens it when the servers have marked the instant. One
+trainer, the leader, tells the servers to do so, waits for their files in a separate thread and writes the
 manifest.
 """
 
@@ -42,12 +42,12 @@ __all__ = ["CutManifest", "TrainerCuts"]
 log = logging.getLogger("pslib")
 LOOK_S = 0.1
 END_S = 60.0
-"""A trainer that ends its fit waits so long for the files of a cut that it leads."""
+"""Time that a trainer at the end of its fit waits for the files of a cut that it leads."""
 
 CutManifest = Callable[[str, list[ManifestFile], dict[str, Any], str, Base | None], Manifest]
-"""Makes a manifest of its place, files, the table of jobs of a cut, its token and what it follows."""
+"""Makes a manifest from the path, the files, the cut's table of jobs, the token and the base."""
 ManifestOfNow = Callable[[], CutManifest]
-"""Called while all trainers pause: the manifest, made when the files are there, says where they were then."""
+"""Called while all trainers pause; the manifest, made when the files exist, has the positions of then."""
 
 
 @dataclass(slots=True)
@@ -58,18 +58,18 @@ class _Led:
     place: str = ""
     base: Base | None = None
     tokens: list[str] = field(default_factory=lambda: [secrets.token_hex(4)])
-    """Of what servers have begun; the last one counts, after an increment that one of them has refused."""
+    """Token that servers have begun with; the last one counts, after a server refused an increment."""
     may_begin: threading.Event = field(default_factory=threading.Event)
     over: bool = False
 
     @property
     def token(self) -> str:
-        """That of the checkpoint."""
+        """Token of the checkpoint."""
         return self.tokens[-1]
 
 
 class TrainerCuts:
-    """Follows the coordinator's word on cuts: of the trainers of a client, the one that trains does.
+    """Follows the coordinator's announcements of cuts, for the trainer of a client that trains.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class TrainerCuts:
     gate : CheckpointPause
     settings : CheckpointSettings or None
     manifest : callable
-        Gives what makes a manifest.
+        Returns the function that makes a manifest.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class TrainerCuts:
             client.member.on_cut = self.on_cut
 
     def follow(self) -> None:
-        """Hear of cuts from now on, instead of the trainer of this client that did so far."""
+        """Follow cuts from now on, in place of this client's trainer that did so before."""
         member = self._client.member
         before = member.on_cut
         if before == self.on_cut:
             return
         member.on_cut = self.on_cut
         if before is not None:
-            before({})  # it hears no more of a cut for which it has paused, or which it leads
+            before({})  # it gets no more news of a cut for which it has paused, or which it leads
 
     # --- in the endpoint's thread -------------------------------------------------------------------------
 
     def on_cut(self, cut: Mapping[str, Any]) -> None:
-        """What a heartbeat's answer said; nothing: no cut is under way."""
+        """Handle the cut part of a heartbeat reply; empty: no cut is under way."""
         number, phase = int(cut.get("number", 0)), str(cut.get("phase", ""))
         leads = bool(number) and int(cut["leader"]) == self._client.rank
-        # One that has come further is led by the trainer that did before, if by any: see `follow`.
+        # A cut in a later phase is led by the trainer that led it before, if by any: see `follow`.
         if leads and phase in ("near", "pause") and (self._led is None or self._led.number != number):
             self._lead(number)
         if self._led is not None and self._led.number != number:
@@ -129,9 +129,9 @@ class TrainerCuts:
             self._thread.join(END_S)
 
     def save_as_it_is(self) -> None:
-        """Have a cut made, in at most `Timing.drain_s`, while this trainer stands in the call that failed.
+        """Request a cut, for at most `Timing.drain_s`, while this trainer is still in the failed call.
 
-        Its leases stay its own meanwhile, so that the call can't be over for the others.
+        It keeps its leases meanwhile, so that the call can't be over for the others.
         """
         clock, limit_s = self._client.endpoint.clock, self._client.joined.config.timing.drain_s
         until_s = clock.now_s() + limit_s
@@ -143,14 +143,14 @@ class TrainerCuts:
                     clock.sleep_s(LOOK_S)
                     status = self._client.ask_coordinator(Status())
                     soon = isinstance(status, Result) and bool(status.values["saves_soon"])
-            except PslibError as error:  # what ends this trainer is told, and that nothing was saved
+            except PslibError as error:  # logged: the reason, and that nothing was saved
                 log.info("pslib: not saved: %s", error)
 
     def _lead(self, number: int) -> None:
         led = self._led = _Led(number)
         thread = threading.Thread(target=self._run, args=(led,), name="pslib-cut", daemon=True)
         thread.start()
-        self._thread = thread  # only now: `finish` may look at it at any moment
+        self._thread = thread  # only now: `finish` may read it at any moment
 
     def _give_up(self, led: _Led) -> None:
         led.over = True
@@ -172,13 +172,13 @@ class TrainerCuts:
             self._end_images(led, committed=False)
             self._discard(led)
             self._say(led, "failed", {"reason": str(error)})
-        except Exception as error:  # nobody would hear of it in this thread
+        except Exception as error:  # it would be lost in this thread
             log.exception("pslib: cut %d", led.number)
             self._say(led, "failed", {"reason": f"internal: {type(error).__name__}: {error}"})
 
     def _prepare(self, led: _Led) -> None:
-        """What takes time is looked up before anybody pauses."""
-        if self._settings is None:  # the fit that wants it was another trainer's, and has failed
+        """Do slow look-ups before any trainer pauses."""
+        if self._settings is None:  # requested by another trainer's fit, which has failed
             raise CheckpointError("the trainer that trains now has no checkpoint settings")
         if self._settings.incremental and not self._no_base:
             led.base = base_in(self._settings.path, self._settings.incremental)
@@ -205,11 +205,11 @@ class TrainerCuts:
             "seconds": time.perf_counter() - started_s,
         }
         self._step(led, "saved", details)
-        # Only now: until it knows of this one the coordinator names the one before, to begin at.
+        # Only now: until it knows of this checkpoint, the coordinator names the one before as the start.
         prune(self._settings.path, self._settings.keep_last)
 
     def _begin(self, led: _Led) -> None:
-        """All servers remember the instant; where one can't make an increment, all save everything."""
+        """Mark the instant on all servers; if one can't make an increment, all save everything."""
         try:
             self._begin_all(led)
         except CheckpointError:
@@ -231,13 +231,13 @@ class TrainerCuts:
     def _end_images(self, led: _Led, committed: bool) -> None:
         try:
             self._ask_all(led, lambda stem: EndSave(stem, led.token, committed))
-        except PslibError as error:  # the next checkpoint is a full one then
+        except PslibError as error:  # the next checkpoint is then a full one
             log.info("pslib: cut %d: %s", led.number, error)
             self._no_base = True
 
     @staticmethod
     def _discard(led: _Led) -> None:
-        """Remove the files of one that has failed: for their space the next one would fail, too."""
+        """Remove the files of a failed checkpoint: without their space the next one would fail, too."""
         for token in led.tokens if led.place else ():
             discard(led.place, token)
 

@@ -1,4 +1,4 @@
-"""Where a trainer stops for a cut: no push begins, and all that have begun are acknowledged."""
+"""Checkpoint pause: stops a trainer for a cut, with no push begun and all pushes acknowledged."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ TURN_S = 0.2
 
 
 class CheckpointPause:
-    """Lets batches through one by one, unless a cut has closed it; tells the coordinator when all is quiet.
+    """Admits batches one by one, unless a cut has closed it; tells the coordinator when no push is in flight.
 
-    A batch is inside from `JobGate.enter` until its push, the maintenance that may follow it and the end of
-    its lease are acknowledged.
+    A batch is inside from `JobGate.enter` until its push, a maintenance after it and the end of its lease are
+    acknowledged.
 
     Parameters
     ----------
     client : Client
     progress : Progress
-        Knows which leases are held.
+        Has the held leases.
 
     Attributes
     ----------
     by_rank : bool
-        Whether steps are made by all trainers together: then a closed gate lets batches through up to the
-        step that the coordinator names, for which others may wait already.
+        Whether all trainers step together: then a closed gate still admits batches up to the
+        step that the coordinator names, for which others may already wait.
     """
 
     def __init__(self, client: Client, progress: Progress) -> None:
         self._client, self._progress = client, progress
         self._changed = threading.Condition()
         self.by_rank = False
-        self._cut = 0  # that has closed it; 0: it is open
+        self._cut = 0  # number of the cut that closed it; 0: open
         self._target = -1
         self._held_back = False
-        self._job = 0  # whose batches are counted
+        self._job = 0  # the job whose batches are counted
         self._inside = 0
         self._stands = NOWHERE
-        self._next_step = 0  # of the batch after the one that entered last
+        self._next_step = 0  # the step after that of the last batch to enter
         self._told: tuple[int, int, bool] | None = None
 
     def begin_job(self, by_rank: bool) -> JobGate:
-        """Nothing of an earlier job is inside any more, however that ended; the way in for the new one."""
+        """Return the gate of a new job; drop batches of earlier jobs, however they ended."""
         with self._changed:
             self._job += 1
             self.by_rank, self._inside, self._stands = by_rank, 0, NOWHERE
@@ -87,7 +87,7 @@ class CheckpointPause:
         self._tell()
 
     def close(self, cut: int, target: int, held_back: bool = False) -> None:
-        """A cut wants quiet; with ``held_back`` this trainer is not to say yet that it is ready."""
+        """Close the gate for a cut; with ``held_back`` this trainer must not report ready yet."""
         with self._changed:
             if (self._cut, self._target, self._held_back) == (cut, target, held_back):
                 return
@@ -96,19 +96,19 @@ class CheckpointPause:
         self._tell()
 
     def let_tell(self) -> None:
-        """This trainer may say that it is ready."""
+        """Allow this trainer to report ready."""
         with self._changed:
             self._held_back = False
         self._tell()
 
     def open(self) -> None:
-        """Go on."""
+        """Open the gate."""
         with self._changed:
             self._cut, self._target, self._told = 0, -1, None
             self._changed.notify_all()
 
     def _report(self) -> tuple[int, int, bool] | None:
-        """What the coordinator has not been told yet."""
+        """Return the report that the coordinator lacks, or None."""
         paused = self._inside == 0
         if not self._cut or self._held_back or not (paused or self.by_rank):
             return None
@@ -127,7 +127,7 @@ class CheckpointPause:
         cut, stands, paused = report
         streams = self._progress.held()
         endpoint = self._client.endpoint
-        with endpoint.lock:  # never taken while this gate's own is held
+        with endpoint.lock:  # never acquired while this gate's own lock is held
             batches = [endpoint.session.acked_below(one) if endpoint.session else 0 for one in streams]
             if paused and endpoint.session:
                 endpoint.session.acknowledged.pause(moment_of_cut(cut))
@@ -142,13 +142,13 @@ class CheckpointPause:
         )
         try:
             endpoint.ask(self._client.member.coordinator, message)
-        except PslibError:  # this trainer ends; it is missed soon
+        except PslibError:  # this trainer ends; its silence is detected soon
             return
 
 
 @dataclass(frozen=True, slots=True)
 class JobGate:
-    """The gate for batches of one job: those that are acknowledged after the next one began don't count."""
+    """Gate for batches of one job; acknowledgements after the next job began don't count."""
 
     gate: CheckpointPause
     number: int
@@ -158,5 +158,5 @@ class JobGate:
         return self.gate.enter(self.number, step, stop)
 
     def ended(self) -> None:
-        """One that entered is over."""
+        """Mark a batch that entered as done."""
         self.gate.ended(self.number)

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: what a manifest says of it, and where a training that takes one up goes on."""
+"""Save and load of a training: manifest contents, and the position from which a training resumes."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ __all__ = ["CheckpointJobs", "Position", "description_of"]
 
 log = logging.getLogger("pslib")
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
-"""After a save that has found no space; twice as long each time."""
+"""Delay after a save without enough space; it doubles each time."""
 
 
 def clock_of(client: Client) -> Clock:
-    """What pauses between two tries go by."""
+    """Return the clock for retry back-off."""
     return client.endpoint.clock
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a training is: epochs and steps that are done, their seconds, and files of streams."""
+    """Position of a training: done epochs and steps, their seconds, and files of streams."""
 
     epochs: int = 0
     steps: int = 0
@@ -75,15 +75,15 @@ def set_up(
     seed: int,
     share: bool,
 ) -> None:
-    """Make a model's table and dense parameters on all servers; unless they are shared, say whose they are.
+    """Create a model's table and dense parameters on all servers; mark their owner unless shared.
 
     Raises
     ------
     ConfigurationError
-        When they are another model's or, unless it may ``share``, another trainer's of this connection; when
+        If they are another model's or, unless it may ``share``, another trainer's of this connection; if
         there are more dense parameters than can be set up.
     """
-    if problem := layout.size_problem():  # before memory is taken for them
+    if problem := layout.size_problem():  # before memory is allocated for them
         raise ConfigurationError(f"model: {problem}")
     first_values = layout.flatten(first_dense_of(model, layout.shapes, seed))
     if share:
@@ -95,13 +95,13 @@ def set_up(
 
 
 def _position_in(about: Mapping[str, Any]) -> Position:
-    """What a manifest says of the training."""
+    """Read the position of the training from a manifest."""
     epochs, steps = int(about.get("epochs", 0)), int(about.get("steps", 0))
     return Position(epochs, steps, float(about.get("seconds", 0.0)), tuple(about.get("files", ())))
 
 
 def description_of(model: TrainableModel, table: TableSpec, layout: DenseLayout) -> dict[str, Any]:
-    """What tells a model apart from others of the same numbers, for servers and checkpoints."""
+    """Describe a model, to distinguish models of equal shapes, for servers and checkpoints."""
     return model_description(table.name, type(model).__name__, model.schema.to_dict(), layout.describe())
 
 
@@ -113,11 +113,11 @@ class CheckpointJobs:
     cluster : Cluster
     progress : Progress
     model, table, layout, settings
-        What a manifest says of the training.
+        Described in manifests.
     calls : Calls
-        Numbers of the script's calls.
+        Call log of the script.
     share : bool
-        Whether another model trains the same parameters, so that checkpoints may be of that one.
+        Whether another model trains the same parameters, so that checkpoints may be of that model.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class CheckpointJobs:
         self._share = share
         self._cluster, self._progress, self._calls = cluster, progress, calls
         self.began = Position()
-        """Where the training was before the first call of its script."""
+        """Position before the first call of the script."""
         self.saved = Position()
-        """Where it was when the checkpoint that was loaded last was saved: where its last `fit` began."""
+        """Position stored in the last loaded checkpoint: where its last `fit` began."""
         self.kinds: KeyKinds = {}
-        """What the keys of rows were made of that are trained here; empty: nobody knows."""
+        """Kinds of values that keys are made of in this training; empty: unknown."""
         self._model, self._table, self._layout, self._settings = model, table, layout, settings
 
     @property
@@ -162,9 +162,9 @@ class CheckpointJobs:
     def _save_patiently(
         self, folder: str, keep_last: int, position: Position, space_s: float, job: Job, lease: HeldLease
     ) -> str:
-        """Save, again and again while somebody may still make space for it, or as servers leave meanwhile.
+        """Save, with retries while space may still be freed, or while servers leave.
 
-        Returns where.
+        Returns the path.
         """
         place = next_place(folder) if keep_last else folder
         clock, again_s = clock_of(self._client), AGAIN_S
@@ -176,7 +176,7 @@ class CheckpointJobs:
                 return place
             except ServerLeftError:
                 discard(place, token)
-                with self._client.endpoint.lock:  # under which the new map is put there
+                with self._client.endpoint.lock:  # a new map is installed under this lock
                     continue
             except CheckpointFullError as error:
                 discard(place, token)
@@ -189,13 +189,13 @@ class CheckpointJobs:
     def _save(self, place: str, token: str, position: Position, job: Job, lease: HeldLease) -> None:
         entries = self._client.save_files(place, token)
         files = [ManifestFile(**entry) for entry in entries]
-        job.confirm()  # whose successor may have removed them
+        job.confirm()  # a successor may have removed them
         manifest = self.manifest(place, files, position, lease.time_s)
-        job.confirm()  # one that slept too long must not put its manifest over that of its successor
+        job.confirm()  # a stalled trainer must not overwrite its successor's manifest
         commit(place, manifest)
 
     def cuts(self, gate: CheckpointPause, position: Callable[[], Position]) -> TrainerCuts:
-        """Saves while training goes on; ``position`` is where the fit under way began."""
+        """Create the online checkpoints of a fit; ``position`` is where the fit under way began."""
         return TrainerCuts(
             self._client,
             gate,
@@ -212,7 +212,7 @@ class CheckpointJobs:
         token: str,
         base: Base | None,
     ) -> Manifest:
-        """The manifest of a cut through a job that began at ``position``."""
+        """Build the manifest of a cut through a job that began at ``position``."""
         began = asdict(self.began)
         increment = {} if base is None else {"of": base.name, "token": base.token, "depth": base.depth + 1}
         cut = {"token": token, "table": {**table, "began": began}}
@@ -224,7 +224,7 @@ class CheckpointJobs:
         )
 
     def manifest(self, place: str, files: list[ManifestFile], position: Position, lease_s: float) -> Manifest:
-        """What there is to say of a checkpoint; servers save also tables that are not the model's."""
+        """Build the manifest of a checkpoint; servers also save tables that are not the model's."""
         return Manifest(
             tables=[self._table.to_dict(), *other_tables(place, files, self._table.name)],
             dense={
@@ -257,7 +257,7 @@ class CheckpointJobs:
         resume: bool = True,
         other_model: bool = False,
     ) -> Position | None:
-        """See `pslib.Trainer.load`; return where the training goes on, or None: where it was."""
+        """See `pslib.Trainer.load`; return the new position of the training, or None if unchanged."""
         if isinstance(tables, str) or (tables is not None and not tables):
             raise ConfigurationError(f"tables: expected a list of names, or None for all, got {tables!r}")
         names = None if tables is None else sorted(set(tables))
@@ -283,8 +283,8 @@ class CheckpointJobs:
                 tables=names,
                 step=now.steps,
                 time_s=now.seconds,
-                ready=job.confirm,  # one that slept must not load over what its successor has trained
-                lease=(lease.stream, lease.epoch),  # nor one that fell asleep after that
+                ready=job.confirm,  # a stalled trainer must not load over its successor's training
+                lease=(lease.stream, lease.epoch),  # nor one that stalls after that
             ),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
             source,
@@ -300,7 +300,7 @@ class CheckpointJobs:
         return loaded
 
     def replaces_rows(self, tables: Sequence[str] | None) -> bool:
-        """Whether a load of these tables (None: of all) replaces the model's rows."""
+        """Tell whether a load of these tables (None: of all) replaces the model's rows."""
         return tables is None or self._table.name in tables
 
     def _single(
@@ -312,10 +312,10 @@ class CheckpointJobs:
         load: Mapping[str, Any] | None = None,
         source: LoadSource | None = None,
     ) -> bool:
-        """A job of one lease: done by one trainer, awaited by all; whether it was this one.
+        """Run a job of one lease, awaited by all trainers; return whether this trainer did it.
 
-        ``work`` of a save gives the checkpoint's place. ``load`` is how the place is loaded, ``source`` what
-        is there.
+        ``work`` of a save returns the checkpoint's path. ``load`` is how the path is loaded, ``source`` the
+        checkpoint there.
         """
         fingerprint = text_hash(what, place, *map(str, settings))
         details = {"path": shown(place)} | ({"load": dict(load)} if load else {})
@@ -325,7 +325,7 @@ class CheckpointJobs:
         for lease in job.leases():
             try:
                 done = work(job, lease)
-            except BaseException:  # whoever catches it goes on, and units that move must not wait for that
+            except BaseException:  # if it is caught, moving units must not wait
                 self._calls.load_is_over()
                 job.give_back(lease)
                 raise

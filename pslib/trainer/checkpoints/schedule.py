@@ -1,4 +1,4 @@
-"""When a training is saved while it goes on."""
+"""Checkpoint schedule: when a running `fit` is saved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pslib.storage import place_of
 __all__ = ["CheckpointSettings", "EveryBatches", "EverySeconds", "Increments", "KeepLast"]
 
 EVERY_S_MAX = 1e9
-"""Thirty years."""
+"""Maximum interval: thirty years."""
 EverySeconds = Annotated[
     float, Setting("From one to the next; 0: time does not count.", ge=0, le=EVERY_S_MAX, unit="seconds")
 ]
@@ -43,7 +43,7 @@ KeepLast = Annotated[
 
 @dataclass(frozen=True)
 class CheckpointSettings(Settings):
-    """Checkpoints of a `fit` that goes on, in numbered folders (`pslib.trainer.checkpoints.online`)."""
+    """Checkpoint settings of a running `fit`, in numbered folders (`pslib.trainer.checkpoints.online`)."""
 
     AT = "checkpoint."
 
@@ -68,5 +68,5 @@ class CheckpointSettings(Settings):
 
     @property
     def details(self) -> dict[str, float | int]:
-        """What the coordinator is told."""
+        """Return the details for the coordinator."""
         return {"every_s": float(self.every_s), "every_batches": self.every_batches}

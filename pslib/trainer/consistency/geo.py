@@ -1,24 +1,24 @@
-"""Geo: a trainer steps a copy of its own and sends, every ``k`` batches, by how much the copy has moved.
+"""Geo consistency: each trainer steps a local copy of rows and sends its deltas every ``k`` batches.
 
 A window is ``k`` batches of one lease (the last window of a lease may be shorter). The first batch of a
 window that touches a row pulls it; from then on the trainer steps its copy, with the table's own optimizers.
 With the last batch of the window it pushes ``copy - pulled`` of every touched row, and of the dense
-parameters, which servers add to what they have (`Manner.delta`). The next window begins when that is applied
-everywhere, and pulls anew: rows of the copy never outlive a window, only the optimizer's state of them does.
+parameters; servers add these to their values (`Manner.delta`). The next window begins when that push is
+applied everywhere, and pulls anew: rows of the copy never outlive a window, only their optimizer state does.
 So a row travels once a window in each direction however many batches touch it, and dense parameters travel
 once.
 
-What trainers have moved adds up for rows: few rows are touched by several trainers in one window. Dense
-parameters are touched by all of them, and their mean is taken. On generated clicks (DeepFM, 400,000 examples
-in batches of 512, k = 10; `benchmarks/consistency.py`) test AUC was, with 2 and with 4 trainers, 0.7852 and
-0.7827 so, 0.7759 and 0.7680 when both were averaged, as PaddlePaddle's geo-SGD does, 0.7859 and 0.7759 when
-both were added up; asynchronous training reached 0.7832 and 0.7829 (2026-11-21).
+Deltas of rows are summed: few rows are touched by several trainers in one window. Dense parameters are
+touched by all trainers, and their deltas are averaged. On generated clicks (DeepFM, 400,000 examples in
+batches of 512, k = 10; `benchmarks/consistency.py`) test AUC with 2 and with 4 trainers was 0.7852 and 0.7827
+this way, 0.7759 and 0.7680 with both averaged, as in PaddlePaddle's geo-SGD, 0.7859 and 0.7759 with both
+summed; asynchronous training reached 0.7832 and 0.7829 (2026-11-21).
 
-The state of optimizers is the trainer's own: servers keep none, no checkpoint holds it, and a row that leaves
-the copy begins with a fresh one.
+Optimizer state is local to the trainer: servers keep none, no checkpoint holds it, and a row that leaves the
+copy begins with fresh state.
 
-A window is one push, named as its last batch, so it counts once on each unit. A trainer that dies takes up
-to ``k`` batches of work along; whoever gets its lease begins with that window, so no example is skipped.
+A window is one push, named as its last batch, so it counts once on each unit. A trainer that dies loses up to
+``k`` batches of work; the successor to its lease begins with that window, so no example is skipped.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from pslib.wire.staleness import Seen
 __all__ = ["GeoCopy", "GeoPace", "GeoRows", "geo_problems"]
 
 COPY_BITS = 8
-"""Partitions of a copy: so that one grows at a time."""
+"""Partitions of a copy, so that only one grows at a time."""
 KEPT = 0.75
-"""Of the bound, when a copy that has passed it lets its oldest rows go."""
+"""Fraction of the bound to which a copy over the bound shrinks, oldest rows first."""
 STAMPS = 1 << 24
-"""Windows that a float32 can tell apart."""
+"""Number of windows that a float32 can tell apart."""
 TURN_S = 0.2
 
 Floats = NDArray[np.float32]
@@ -64,7 +64,7 @@ Keys = NDArray[np.uint64]
 
 
 def geo_problems(table: TableSpec, dense: DenseSpec) -> list[str]:
-    """Why a table and dense parameters can't be trained by deltas; empty where they can."""
+    """Return why a table and dense parameters can't be trained by deltas; empty where they can."""
     problems = []
     if any(part.optimizer.catches_up for part in table.parts):
         problems.append(
@@ -76,20 +76,20 @@ def geo_problems(table: TableSpec, dense: DenseSpec) -> list[str]:
 
 
 class GeoCopy:
-    """What a trainer keeps between windows: state of its optimizers, and the memory of its rows.
+    """State that a trainer keeps between windows: optimizer state, and the memory of its rows.
 
     Parameters
     ----------
     table : TableSpec
     dense : DenseSpec
     rows_max : int
-        When more rows have state, those that were touched longest ago leave. Rows of one window may come on
-        top.
+        Rows with state beyond this number are evicted, least recently touched first. Rows of one window may
+        exceed it.
 
     Raises
     ------
     ConfigurationError
-        When an optimizer can't be used this way.
+        If an optimizer does not support deltas.
     """
 
     def __init__(self, table: TableSpec, dense: DenseSpec, rows_max: int) -> None:
@@ -108,10 +108,10 @@ class GeoCopy:
         self.dense = DenseBlocks(dense, 1)
         self.rows_max = rows_max
         self.rows_left = 0
-        """Rows whose state was given up for the bound."""
+        """Rows whose state was evicted for the bound."""
 
     def begin(self, dense: Floats) -> None:
-        """A window begins with these dense parameters."""
+        """Begin a window with these dense parameters."""
         if 0 in self.dense.weights:
             self.dense.weights[0][:] = dense
         else:
@@ -123,7 +123,7 @@ class GeoCopy:
 
 @dataclass(slots=True)
 class _Window:
-    """What a window has pulled, and what of it the computing thread has seen."""
+    """Pulled rows of a window, and the part of them that the computing thread has seen."""
 
     first: int
     keys: list[Keys] = field(default_factory=list)
@@ -135,7 +135,7 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _GeoPull:
-    """Rows of one batch: those that the window has not pulled yet are on their way."""
+    """Pending rows of one batch: those that the window has not pulled yet."""
 
     rows: GeoRows
     window: _Window
@@ -145,12 +145,12 @@ class _GeoPull:
     begins: bool
 
     def wait(self) -> PulledRows:
-        """Rows of the copy, when all of them are here; called in the computing thread."""
+        """Return the rows of the copy when all are here; called in the computing thread."""
         return self.rows.take_in(self)
 
 
 class GeoRows:
-    """Rows of a copy; gradients step the copy, and every window is one push of deltas.
+    """Row source over a copy: gradients step the copy, and every window is one push of deltas.
 
     Parameters
     ----------
@@ -163,12 +163,12 @@ class GeoRows:
     every : int
         Batches of a window.
     trainers : int
-        What they have moved of the dense parameters is divided by their number.
+        Number of trainers; deltas of dense parameters are divided by it.
     wire : WireFormat
-        How rows and deltas travel; dense parameters do as float32.
+        Wire types of rows and deltas; dense parameters travel as float32.
     """
 
-    pushes_behind = False  # the next batch reads from the copy what the last one has moved there
+    pushes_behind = False  # the next batch reads the last one's updates from the copy
 
     def __init__(
         self,
@@ -189,17 +189,17 @@ class GeoRows:
         self._taking = self._window
 
     def begins(self, number: int) -> bool:
-        """Whether a window begins with this batch of its lease."""
+        """Tell whether a window begins with this batch of its lease."""
         return number % self._every == 0
 
     def batches_before(self, number: int) -> int:
-        """Batches of the same window before this one: what servers have not been told yet."""
+        """Return the batches of the same window before this one, which servers have not received yet."""
         return number % self._every
 
     # --- the puller's thread ------------------------------------------------------------------------------
 
     def enter(self, number: int) -> None:
-        """The next pull is of this batch."""
+        """Announce the batch of the next pull."""
         self._begins = self.begins(number)
         if self._begins:
             self._window = _Window(number)
@@ -208,7 +208,7 @@ class GeoRows:
                 self._seen, self._stamp = _new_seen(), 1
 
     def pull(self, batch: Batch, moment: Moment) -> _GeoPull:
-        """Rows that this window has not pulled yet, and the dense parameters at its begin."""
+        """Pull the rows that this window has not pulled yet, and the dense parameters at its begin."""
         stamps = np.empty((batch.keys.size, 1), np.float32)
         self._seen.pull(batch.keys, stamps)
         missing = batch.keys[stamps[:, 0] != self._stamp]
@@ -223,7 +223,7 @@ class GeoRows:
     # --- the computing thread -----------------------------------------------------------------------------
 
     def take_in(self, pull: _GeoPull) -> PulledRows:
-        """Put what a batch has pulled into the copy; the rows of the batch, as the copy has them."""
+        """Insert a batch's pulled rows into the copy; return the copy's rows of the batch."""
         pulled, copy = pull.pending.wait(), self._copy
         if pull.begins:
             copy.begin(pulled.dense)
@@ -247,7 +247,7 @@ class GeoRows:
         moment: Moment,
         rate: float = 1.0,
     ) -> PendingPush | None:
-        """Step the copy; with the last batch of a window, push by how much it has moved."""
+        """Step the copy; with the last batch of a window, push its deltas."""
         counts = batch_counts(batch) if self._table.takes_counts else None
         shows, clicks = (counts.shows, counts.clicks) if counts else (None, None)
         copy, window = self._copy, self._taking
@@ -261,7 +261,7 @@ class GeoRows:
         return self._push_deltas(window, name, moment)
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:
-        """Nothing is held back: the last batch of a lease ends a window."""
+        """Do nothing: the last batch of a lease ends a window."""
         return
 
     def _push_deltas(self, window: _Window, name: PushName, moment: Moment) -> PendingPush:
@@ -288,9 +288,9 @@ class GeoRows:
         return pending
 
     def _window_over(self, pending: PendingPush, window: _Window, name: PushName) -> None:
-        """All batches of a window have travelled under the number of its last one, if that is applied.
+        """Acknowledge all batches of a window, pushed under its last number, once that push is applied.
 
-        What was not applied is not acknowledged: whoever gets the lease begins with this window.
+        An unapplied window is not acknowledged: the successor to the lease begins with it.
         """
         with suppress(PslibError):
             pending.wait(0)
@@ -299,14 +299,14 @@ class GeoRows:
 
 
 class GeoPace:
-    """Permits of `AsyncPace` within a window; a window begins when all before it is applied everywhere.
+    """Pace within a window as `AsyncPace`; a window begins when all earlier ones are applied everywhere.
 
     Parameters
     ----------
     ahead : int
-        How many batches of a window may be pulled before the computing thread needs them, less one.
+        Number of batches of a window that may be pulled before the computing thread needs them, less one.
     rows : GeoRows
-        Hears which batch is pulled next.
+        Is told which batch is pulled next.
     """
 
     def __init__(self, ahead: int, rows: GeoRows) -> None:
@@ -316,7 +316,7 @@ class GeoPace:
         self._open = 0
 
     def enter(self, lease: HeldLease, number: int, over: threading.Event) -> int | None:
-        """Take a permit; before the first batch of a window, wait until nothing is on its way."""
+        """Take a permit; before the first batch of a window, wait until no push is in flight."""
         if self._rows.begins(number):
             with self._quiet:
                 while self._open:
@@ -331,7 +331,7 @@ class GeoPace:
         return self._rows.batches_before(number)
 
     def applied(self) -> None:
-        """One more batch is in the copy, and at the end of a window on the servers."""
+        """Count a batch that is in the copy and, at the end of a window, on the servers."""
         self._permits.applied()
         with self._quiet:
             self._open -= 1
@@ -339,12 +339,12 @@ class GeoPace:
 
 
 def _new_seen() -> Store:
-    """Which keys a window has pulled: the number of the window in a row of one float."""
+    """Create the store of a window's pulled keys: the window's number in a row of one float."""
     return make_store(TableSpec("seen", (PartSpec("stamp", 1, SGD(), Constant(0.0)),)), COPY_BITS)
 
 
 def _summed_counts(counted: list[tuple[Keys, Floats, Floats]]) -> tuple[Floats | None, Floats | None]:
-    """Shows and clicks of all keys of a window, in the order in which they appeared: that of its pulls."""
+    """Sum shows and clicks of all keys of a window, in order of appearance: that of its pulls."""
     if not counted:
         return None, None
     keys, places = distinct(np.concatenate([one[0] for one in counted]))

@@ -1,14 +1,14 @@
-"""The four ways in which trainers keep together, and what each of them is made of.
+"""Consistency modes: async, sync, ssp and geo, and the parts of each.
 
-- ``async``: every trainer goes its own way; it runs ahead of its own pushes by ``staleness`` batches at most.
+- ``async``: trainers are independent; each runs at most ``staleness`` batches ahead of its own pushes.
   With one trainer and staleness 0 training is exact.
 - ``sync``: the k-th batches of all trainers are one step (`pslib.trainer.consistency.sync`,
 `pslib.shard.sync_steps`).
   Repeatable bit for bit; as slow as the slowest trainer; ends when a trainer dies.
 - ``ssp``: like async, but no trainer is more than ``ssp_bound`` batches ahead of the slowest
   (`pslib.trainer.consistency.ssp`).
-- ``geo``: every trainer steps a copy of its own and sends what has moved every ``geo_every_batches`` batches
-  (`pslib.trainer.consistency.geo`): fewest bytes, and the state of optimizers is the trainer's own.
+- ``geo``: every trainer steps a local copy and sends its deltas every ``geo_every_batches`` batches
+  (`pslib.trainer.consistency.geo`): fewest bytes; optimizer state is local to the trainer.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ = ["JobPlan", "Mode", "TrainingMode", "plan_of"]
 
 
 class JobPlan(Protocol):
-    """Which steps the batches of a job are."""
+    """Step numbers of the batches of a job."""
 
     @property
     def end(self) -> int:
-        """Steps of this job and of all before it."""
+        """Number of steps of this job and all earlier ones."""
         ...
 
     def of(self, lease: int) -> LeasePlan:
-        """The plan of one lease."""
+        """Return the plan of one lease."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What a pipeline needs of the mode: where rows come from, when to go on, how many batches may wait."""
+    """Parts of a mode for a pipeline: the row source, the pace, and the number of batches that may wait."""
 
     rows: RowSource
     pace: Pace
@@ -63,7 +63,7 @@ def plan_of(
     first_step: int,
     ranks: Sequence[int],
 ) -> JobPlan:
-    """The steps of a job that is open.
+    """Return the step plan of an open job.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def plan_of(
     first_step : int
         Steps of all jobs before it.
     ranks : sequence of int
-        Trainers that share the job, where leases go by rank.
+        Trainers that share the job, where leases are assigned by rank.
     """
     every = settings.maintain_every_batches
     if settings.consistency != "sync":
@@ -87,7 +87,7 @@ def plan_of(
 
 
 class TrainingMode:
-    """Makes the parts of a mode for each job, and keeps what outlives a job.
+    """Builds the parts of a mode for each job, and keeps the state that outlives a job.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ class TrainingMode:
     table : TableSpec
     dense : DenseSpec
     progress : Progress
-        Counts leads and questions.
+        Counts leads and clock requests.
 
     Raises
     ------
     ConfigurationError
-        When the table or the dense parameters can't be trained in this mode.
+        If the table or the dense parameters can't be trained in this mode.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class TrainingMode:
         return GeoCopy(self._table, self._dense, settings.geo_rows)
 
     def loaded(self, trained: bool) -> None:
-        """Rows have come from a checkpoint: a copy has no state for them; ``trained`` ones are not new."""
+        """Reset state after a load: a copy has no state for loaded rows; ``trained`` rows need no warmup."""
         if trained:
             self.staleness.skip_warmup()
         self._copy = self._new_copy()
 
     def of_job(self, job: Job, plan: JobPlan) -> Mode:
-        """The parts for one fit."""
+        """Build the parts for one fit."""
         make: dict[str, Callable[[Job, JobPlan], Mode]] = {
             "async": self._async,
             "sync": self._sync,

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: no trainer begins a batch when it is more than ``s`` ahead of the slowest.
+"""Stale synchronous parallel (SSP): a trainer is at most ``s`` batches ahead of the slowest one.
 
 The clock of a trainer counts its batches of the job that are applied everywhere. Batch number ``c`` (from 0)
 may be begun when the slowest live trainer with work has applied at least ``c - s``. Source: Ho et al., NIPS
@@ -19,26 +19,26 @@ __all__ = ["SspPace"]
 
 PAUSE_S = 0.002
 PAUSE_MAX_S = 0.05
-"""Between two questions of a trainer that waits; a batch takes longer nearly always."""
+"""Interval between clock requests of a waiting trainer; a batch nearly always takes longer."""
 
 
 class SspPace:
-    """Permits of `AsyncPace`, and a bound on the lead over the slowest trainer.
+    """Pace of `AsyncPace` with a bound on the lead over the slowest trainer.
 
-    The coordinator is asked only when the slowest clock that is known is not enough. A trainer tells its own
-    clock when it asks, and twice in the length of the bound, since the slowest one never needs to ask. So
-    does a run's only trainer: others, such as a notebook, may join it at any time.
+    The coordinator is asked only when the slowest known clock does not suffice. A trainer reports its own
+    clock with each request, and twice in the length of the bound, since the slowest trainer never needs to
+    ask. A run's only trainer does so too: others, such as a notebook, may join at any time.
 
     Parameters
     ----------
     permits : StalenessBound
-        How many batches may be on their way at once, less one.
+        Number of batches that may be in flight at once, less one.
     bound : int
-        How many batches a trainer may be ahead, >= 0.
+        Maximum lead of a trainer in batches, >= 0.
     tell : callable
         Sends this trainer's clock to the coordinator; the pending gives `Clocks`.
     led : callable
-        Hears with which lead over the slowest trainer each batch is begun.
+        Called with the lead over the slowest trainer at the begin of each batch.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SspPace:
             return None
         if lease.stream != self._stream:
             self._stream = lease.stream
-            self._ask()  # after a time without work its clock is another
+            self._ask()  # after a time without work its clock has changed
         pause_s = PAUSE_S
         while self._lead() > self._bound:
             if over.is_set():
@@ -78,7 +78,7 @@ class SspPace:
         return staleness
 
     def applied(self) -> None:
-        """One more batch is applied; tell the coordinator now and then."""
+        """Count an applied batch; report the clock to the coordinator at intervals."""
         self._permits.applied()
         with self._lock:
             self._applied += 1
@@ -99,10 +99,10 @@ class SspPace:
         self._note(pending)
 
     def _note(self, pending: Pending[Message]) -> None:
-        """Take the answer in; an error comes to whoever waits next."""
+        """Handle the reply; an error is raised by the next wait."""
         try:
             clocks = pending.wait(0)
-        except Exception:  # the endpoint has failed, and every other wait says so
+        except Exception:  # the endpoint has failed, and every other wait raises it
             return
         assert isinstance(clocks, Clocks)
         with self._lock:

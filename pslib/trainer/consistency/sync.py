@@ -1,7 +1,7 @@
-"""Training in step: which batches make a step together, and pushes that say so.
+"""Synchronous training: assignment of batches to common steps, and pushes that name their step.
 
-Leases go by rank, so the ``k``-th batch of each trainer is known before anything starts: together they are
-step ``k``. Its contributors are the trainers that have a ``k``-th batch. All of it is a function of the lease
+Leases are assigned by rank, so the ``k``-th batch of each trainer is known in advance: together they are step
+``k``. Its contributors are the trainers that have a ``k``-th batch. All of this is a function of the lease
 plan and of the ranks, which the coordinator fixes when the job is opened.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["SyncPlan", "SyncRows"]
 
 
 class SyncPlan:
-    """The steps of one job whose leases go by rank.
+    """Step plan of one job whose leases are assigned by rank.
 
     Parameters
     ----------
@@ -71,24 +71,24 @@ class SyncPlan:
 
     @property
     def end(self) -> int:
-        """Steps of this job and of all before it."""
+        """Number of steps of this job and all earlier ones."""
         return self.first_step + max(self._steps(rank) for rank in self.ranks)
 
     def of(self, lease: int) -> LeasePlan:
-        """The plan of one lease; maintenance is a part of steps."""
+        """Return the plan of one lease; maintenance is part of steps."""
         return LeasePlan(self.first_step + int(self._begins[lease]), int(self._batches[lease]))
 
     def contributors(self, step: int) -> tuple[int, ...]:
-        """Ranks whose batches make a step."""
+        """Return the ranks whose batches make a step."""
         return tuple(rank for rank in self.ranks if step - self.first_step < self._steps(rank))
 
     def share(self, rank: int, step: int) -> float:
-        """What part of the examples of a step is in the batch of this rank."""
+        """Return the share of a step's examples that is in this rank's batch."""
         rows = {one: self._batch_rows_of(one, step - self.first_step) for one in self.contributors(step)}
         return rows[rank] / sum(rows.values())
 
     def maintains(self, step: int) -> bool:
-        """Whether tables are maintained after a step."""
+        """Tell whether tables are maintained after a step."""
         return self._every > 0 and (step + 1) % self._every == 0
 
     def _steps(self, rank: int) -> int:
@@ -96,7 +96,7 @@ class SyncPlan:
         return int(ends[-1]) if ends.size else 0
 
     def _batch_rows_of(self, rank: int, step: int) -> int:
-        """Examples of a rank's batch number ``step`` of this job."""
+        """Return the examples of a rank's batch number ``step`` of this job."""
         nth = int(np.searchsorted(self._ends[rank], step, side="right"))
         lease = self.ranks.index(rank) + nth * len(self.ranks)
         number = step - int(self._begins[lease])
@@ -104,10 +104,11 @@ class SyncPlan:
 
 
 class SyncRows(ServerRows):
-    """Rows from the servers, gradients to a step that all contributors make together.
+    """Row source of sync: rows from servers, gradients to a step shared by all contributors.
 
-    Gradients of a batch are of its mean loss. Weighted by the batch's share of the step's examples, their sum
-    is the gradient of the mean loss over all examples of the step, also where batches differ in length.
+    A batch's gradients are those of its mean loss. Weighted by the batch's share of the step's examples,
+    their sum is the gradient of the mean loss over all examples of the step, also where batches differ in
+    length.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ class SyncRows(ServerRows):
         The table that batches name.
     plan : SyncPlan
     wire : WireFormat
-        How rows, gradients and dense parameters travel.
+        Wire types of rows, gradients and dense parameters.
     """
 
     def __init__(self, client: Client, table: TableSpec, plan: SyncPlan, wire: WireFormat = FLOAT32) -> None:
@@ -132,7 +133,7 @@ class SyncRows(ServerRows):
         moment: Moment,
         rate: float = 1.0,
     ) -> PendingPush:
-        """The contribution of this trainer to a step."""
+        """Push this trainer's contribution to a step."""
         rank, step = self._client.rank, moment.step
         contributors = self._plan.contributors(step)
         if len(contributors) > 1:

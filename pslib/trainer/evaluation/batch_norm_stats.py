@@ -1,13 +1,12 @@
-"""Statistics of layers that normalise over a batch: measured when a fit ends, with its parameters.
+"""Batch-normalisation statistics: measured when a fit ends, with its parameters.
 
-In training such a layer takes mean and variance from the examples at hand. A prediction may not depend on who
-else is asked about, so it takes them from dense parameters, which no gradient moves. Averages that run along
-while several trainers train would be of parameters that are long gone, so nothing runs along. When a fit
-ends, one trainer takes the first `MEASURED_ROWS` examples of the data that are shuffled together, goes
-through the layers once, without dropout, each layer after the statistics of those before it are known, and
-adds what is missing to the parameters on the servers, while the others wait: the precise statistics of Wu and
-Johnson, arXiv:2105.07576. So the statistics in a checkpoint belong to its weights, whatever the consistency
-was.
+In training such a layer takes mean and variance from the batch. A prediction must not depend on the other
+examples of its request, so it takes them from dense parameters that no gradient changes. Running averages
+over several trainers would mix statistics of outdated parameters, so none are kept. When a fit ends, one
+trainer takes the first `MEASURED_ROWS` examples of the data that are shuffled together, and runs through the
+layers once, without dropout; each layer uses the final statistics of the layers before it. It then adds the
+differences to the parameters on the servers, while the others wait: the precise statistics of Wu and Johnson,
+arXiv:2105.07576. So the statistics in a checkpoint belong to its weights, under any consistency.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ from pslib.trainer.progress import Progress
 __all__ = ["MEASURED_ROWS", "NormalisingModel", "StatisticsJobs"]
 
 MEASURED_ROWS = 1 << 14
-"""A mean of so many is known to 0.8 % of a deviation; their activations take 26 MB a layer of 400 units."""
+"""A mean of this many is known to 0.8 % of a deviation; activations take 26 MB a layer of 400 units."""
 
 
 @runtime_checkable
 class NormalisingModel(Protocol):
-    """What a model has besides if some of its layers normalise over the batch."""
+    """Extra interface of a model with layers that normalise over the batch."""
 
     def statistics(self) -> tuple[str, ...]:
-        """Names of the dense parameters that are statistics; empty where no layer normalises."""
+        """Return the names of the dense parameters that are statistics; empty without such layers."""
         ...
 
     def measured(
         self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]
     ) -> dict[str, NDArray[Any]]:
-        """What each of them ought to be, for examples like these."""
+        """Return the statistics' values for these examples."""
         ...
 
 
 class StatisticsJobs:
-    """Measures a model's statistics; nothing where no layer of it normalises.
+    """Measures a model's statistics; does nothing for a model without normalising layers.
 
     Parameters
     ----------
@@ -63,11 +62,11 @@ class StatisticsJobs:
     progress : Progress
     model : TrainableModel
     layout : DenseLayout
-        Of the model's dense parameters.
+        Layout of the model's dense parameters.
     seed : int
         Of the data's order.
     calls : Calls
-        Numbers of the script's calls.
+        Call log of the script.
     """
 
     def __init__(
@@ -84,14 +83,14 @@ class StatisticsJobs:
         self._model, self._table = model, model.table().name
 
     def measure(self, data: ParquetData, epochs: int, step: int) -> None:
-        """A job of one lease: one trainer measures and sends, the others wait.
+        """Run a job of one lease: one trainer measures and sends, the others wait.
 
         Parameters
         ----------
         data : ParquetData
-            Whose largest lease, the first of them in the order of epoch 0, gives them.
+            The examples come from its largest lease, the first of that size in the order of epoch 0.
         epochs, step : int
-            How far the training is; rows are read at this step.
+            Position of the training; rows are read at this step.
         """
         model = self._model
         if not isinstance(model, NormalisingModel) or not model.statistics():
@@ -109,7 +108,7 @@ class StatisticsJobs:
 
     @staticmethod
     def _add(client: Client, missing: NDArray[np.float32], lease: HeldLease, step: int) -> None:
-        """Add each statistic once: a trainer that was silent must not repeat what its successor has added."""
+        """Add each statistic once: a trainer that was silent must not repeat its successor's addition."""
         with client.endpoint.lock:
             client.session.open_stream(lease.stream, lease.first_batch)
         name = PushName(lease.stream, 0, lease.epoch)
@@ -126,7 +125,7 @@ class StatisticsJobs:
             return next(iter(reader.batches(0, first)))
 
     def _missing(self, model: NormalisingModel, batch: Batch, pulled: Pulled) -> NDArray[np.float32]:
-        """(length,) what has to be added to the dense parameters."""
+        """Return the (length,) differences to add to the dense parameters."""
         dense = self._layout.views(pulled.dense)
         missing = np.zeros(self._layout.length, np.float32)
         views = self._layout.views(missing)

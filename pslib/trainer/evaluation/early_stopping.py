@@ -1,4 +1,4 @@
-"""When to lower the learning rates, when to stop, and which epoch's parameters to keep."""
+"""Early stopping: lower learning rates on a plateau, stop, and restore the best epoch."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ log = logging.getLogger("pslib")
 Result = TypeVar("Result", EvalResult, RankResult)
 
 METRICS = {"auc": 1.0, "logloss": -1.0}
-"""What may be watched of clicks, and the sign that makes more better."""
+"""Click metrics to watch, with the sign that makes larger better."""
 RANKINGS = re.compile(r"(recall|mrr|ndcg)@([1-9][0-9]{0,6})")
-"""What may be watched of a ranking."""
+"""Ranking metrics to watch."""
 
 
 def place_of_metric(metric: str) -> int | None:
-    """The k of a ranking's metric; None for metrics of clicks."""
+    """Return the k of a ranking metric; None for click metrics."""
     found = RANKINGS.fullmatch(metric)
     return int(found[2]) if found else None
 
 
 def metric_problem(metric: str, ranked: bool) -> str | None:
-    """What is wrong with a metric for a model that ranks items, or for one of clicks; None: nothing."""
+    """Return the problem of a metric for a model that ranks items or predicts clicks; None if valid."""
     if ranked:
         fits, expected = place_of_metric(metric) is not None, "recall@K, mrr@K or ndcg@K for some number K"
     else:
@@ -55,7 +55,7 @@ def metric_problem(metric: str, ranked: bool) -> str | None:
 
 
 def _figure(result: EvalResult | RankResult, metric: str) -> float:
-    """What a result says by a metric, more is better."""
+    """Return a result's value of a metric, signed so that larger is better."""
     k = place_of_metric(metric)
     if k is None:
         return METRICS[metric] * float(getattr(result, metric))
@@ -64,7 +64,7 @@ def _figure(result: EvalResult | RankResult, metric: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStopping(Settings):
-    """What a fit does with the results of its validation data. Each fit begins to count anew."""
+    """Settings for the use of validation results. Each fit counts from the start."""
 
     AT = "stopping."
 
@@ -82,7 +82,7 @@ class EarlyStopping(Settings):
             "The fit ends after so many epochs in a row without a better result; 0: only with its last "
             "epoch.",
             ge=0,
-            le=1 << 31,  # more epochs than anybody trains
+            le=1 << 31,  # more epochs than any training has
             unit="epochs",
         ),
     ] = 2
@@ -105,11 +105,11 @@ class EarlyStopping(Settings):
 
 
 WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
-"""Results are for the user to see, nothing else."""
+"""Default: validation results have no effect."""
 
 
 def check_epochs(epochs: int) -> int:
-    """How many, NumPy's number as Python's own; ConfigurationError unless there is an epoch to train."""
+    """Return epochs as a Python int; ConfigurationError below 1."""
     if epochs < 1:
         raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
     return int(epochs)
@@ -123,7 +123,7 @@ def check_stopping(
     dense: Optimizer,
     ranked: bool = False,
 ) -> None:
-    """Refuse what lacks something or does not go together.
+    """Check that the settings of early stopping are complete and consistent.
 
     Parameters
     ----------
@@ -131,10 +131,10 @@ def check_stopping(
     valid, best : path or None
         As given to `Trainer.fit`.
     table : TableSpec
-        Whose parts' optimizers take other rates, or don't.
+        Its parts' optimizers must support changed rates.
     dense : Optimizer
     ranked : bool
-        Whether results are those of rankings.
+        Whether the results are rankings.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def check_stopping(
 
 
 class Plateau:
-    """Follows the results of a fit, epoch by epoch; every trainer sees the same ones and comes to the same.
+    """Tracks the results of a fit, epoch by epoch; all trainers see the same ones and decide alike.
 
     Parameters
     ----------
@@ -175,15 +175,15 @@ class Plateau:
     def __init__(self, settings: EarlyStopping) -> None:
         self.settings = settings
         self.best_epoch = -1
-        """The how-manieth epoch was best, from 0; -1: none yet."""
+        """Index of the best epoch, from 0; -1: none yet."""
         self.rate = 1.0
-        """Factor of the learning rates from now on."""
+        """Current factor of the learning rates."""
         self._best, self._epochs, self._worse = -math.inf, 0, 0
 
     def seen(self, result: EvalResult | RankResult) -> bool:
-        """Take the result of the next epoch; return whether it is the best so far."""
+        """Record the result of the next epoch; return whether it is the best so far."""
         value = _figure(result, self.settings.metric)
-        better = value > self._best + self.settings.min_delta  # never where it is nan
+        better = value > self._best + self.settings.min_delta  # False for nan
         if better:
             self._best, self.best_epoch, self._worse = value, self._epochs, 0
         else:
@@ -194,11 +194,11 @@ class Plateau:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fit ends here."""
+        """Whether the fit ends now."""
         return 0 < self.settings.patience <= self._worse
 
     def ended(self, before: int, epochs: int) -> str:
-        """Why the fit, begun after ``before`` epochs with ``epochs`` planned, ends here, for people."""
+        """Describe why the fit, begun after ``before`` epochs with ``epochs`` planned, ends now."""
         metric, patience = self.settings.metric, self.settings.patience
         line = f"stopped early after epoch {before + self._epochs} of {before + epochs}: {metric} was not "
         line += f"better for {counted(patience, 'epoch')} in a row (stopping.patience)"
@@ -218,22 +218,22 @@ def followed(
     best: str | os.PathLike[str] | None,
     before: int = 0,
 ) -> list[Result]:
-    """Train epoch by epoch as long as the results let it go on; return them.
+    """Train epoch by epoch until the results stop the fit; return them.
 
     Parameters
     ----------
     settings : EarlyStopping
     epochs : int
-        At most.
+        Maximum number of epochs.
     one_epoch : callable
-        Trains one with learning rates that count so many times, and evaluates; also gets how many epochs may
-        come after it.
+        Trains one epoch at this factor of the learning rates, and evaluates; also gets how many epochs may
+        follow.
     save, load : callable
-        Of a checkpoint at a path.
+        Save and load a checkpoint at a path.
     best : path or None
-        Where the best epoch's is kept.
+        Path of the best epoch's checkpoint.
     before : int
-        Epochs that the training has behind it.
+        Epochs trained before this fit.
     """
     plateau, results, kept = Plateau(settings), list[Result](), best if settings.restore else None
     while len(results) < epochs and not plateau.is_over:

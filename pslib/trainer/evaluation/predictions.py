@@ -1,4 +1,4 @@
-"""Results to files: one Parquet file a lease, in the order of the data."""
+"""Prediction files: one Parquet file a lease, in the order of the data."""
 
 from __future__ import annotations
 
@@ -27,29 +27,31 @@ __all__ = ["PartFiles", "PredictionFiles"]
 _PART = re.compile(r"part-(\d{6,})\.parquet", re.ASCII)
 
 MARK = b"pslib.part"
-"""In the metadata of each part file, with its rows and columns: libraries keep metadata when they add a
-column, and what others have made of a part file is theirs."""
+"""Metadata key that marks a part file as pslib's, with its rows and columns.
+
+Libraries keep metadata when they add a column, and a part file changed by others belongs to them.
+"""
 
 
 class PartFiles:
-    """A folder of ``part-NNNNNN.parquet``, one a lease.
+    """Folder of ``part-NNNNNN.parquet`` files, one a lease.
 
-    Sorted by name, the rows of all files are the examples of the data in their order. Whoever takes over a
-    lease writes the same file again.
+    Sorted by name, the rows of all files are the examples of the data in their order. A trainer that takes
+    over a lease writes the same file again.
 
     Parameters
     ----------
     what : str
-        What it holds, for messages.
+        Description of the contents, for messages.
     folder : path or URI
-        All trainers must reach it. Part files of an earlier call there are replaced, all else stays.
+        Folder that all trainers reach. Part files of an earlier call are replaced, other files stay.
     read : sequence of path or URI
         All data that the call reads: files, folders, patterns.
 
     Raises
     ------
     ConfigurationError
-        When the folder can't be made, holds data that is read, or a part file that is of no such call.
+        If the folder can't be made, holds data that is read, or a part file that no such call wrote.
     """
 
     def __init__(self, what: str, folder: str | os.PathLike[str], read: Sequence[str]) -> None:
@@ -68,20 +70,20 @@ class PartFiles:
         self._refuse_foreign([part for _, part in self._parts()])
 
     def begin(self, leases: int) -> None:
-        """Remove what an earlier call with more data has left: read by name, it would be of this one.
+        """Remove part files of an earlier call with more leases: readers would take them for this call's.
 
-        Every trainer does it, whenever it comes: nobody writes these names now.
+        Every trainer does this, at any time: no trainer writes these names in this call.
 
         Raises
         ------
         ConfigurationError
-            When an older file can't be removed, or came from somebody else meanwhile.
+            If an older file can't be removed, or was written by another program meanwhile.
         """
         older = [part for number, part in self._parts() if number >= leases]
         self._refuse_foreign(older)
         try:
             for part in older:
-                with suppress(FileNotFoundError):  # another trainer was here first
+                with suppress(FileNotFoundError):  # another trainer has removed it
                     self._filesystem.delete_file(part.path)
         except OSError as error:
             raise ConfigurationError(
@@ -90,17 +92,17 @@ class PartFiles:
             ) from error
 
     def write_table(self, lease: int, table: pa.Table) -> None:
-        """Write the rows of one lease; a reader sees the whole file or none.
+        """Write the rows of one lease atomically.
 
         Raises
         ------
         ConfigurationError
-            When the place can't be written.
+            If the folder can't be written.
         """
         name = f"{self._inner}/part-{lease:06d}.parquet"
         about = {**(table.schema.metadata or {}), MARK: _mark(table.num_rows, table.column_names)}
         local = self._filesystem.type_name == "local"
-        half = f"{name}.half" if local else name  # object stores show nothing before the end
+        half = f"{name}.half" if local else name  # object stores are atomic
         try:
             pq.write_table(table.replace_schema_metadata(about), half, filesystem=self._filesystem)
             if half != name:
@@ -112,7 +114,7 @@ class PartFiles:
             ) from error
 
     def _parts(self) -> list[tuple[int, fs.FileInfo]]:
-        """Whatever has the name of a part file, with its number."""
+        """List all files with a part file's name, with their numbers."""
         from pyarrow import fs
 
         try:
@@ -125,8 +127,8 @@ class PartFiles:
         return [(int(part[1]), one) for part, one in named if part]
 
     def _refuse_foreign(self, parts: Sequence[fs.FileInfo]) -> None:
-        """Refuse what is not known to be of an earlier call: nobody could bring it back."""
-        paths = [one.path for one in parts if one.is_file]  # who opens a pipe waits
+        """Refuse part files not known to be pslib's: overwriting them would lose data."""
+        paths = [one.path for one in parts if one.is_file]  # opening a pipe would block
         foreign = [one.base_name for one in parts if not one.is_file]
         foreign += [
             os.path.basename(path)
@@ -151,7 +153,7 @@ class PartFiles:
 
 
 class PredictionFiles(PartFiles):
-    """Part files of an evaluation: columns ``label``, where the data has one, and ``prediction``, float32.
+    """Part files of an evaluation: float32 columns ``label``, if the data has it, and ``prediction``.
 
     Parameters
     ----------

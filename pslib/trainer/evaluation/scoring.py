@@ -1,4 +1,4 @@
-"""Scores of batches that are not trained on."""
+"""Scoring: predictions and metrics of batches that are not trained on."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["Scorer", "check_label", "data_of", "said_of", "task_of"]
 
 Floats = NDArray[np.float32]
 UNKNOWN = {"positives": 0} | dict.fromkeys(("auc", "logloss", "calibration"), float("nan"))
-"""The figures of an evaluation without labels."""
+"""Metrics of an evaluation without labels."""
 AHEAD = 4
-"""Batches whose rows are pulled ahead: nothing can be stale."""
+"""Batches whose rows are pulled ahead: no row can be stale."""
 
 
 def check_label(model: TrainableModel, call: str, instead: str) -> None:
-    """Refuse to judge predictions by a label where the schema has none: all figures would be nan.
+    """Check that the schema has a label to evaluate by: without one all metrics would be nan.
 
     Parameters
     ----------
     model : TrainableModel
     call, instead : str
-        What was asked for, and what serves a model that ranks items.
+        The requested call, and the alternative for a model that ranks items.
 
     Raises
     ------
@@ -51,12 +51,12 @@ def check_label(model: TrainableModel, call: str, instead: str) -> None:
 
 
 def task_of(schema: Schema, label: str | None) -> int:
-    """Which of the schema's labels this is, from 0; None: the first.
+    """Return the index of a label in the schema, from 0; None: the first.
 
     Raises
     ------
     ConfigurationError
-        When it is none of them.
+        If the schema has no such label.
     """
     if label is None:
         return 0
@@ -68,7 +68,7 @@ def task_of(schema: Schema, label: str | None) -> int:
 
 
 def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
-    """What an evaluation's record says of its task, where there are several, and of its data."""
+    """Return an evaluation record's entries on its data, and on its task where there are several."""
     label = {"label": schema.labels[task]} if len(schema.labels) > 1 else {}
     return label | ({"name": name} if name else {})
 
@@ -76,12 +76,12 @@ def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
 def data_of(
     paths: Sequence[str], schema: Schema, task: int, key_kinds: KeyKinds, predicted: bool
 ) -> ParquetData:
-    """Data to evaluate. What is ``predicted`` needs no label; that of the task is read where it is.
+    """Open data to evaluate. With ``predicted``, the task's label is optional.
 
     Raises
     ------
     DataError
-        When a file does not fit, or some have that label and others have not.
+        If a file does not fit, or only some files have that label.
     """
     if not (predicted and schema.labels):
         return ParquetData(paths, schema, key_kinds=key_kinds)
@@ -93,25 +93,25 @@ def data_of(
 
 
 def _fields_and(label: str | None, schema: Schema) -> Schema:
-    """The features of a schema, and this label."""
+    """Return a schema with the same features and this label."""
     return Schema(label=label, dense=schema.dense, sparse=schema.sparse, ragged=schema.ragged)
 
 
 class Scorer:
-    """Predicts batches with the rows and dense parameters that the servers have now.
+    """Predicts batches with the servers' current rows and dense parameters.
 
     Parameters
     ----------
     model : ModelThreads
     client : Client
     table : str
-        The table that batches name.
+        Name of the table in batches.
     layout : DenseLayout
-        Of the model's dense parameters, which are read once, here.
+        Layout of the model's dense parameters, which are read once, in the constructor.
     step : int
-        The step at which rows are read: weight decay that they have missed up to it shows.
+        Step at which rows are read: weight decay outstanding up to it is applied.
     task : int
-        Which of the schema's labels, from 0.
+        Index of the label in the schema, from 0.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Scorer:
         self._dense = layout.views(client.pull({}, dense=True).wait().dense)
 
     def score(self, batches: Iterator[Batch]) -> ScoreCounts:
-        """How often each score came with each label; `examples` has them one by one."""
+        """Count how often each score occurred with each label; `examples` has them one by one."""
         parts: list[ScoreCounts] = []
         self._kept = []
         ahead: list[tuple[Batch, PendingPull]] = []
@@ -141,9 +141,9 @@ class Scorer:
         return ScoreCounts.merge(parts)
 
     def work_at(self, job: Job, reader: LeaseReader, files: PredictionFiles | None) -> EvalResult:
-        """Score the examples of all leases, with all other trainers; what they came to together.
+        """Score the examples of all leases, with all other trainers; return the joint result.
 
-        With ``files`` every example's score is written down, and its label where the data has any.
+        With ``files`` every example's score is written, and its label where the data has one.
         """
         labelled = bool(reader.data.schema.labels)
         if files:
@@ -171,7 +171,7 @@ class Scorer:
         return ScoreCounts.of(probabilities, labels)
 
     def examples(self) -> tuple[Floats, Floats]:
-        """Labels and probabilities of all examples of the last `score`, ``(n,)`` each, in their order."""
+        """Return labels and probabilities of all examples of the last `score`, ``(n,)`` each, in order."""
         none = np.empty(0, np.float32)
         labels, probabilities = zip(*self._kept, strict=True) if self._kept else ((none,), (none,))
         return np.concatenate(labels).astype(np.float32), np.concatenate(probabilities)

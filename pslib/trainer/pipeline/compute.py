@@ -1,4 +1,4 @@
-"""One training step: rows in, loss and gradients out, counted and pushed."""
+"""Computation of a training step: rows in, loss and gradients out, counted and pushed."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = ["Computer", "ModelThreads"]
 log = logging.getLogger("pslib")
 
 _said: set[str] = set()
-"""Lines on threads and kernels of this process: a call like the one before says nothing new."""
+"""Logged lines on this process's threads and kernels, so that repeated calls log nothing."""
 
 
 class ModelThreads:
-    """A model with the threads that compute it; a context manager that ends them.
+    """A model with its compute threads; a context manager that ends them.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ class ModelThreads:
         One with a ``stepper`` (`ModelInParts`, as all of `rec_models` are) is computed in parts, by threads
         that call BLAS with one thread each; any other as a whole, by the caller's thread and those of BLAS.
     threads : int or None
-        None: as many as there are cores for this trainer; a model computed as a whole then keeps the threads
+        None: the number of this trainer's cores; a model computed as a whole then keeps the threads
         that BLAS has.
     overlap : bool
         Whether a step may begin before the one before it is over; see `pslib.trainer.pipeline.overlap`. Only
         where there are several threads, and the model has steps in stages.
     products : "float32", "bfloat16" or None
-        What the factors of a step's matrix products may be rounded to, of a model that `takes_products`.
-        None: there are no steps, it only predicts.
+        Rounding allowed for the factors of a step's matrix products, in a model that `takes_products`.
+        None: prediction only.
     """
 
     def __init__(
@@ -117,16 +117,16 @@ class ModelThreads:
         done: Callable[[Step], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Compute a step, or let it begin.
+        """Compute a step, or start it.
 
         Parameters
         ----------
         arguments : tuple
-            Of `TrainableModel.loss_and_gradients`.
+            Arguments of `TrainableModel.loss_and_gradients`.
         done : callable
-            Gets the step, in the order of calls; before `begin` returns, unless steps overlap.
+            Called with each step, in the order of calls; before `begin` returns, unless steps overlap.
         failed : callable
-            Gets an error that comes later.
+            Called with an error that occurs later.
         """
         if self._overlapped is None:
             step = self.step(*arguments)
@@ -139,7 +139,7 @@ class ModelThreads:
             self._overlapped.begin(lambda slot: self._slots[slot].stages(*arguments), done, failed)
 
     def finish(self) -> None:
-        """Wait until all steps that have begun are over."""
+        """Wait until all started steps are done."""
         if self._overlapped is not None:
             self._overlapped.finish()
 
@@ -152,7 +152,7 @@ class ModelThreads:
 
 
 def _describe_products(products: str) -> str:
-    """What multiplies, for the log: our kernels, if there are any here, and BLAS for all else."""
+    """Describe the matrix-product kernels for the log: pslib's, where available, and BLAS for the rest."""
     rounds = products == "bfloat16" and has_bfloat16()
     own = "avx512_bf16" if rounds else "avx512"
     by = f"pslib's kernels ({own}) and {describe_blas()}" if has_products() else describe_blas()
@@ -168,7 +168,7 @@ def _stepper_of(
 
 
 def _slots_of(model: ModelInParts, products: str | None) -> list[StepperInStages]:
-    """A stepper for each step that may be under way; none if the model's can't give stages."""
+    """Return a stepper for each concurrent step; none if the model's steppers lack stages."""
     steppers = [_stepper_of(model, _run_here, products) for _slot in range(SLOTS)]
     return [stepper for stepper in steppers if isinstance(stepper, StepperInStages)]
 
@@ -185,9 +185,9 @@ class Computer:
     ----------
     model : ModelThreads
     layout : DenseLayout
-        Of the model's dense parameters.
+        Layout of the model's dense parameters.
     rows : RowSource
-        Where gradients go.
+        Destination of gradients.
     progress : Progress
         Counts every batch.
     step_seed : callable
@@ -211,15 +211,15 @@ class Computer:
     def train(
         self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]
     ) -> None:
-        """One step of one batch, when its rows are here.
+        """Compute one step of one batch, when its rows are here.
 
         Parameters
         ----------
         item : Prefetched
         push : callable
-            Gets what counts the batch and sends its gradients, in the order of batches.
+            Called with a function that counts the batch and sends its gradients, in the order of batches.
         failed : callable
-            Gets an error that comes after this call.
+            Called with an error that occurs after this call.
         """
         pulled = item.pull.wait()
         views = self._layout.views(pulled.dense)
@@ -227,7 +227,7 @@ class Computer:
         self._model.begin(arguments, lambda step: push(partial(self._finish, item, pulled, step)), failed)
 
     def finish(self) -> None:
-        """Wait until all batches that have begun are computed."""
+        """Wait until all started batches are computed."""
         self._model.finish()
 
     def _finish(self, item: Prefetched, pulled: PulledRows, step: Step) -> PendingPush | None:

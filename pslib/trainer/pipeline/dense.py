@@ -1,4 +1,4 @@
-"""Dense parameters as one flat vector, which travels, and views of it by name, which the model sees."""
+"""Dense parameters as one flat vector for the wire, and views of it by name for the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["DenseLayout", "DensePulls", "ErrorFeedback"]
 
 
 class DenseLayout:
-    """Names and shapes, one after the other in a float32 vector.
+    """Layout of dense parameters: names and shapes, one after the other in a float32 vector.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class DenseLayout:
         self.length = sum(math.prod(shape) for shape in shapes.values())
 
     def size_problem(self) -> str:
-        """What to say where first values are more than the one message holds that takes them to a server."""
+        """Return the problem of initial values that exceed the single message to a server, or empty."""
         size, most = 4 * self.length, Limits().frame_bytes_max
         if size <= most:
             return ""
@@ -41,12 +41,12 @@ class DenseLayout:
         )
 
     def advice(self) -> str:
-        """What to lower where there are too many."""
+        """Return which settings to lower where there are too many parameters."""
         name, shape = max(self.shapes.items(), key=lambda one: math.prod(one[1]))
         return f"the largest is {name}, {' x '.join(map(str, shape))}: lower the sizes of the model's layers"
 
     def views(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Every parameter as a view of ``vector``."""
+        """Return every parameter as a view of ``vector``."""
         views, start = {}, 0
         for name, shape in self.shapes.items():
             size = math.prod(shape)
@@ -55,7 +55,7 @@ class DenseLayout:
         return views
 
     def flatten(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """A vector with these values: a new one, unless they stand one after the other in memory already."""
+        """Flatten values into a vector: a new one, unless they are already contiguous in memory."""
         whole = self._whole(values)
         if whole is not None:
             return whole
@@ -65,7 +65,7 @@ class DenseLayout:
         return vector
 
     def _whole(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32] | None:
-        """The float32 vector that these values are views of, if it is this layout's."""
+        """Return the float32 vector that these values are views of, if it has this layout."""
         base = values[next(iter(self.shapes))].base if self.shapes else None
         if not isinstance(base, np.ndarray) or not base.flags.c_contiguous or base.nbytes < 4 * self.length:
             return None
@@ -82,22 +82,22 @@ class DenseLayout:
         return flat[offset : offset + 4 * self.length].view(np.float32)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name and shape of each, for the manifest."""
+        """Return name and shape of each parameter, for the manifest."""
         return [{"name": name, "shape": list(shape)} for name, shape in self.shapes.items()]
 
 
 class ErrorFeedback:
-    """Dense gradients in 16 bits: what rounding cuts off one gradient is added to the next.
+    """Error feedback for 16-bit dense gradients: a gradient's rounding error is added to the next one.
 
-    So what is applied over many batches is their sum, however small a gradient is beside the weight of its
-    block. What is left when a trainer ends, less than one rounding step a number, is lost.
+    So the sum over many batches is applied, however small a gradient is beside the weight of its block. The
+    remainder when a trainer ends, less than one rounding step a number, is lost.
 
     Parameters
     ----------
     length : int
         Dense parameters.
     kind : str
-        Of `DENSE_TYPES`; float32 is passed on as it is.
+        One of `DENSE_TYPES`; float32 is passed on unchanged.
     """
 
     def __init__(self, length: int, kind: str) -> None:
@@ -105,7 +105,7 @@ class ErrorFeedback:
         self._residual = np.zeros(0 if kind == "float32" else length, np.float32)
 
     def packed(self, gradient: NDArray[np.float32]) -> NDArray[Any]:
-        """A new vector, as it travels."""
+        """Return a new vector in its wire type."""
         if self._dtype == np.float32:
             return gradient
         out = np.empty(gradient.size, self._dtype)
@@ -114,7 +114,7 @@ class ErrorFeedback:
 
 
 class DensePulls:
-    """When dense parameters are asked for, and what a batch reads in between.
+    """Schedule of dense pulls, and the values that batches read in between.
 
     `ask` is called in the puller's thread, `arrived` in the computing one, both in the order of batches.
 
@@ -129,13 +129,13 @@ class DensePulls:
         self._known = client.nothing_known()
 
     def ask(self) -> dict[str, Any]:
-        """Arguments of the next pull."""
+        """Return the arguments of the next pull."""
         wants = self._batches % self._wire.dense_every_batches == 0
         self._batches += 1
         return {"dense": wants, "dense_as": self._wire.dense, "known": self._known if wants else None}
 
     def arrived(self, pulled: Pulled) -> NDArray[np.float32]:
-        """The dense parameters of the batch whose pull has come: its own, or the last ones before it."""
+        """Return the dense parameters for the batch whose pull has arrived: its own, or the last before."""
         if pulled.versions.size:
             self._known = pulled.known_dense
         return self._known.vector

@@ -1,8 +1,8 @@
-"""Threads that compute steps, and begin the next one rather than wait for each other at the end of one.
+"""Overlapped steps: compute threads begin the next step instead of waiting at the end of one.
 
 A step comes in stages: lists of tasks, each of which needs all of the list before it. Two threads that share
-a small batch are seldom done with a stage at the same moment, least of all where a server or a reader takes
-one of the cores for a while; so whoever finds nothing to do for the oldest step works at the one after it.
+a small batch seldom finish a stage at the same moment, least of all where a server or a reader takes one of
+the cores for a while; so a thread without a task of the oldest step works on the next step.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ComputeThreads:
 
     Notes
     -----
-    Tasks are NumPy calls and kernels, which let go of the interpreter lock; each BLAS call must stay in its
-    thread (`pslib.process.blas`). An executor of the standard library would make a future, a lock and a queue
-    entry a task.
+    Tasks are NumPy calls and kernels, which release the GIL; each BLAS call must stay in its
+    thread (`pslib.process.blas`). A standard-library executor would create a future, a lock and a queue
+    entry per task.
     """
 
     def __init__(self, count: int) -> None:
@@ -58,10 +58,10 @@ class ComputeThreads:
         Raises
         ------
         BaseException
-            The first that a task has raised; tasks that had not begun by then are left out.
+            The first error that a task raised; tasks that had not begun by then are skipped.
         """
         helpers = self._go[: max(0, len(tasks) - 1)]
-        # A count is handed out by one bytecode, so no two threads get the same task.
+        # A count is taken by one bytecode, so no two threads get the same task.
         self._tasks, self._next, self._error = tasks, itertools.count(), None
         for go in helpers:
             go.release()
@@ -74,7 +74,7 @@ class ComputeThreads:
             raise error
 
     def close(self) -> None:
-        """End the threads and wait until they have; nothing can be run after that."""
+        """End and join the threads; nothing can be run after that."""
         self._over = True
         for go in self._go:
             go.release()
@@ -100,15 +100,15 @@ class ComputeThreads:
 
 
 SLOTS = 2
-"""Steps at a time. Each has scratch arrays of its own, and a third one would find nobody idle."""
+"""Concurrent steps. Each has its own scratch arrays, and a third one would find no idle thread."""
 
 Stages: TypeAlias = Generator[Sequence[Task], None, Any]
-"""Gives lists of tasks, each when all of the one before are done, and returns the outcome."""
+"""Yields lists of tasks, each to run after the one before is done, and returns the outcome."""
 
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A step that has begun."""
+    """A started step."""
 
     stages: Stages
     slot: int
@@ -116,9 +116,9 @@ class _Step:
     failed: Callable[[BaseException], None]
     tasks: Sequence[Task] = ()
     given: int = 0
-    """Tasks of this stage that somebody has begun."""
+    """Number of started tasks of this stage."""
     left: int = 0
-    """Tasks of this stage that are not done."""
+    """Number of unfinished tasks of this stage."""
     outcome: list[Any] = field(default_factory=list)
     """Empty until the step is over."""
 
@@ -135,9 +135,9 @@ class OverlappedSteps:
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        """There are tasks; whoever feeds steps is not woken for them."""
+        """Signals tasks; the feeding thread is not woken for them."""
         self._room = threading.Condition(self._lock)
-        """A step is over."""
+        """Signals that a step is over."""
         self._telling = threading.Lock()
         self._steps: deque[_Step] = deque()
         self._free = list(range(SLOTS))
@@ -160,11 +160,11 @@ class OverlappedSteps:
         Parameters
         ----------
         stages_of : callable
-            The stages of the step with the arrays of a slot, 0 to ``SLOTS - 1``.
+            Returns the stages of the step with the arrays of a slot, 0 to ``SLOTS - 1``.
         done : callable
-            Gets the outcome: in the order in which steps have begun, in any thread.
+            Called with the outcome: in the order in which steps have begun, in any thread.
         failed : callable
-            Gets the error that has ended a task or ``done``; no step is over after it.
+            Called with the error of a task or of ``done``; no step completes after it.
         """
         with self._lock:
             self._room.wait_for(lambda: self._free or self._ended)
@@ -177,12 +177,12 @@ class OverlappedSteps:
         self._go_on(step)
 
     def finish(self) -> None:
-        """Wait until all steps that have begun are over, or one has failed."""
+        """Wait until all started steps are done, or one has failed."""
         with self._lock:
             self._room.wait_for(lambda: not self._steps or self._ended)
 
     def close(self) -> None:
-        """End the threads and wait until they have; steps that are not over never will be."""
+        """End and join the threads; unfinished steps never complete."""
         self._end()
         for thread in self._threads:
             thread.join()
@@ -205,13 +205,13 @@ class OverlappedSteps:
                     self._go_on(step)
             except BaseException as error:  # whatever it is, the caller must hear of it
                 try:
-                    step.failed(error)  # first: else `finish` may return to one who knows of no error
+                    step.failed(error)  # first: else `finish` may return without an error
                 finally:
                     self._end()
-            del found, step, task  # who waits for work keeps no arrays
+            del found, step, task  # release arrays while waiting for work
 
     def _next_task(self) -> tuple[_Step, Task] | None:
-        """A task of the oldest step that has one; waits for it. None at the end."""
+        """Wait for a task of the oldest step that has one; None at the end."""
         with self._lock:
             while not self._ended:
                 for step in self._steps:
@@ -222,7 +222,7 @@ class OverlappedSteps:
         return None
 
     def _go_on(self, step: _Step) -> None:
-        """The next stage of a step; only the thread that has ended the one before calls it."""
+        """Start the next stage of a step; only the thread that ended the one before calls it."""
         tasks: Sequence[Task] = ()
         while not tasks:
             try:
@@ -236,7 +236,7 @@ class OverlappedSteps:
             self._changed.notify(len(tasks))
 
     def _tell(self) -> None:
-        """Hand over the outcomes of the oldest steps, as far as they are there."""
+        """Deliver the outcomes of the oldest steps, as far as they are complete."""
         with self._telling:
             while self._steps and self._steps[0].outcome:
                 step = self._steps[0]

@@ -1,4 +1,4 @@
-"""When a batch may be pulled: how far a trainer may run ahead."""
+"""Pace: bounds how far a trainer's pulls run ahead of its pushes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["AsyncPace", "LeasePlan", "Pace", "StalenessBound", "StepPlan", "epoc
 
 @dataclass(frozen=True, slots=True)
 class LeasePlan:
-    """Batches of one lease, and whether its table is maintained when all of them are applied.
+    """Batches of one lease, and whether its table is maintained when all are applied.
 
     Attributes
     ----------
     first_step : int
         Number of the lease's first batch among all batches of the training, from 0.
     batches : int
-        How many they are; also the number of the maintenance in the lease's stream.
+        Number of batches; also the number of the maintenance in the lease's stream.
     maintained : bool
     """
 
@@ -35,12 +35,12 @@ class LeasePlan:
 
 
 class StepPlan:
-    """The steps of one job.
+    """Step plan of one job.
 
     Parameters
     ----------
     order : Order
-        Of its data.
+        Order of its data.
     first_epoch : int
         The job's first epoch.
     counts : list of int
@@ -73,18 +73,18 @@ class StepPlan:
 
     @property
     def end(self) -> int:
-        """Batches of this job and of all before it."""
+        """Number of batches of this job and all earlier ones."""
         return int(self._ends[-1])
 
     def of(self, lease: int) -> LeasePlan:
-        """The plan of one lease, counted through all epochs of the job."""
+        """Return the plan of one lease, counted through all epochs of the job."""
         first, end = int(self._ends[lease]), int(self._ends[lease + 1])
         passes = self._every > 0 and end // self._every > first // self._every
         return LeasePlan(first, end - first, passes)
 
 
 def epoch_and_index(counts: Sequence[int], lease: int) -> tuple[int, int]:
-    """Epoch, and lease in it, of a job's lease; ``counts`` are the leases of each epoch."""
+    """Return the epoch, and the index in it, of a job's lease; ``counts`` are the leases of each epoch."""
     for epoch, count in enumerate(counts):
         if lease < count:
             return epoch, lease
@@ -93,21 +93,21 @@ def epoch_and_index(counts: Sequence[int], lease: int) -> tuple[int, int]:
 
 
 def step_seed(seed: int, first_epoch: int, counts: Sequence[int], lease: int, number: int) -> int:
-    """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
+    """Return the seed of one step's dropout: by position in the training, so that a resumed one matches."""
     epoch, index = epoch_and_index(counts, lease)
     return text_hash(*map(str, (seed, first_epoch + epoch, index, number)))
 
 
 class StalenessBound:
-    """A bound in batches that rises evenly from 0 to ``bound`` over ``warmup_batches``.
+    """Staleness bound in batches that rises evenly from 0 to ``bound`` over ``warmup_batches``.
 
-    Batches are whole, so it rises in the mean: where it stands at 0.3, three of ten batches may run ahead by
-    one, as evenly spread as can be, and in a run of the same settings the same ones.
+    Batches are whole, so it rises in the mean: at 0.3, three of ten batches may run ahead by one, spread as
+    evenly as possible, and the same ones in every run with the same settings.
 
     Parameters
     ----------
     bound : int
-        Where it ends, >= 0.
+        Final bound, >= 0.
     warmup_batches : int
         Batches until then; 0 means the full bound from the first batch on.
 
@@ -127,21 +127,21 @@ class StalenessBound:
 
     @property
     def now(self) -> int:
-        """How many batches ahead the next one may be."""
+        """Current bound for the next batch."""
         if self._begun >= self.warmup_batches:
             return self.bound
         return self._sum(self._begun + 1) - self._sum(self._begun)
 
     def _sum(self, batches: int) -> int:
-        """How far so many first batches may run ahead, all together: whole, so what is left over waits."""
+        """Return the summed bound of this many first batches, rounded down."""
         return self.bound * batches * (batches - 1) // (2 * self.warmup_batches)
 
     def batch_begun(self) -> None:
-        """Count one batch that has begun."""
+        """Count one started batch."""
         self._begun += 1
 
     def skip_warmup(self) -> None:
-        """A trained model goes on: nothing is new any more."""
+        """End the warmup, for a model that is already trained."""
         self._begun = max(self._begun, self.warmup_batches)
 
 
@@ -149,7 +149,7 @@ TURN_S = 0.2
 
 
 class Pace(Protocol):
-    """Lets batches through, in their order, and hears when they are applied."""
+    """Admits batches in order, and is told when they are applied."""
 
     def enter(self, lease: HeldLease, number: int, over: threading.Event) -> int | None:
         """Wait until this batch may be pulled; called in the puller's thread.
@@ -157,25 +157,25 @@ class Pace(Protocol):
         Returns
         -------
         int or None
-            How many earlier batches of this trainer the pull may not see; None when ``over`` was set first.
+            Number of this trainer's earlier batches that the pull may miss; None when ``over`` was set first.
         """
         ...
 
     def applied(self) -> None:
-        """One more batch is applied everywhere; called in any thread, must not wait."""
+        """Count a batch as applied everywhere; called in any thread, must not wait."""
         ...
 
 
 class AsyncPace:
-    """A batch begins when no more batches are on their way than it may run ahead.
+    """Asynchronous pace: a batch begins when no more batches are in flight than the bound allows.
 
-    It is on its way from its pull until its push is applied everywhere, so with staleness 0 every pull sees
-    every earlier push.
+    A batch is in flight from its pull until its push is applied everywhere, so with staleness 0 every pull
+    sees every earlier push.
 
     Parameters
     ----------
     bound : StalenessBound
-        How many batches the next one may run ahead; it rises while the trainer warms up.
+        How many batches the next one may run ahead; it rises during warmup.
     """
 
     def __init__(self, bound: StalenessBound) -> None:
@@ -184,7 +184,7 @@ class AsyncPace:
         self._on_their_way = 0
 
     def enter(self, lease: HeldLease, number: int, over: threading.Event) -> int | None:
-        """Wait for earlier batches; who may not go on has not begun."""
+        """Wait for earlier batches; a batch that is not admitted is not counted."""
         with self._changed:
             while self._on_their_way > self._bound.now:
                 if not self._changed.wait(TURN_S) and over.is_set():
@@ -194,7 +194,7 @@ class AsyncPace:
             return self._on_their_way - 1
 
     def applied(self) -> None:
-        """One less is on its way: who waits looks again."""
+        """Count one batch less in flight and wake waiters."""
         with self._changed:
             self._on_their_way -= 1
             self._changed.notify()

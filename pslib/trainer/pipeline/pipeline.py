@@ -1,9 +1,8 @@
 """The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
 Four threads and bounded queues: one reads, one pulls, the caller's computes, one pushes; acknowledgements
-come in the endpoint's thread. Where rows come from is the business of a `RowSource`
-(`pslib.trainer.pipeline.row_source`), how far a trainer may run ahead that of a `Pace`
-(`pslib.trainer.pipeline.pace`).
+arrive in the endpoint's thread. A `RowSource` (`pslib.trainer.pipeline.row_source`) supplies rows, and a
+`Pace` (`pslib.trainer.pipeline.pace`) bounds how far a trainer may run ahead.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from pslib.trainer.pipeline.row_source import PendingRows, RowSource
 __all__ = ["Compute", "Pipeline", "Prefetched"]
 
 READ_AHEAD = 4
-"""Batches that wait between reading and pulling: hides the decoding of a window's next piece."""
+"""Batches queued between reading and pulling: hides the decoding of a window's next piece."""
 PUSHES_WAITING = 2
-"""Computed batches that wait to be pushed: each holds its gradients."""
+"""Computed batches queued for the push: each holds its gradients."""
 TURN_S = 0.2
 SETTLE_S = 2.0
-"""So long a fit that ends half way waits for what it has pushed: whoever goes on must know what is in."""
+"""Time that an interrupted fit waits for its pushes: the caller must know which are applied."""
 
 BatchesOf = Callable[[HeldLease], Iterator[Batch]]
 PlanOf = Callable[[HeldLease], LeasePlan]
 Send = Callable[[], PendingPush | None]
-"""Sends what a step has left; None when nothing of it travels now."""
+"""Sends the result of a step; None when nothing of it is sent now."""
 Maintain = Callable[[HeldLease, LeasePlan], PendingPush]
 
 
 @dataclass(slots=True)
 class _LeaseState:
-    """How much of a lease is still on its way."""
+    """Progress of a lease: its outstanding batches."""
 
     lease: HeldLease
     plan: LeasePlan
     left: int
-    """Batches that are not applied yet."""
+    """Number of batches not applied yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """A batch whose pull is on its way."""
+    """A batch whose pull is in flight."""
 
     lease: HeldLease
     number: int
@@ -66,45 +65,45 @@ class Prefetched:
 
 
 class Compute(Protocol):
-    """Computes batches, one after the other or overlapping; see `pslib.trainer.pipeline.compute.Computer`."""
+    """Computes batches, sequentially or overlapping; see `pslib.trainer.pipeline.compute.Computer`."""
 
     def train(
         self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]
     ) -> None:
-        """Compute a batch or let it begin: ``push`` gets what sends its gradients, in the order of batches.
+        """Compute a batch or start it: ``push`` gets the sender of its gradients, in the order of batches.
 
-        ``failed`` gets an error that comes after this call.
+        ``failed`` is called with an error that occurs after this call.
         """
         ...
 
     def finish(self) -> None:
-        """Wait until all batches that have begun are computed."""
+        """Wait until all started batches are computed."""
         ...
 
 
 class Pipeline:
-    """Batches of a job's leases, pulled ahead.
+    """Pipeline over the batches of a job's leases, pulled ahead.
 
     Parameters
     ----------
     client : Client
         Pulls and pushes.
     job : Job
-        Gives leases.
+        Source of leases.
     batches_of : callable
-        Batches of one lease from its ``first_batch`` on.
+        Returns the batches of one lease from its ``first_batch`` on.
     plan_of : callable
-        Which steps they are.
+        Returns the step plan of a lease.
     maintain : callable
         Starts the maintenance that ends a lease.
     rows : RowSource
-        Where rows come from.
+        Source of rows.
     pace : Pace
-        When a batch may be pulled.
+        Admits batches to be pulled.
     ahead : int
-        How many batches may wait for the computing thread, at least 1.
+        Maximum batches that wait for the computing thread, at least 1.
     gate : JobGate
-        Where batches stop for a cut.
+        Gate that stops batches for a cut.
     began_s : float
         Seconds of training before this cluster began.
     """
@@ -129,13 +128,13 @@ class Pipeline:
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
         self._pushed = threading.Condition(self._lock)
-        self._open = 0  # pushes that wait or are on their way, and the maintenances that follow them
+        self._open = 0  # pushes that wait or are in flight, and the maintenances that follow them
         self._error: BaseException | None = None
         self._refused: DataError | None = None
         self._over = threading.Event()
         self._computed: queue.Queue[tuple[_LeaseState, Send]] = queue.Queue(PUSHES_WAITING)
         works = {"reader": self._read_all, "puller": self._pull_all}
-        # With one batch at a time there is nothing to compute while its gradients are sent.
+        # With one batch at a time, nothing can be computed while its gradients are sent.
         self._pushes_behind = rows.pushes_behind and ahead > 1
         if self._pushes_behind:
             works["pusher"] = self._push_all
@@ -146,22 +145,22 @@ class Pipeline:
 
     @property
     def pushes_behind(self) -> bool:
-        """Whether a batch may be computed before the gradients of the one before it are sent."""
+        """Whether a batch may be computed before the gradients of the one before are sent."""
         return self._pushes_behind
 
     def run(self, compute: Compute) -> None:
-        """Begin every batch, in this thread; return when all of the job's leases are done.
+        """Start every batch, in this thread; return when all of the job's leases are done.
 
         Parameters
         ----------
         compute : Compute
-            Gives what sends the gradients of a batch: it is called in the order of batches, while the next
+            Returns the sender of a batch's gradients: it is called in the order of batches, while the next
             one computes where the row source allows that.
 
         Raises
         ------
         PslibError
-            What any stage ended with.
+            The error of any stage.
         """
         for thread in self._threads:
             thread.start()
@@ -173,10 +172,10 @@ class Pipeline:
                         break
                     compute.train(prefetched, partial(self._push, state), self._stop)
                 compute.finish()
-                self._check()  # an error counts more than being asked to leave
+                self._check()  # an error takes precedence over a request to leave
                 if preemption.asked:
                     self._drain()
-                if self._refused is not None:  # what was pushed is acknowledged soon, see `_settle`
+                if self._refused is not None:  # pushes in flight: see `_settle`
                     raise self._refused
             self._check()
         finally:
@@ -186,13 +185,13 @@ class Pipeline:
             self._settle()
 
     def _settle(self) -> None:
-        """Wait for what is on its way where the caller's thread was interrupted and nothing else failed."""
+        """Wait for pushes in flight if the caller's thread was interrupted and nothing else failed."""
         if self._error is None and not preemption.asked:
             with self._pushed:
                 self._pushed.wait_for(lambda: not self._open or self._error, SETTLE_S)
 
     def _next(self) -> tuple[_LeaseState, Prefetched] | None:
-        """The next batch to compute; None at the end, or when this process is asked to leave."""
+        """Return the next batch to compute; None at the end, or when this process is asked to leave."""
         while not preemption.asked:
             self._check()
             try:
@@ -203,15 +202,16 @@ class Pipeline:
         return None
 
     def _must_stop(self) -> bool:
-        """Whether a batch that waits for a cut is not to be computed at all."""
+        """Tell whether a batch that waits for a cut must not be computed at all."""
         self._check()
         return preemption.asked or self._over.is_set()
 
     def _drain(self) -> None:
-        """Asked to leave: begin nothing more, and wait until all that was pushed is acknowledged.
+        """Drain on a request to leave: start nothing, and wait until all pushes are acknowledged.
 
-        Leaving gives the leases back, with the batches below which all is applied; whoever gets them goes on
-        there, under the same names. So what is not acknowledged in time is not lost, and counts once too.
+        Leaving returns the leases, with the batches below which all is applied; their next holders continue
+        there, under the same names. So batches that are not acknowledged in time are not lost, and count once
+        too.
         """
         self._end()
         with self._pushed:
@@ -243,7 +243,7 @@ class Pipeline:
                 for number, batch in enumerate(self._batches_of(lease), first):
                     if not self._put(self._read, (state, number, batch)):
                         return
-            except DataError as error:  # what was read before is sound: it is trained, and may be saved
+            except DataError as error:  # earlier batches are valid: train and save them
                 self._refused = error
                 break
             if self._over.is_set():
@@ -264,7 +264,7 @@ class Pipeline:
         self._put(self._pulled, None)
 
     def _push(self, state: _LeaseState, send: Send) -> None:
-        """Send what a step has left, or leave it to the pusher."""
+        """Send the result of a step, or queue it for the pusher."""
         if not self._pushes_behind:
             self._after(send(), partial(self._batch_done, state))
             return
@@ -289,9 +289,9 @@ class Pipeline:
             self._gate.ended()
 
     def _lease_done(self, state: _LeaseState, then: Callable[[], None]) -> None:
-        """All batches are applied: flush and, if it is time, maintain the table, before the pace hears of it.
+        """Flush an applied lease and maintain the table if due, before the pace is told.
 
-        Else a pull of the next lease could see rows, with staleness 0 too, that this maintenance lets go.
+        Otherwise a pull of the next lease could see rows, with staleness 0 too, that this maintenance evicts.
         """
 
         def end() -> None:
@@ -305,7 +305,7 @@ class Pipeline:
         self._after(self._rows.flush(state.lease, state.plan), maintain)
 
     def _after(self, pending: PendingPush | None, then: Callable[[], None]) -> None:
-        """Call ``then`` when a push is applied, at once when there is none."""
+        """Call ``then`` when a push is applied, or at once without one."""
         if pending is None:
             then()
             return
@@ -316,7 +316,7 @@ class Pipeline:
             try:
                 pending.wait(0)
                 then()
-            except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
+            except Exception as error:  # would be lost, and the trainer hang
                 self._stop(error)
             self._one_less_open()
 
@@ -350,7 +350,7 @@ class Pipeline:
         self._end()
 
     def _end(self) -> None:
-        """Let every stage end at its next turn."""
+        """Make every stage end at its next turn."""
         self._over.set()
         self._job.look_again()
 

@@ -1,4 +1,4 @@
-"""Rows that batches touch often, kept in the trainer for a few batches."""
+"""Row cache: keeps frequently touched rows in the trainer for a few batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CachedBatch(PulledRows):
-    """Rows of a batch, and where the cache keeps them."""
+    """Rows of a batch, and their places in the cache."""
 
     spots: NDArray[np.int32]
 
@@ -54,16 +54,16 @@ class _CachedPull:
 
 
 class CachedRows:
-    """A batch asks servers only for rows that this trainer has not, or not of late.
+    """Row source that pulls only rows that are missing from the cache or too old.
 
-    Every gradient goes to the servers all the same; it is also written back into the trainer's copy, see
+    Every gradient is still sent to the servers; it is also applied to the trainer's copy, see
     `cython_ext.model.row_cache`. Batches must be waited for, and pushed, in the order in which they were
     pulled.
 
     Parameters
     ----------
     rows : ServerRows
-        Where other rows come from.
+        Source of all other rows.
     table : TableSpec
     settings : CacheSettings
         With an age of at least 1.
@@ -72,10 +72,10 @@ class CachedRows:
     counters : CacheCounters
         Counts look-ups.
     pushers : int
-        How many trainers push to these rows.
+        Number of trainers that push to these rows.
     """
 
-    pushes_behind = False  # else it would be chance whether a batch reads what the one before wrote back
+    pushes_behind = False  # else reads of write-backs would be a race
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class CachedRows:
         self._row_bytes = KEY_BYTES + table.dim * ROW_TYPES[wire.rows].itemsize + scale_bytes
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
-        """Ask for what is missing, and for the dense parameters."""
+        """Pull the missing rows, and the dense parameters."""
         spots, missed = self._cache.plan(batch.keys)
         hits = batch.keys.size - missed.size
         self._counters.looked_up(batch.keys.size, hits, hits * self._row_bytes)
@@ -102,7 +102,7 @@ class CachedRows:
         return _CachedPull(self._cache, batch.keys, spots, missed, self._first_values(keys), pending)
 
     def _first_values(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """What a pull gives for keys that have no row: whether a row is new is seen from it."""
+        """Return the values that a pull gives for absent keys: they tell whether a row is new."""
         parts = [
             initial_rows(
                 keys,
@@ -126,19 +126,19 @@ class CachedRows:
         moment: Moment,
         rate: float = 1.0,
     ) -> PendingPush:
-        """To the servers, and into the copy."""
+        """Push to the servers, and update the copy."""
         assert isinstance(pulled, _CachedBatch)
         pending = self._rows.push(batch, pulled, gradients, name, moment, rate)
         self._cache.step(pulled.spots, gradients.rows, rate)
         return pending
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:
-        """Nothing is held back."""
+        """Do nothing: no push is held back."""
         return
 
 
 def _cache_of(table: TableSpec, settings: CacheSettings, pushers: int) -> RowCache:
-    """A cache that mirrors the optimizers of a table; those with momentum or moments as nearly as it can."""
+    """Create a cache that mirrors a table's optimizers; those with momentum or moments approximately."""
     optimizers = [part.optimizer for part in table.parts]
     modes = [
         PLAIN

@@ -1,7 +1,7 @@
-"""Where the rows of a batch come from, and where its gradients go.
+"""Row sources: supply the rows of a batch, and take its gradients.
 
-The pipeline sees a `RowSource` alone: the servers themselves (`ServerRows`), or a copy of some of their rows
-in this process.
+The pipeline only uses the `RowSource` interface. Implementations are the servers (`ServerRows`), or a copy of
+some of their rows in this process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Gradients", "PendingRows", "PulledRows", "RowSource", "ServerRows"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PulledRows:
-    """What a step reads.
+    """Input of a step.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class PulledRows:
     dense : (length,) float32
         All dense parameters, see `pslib.trainer.pipeline.dense.DenseLayout`.
     seen : mapping
-        Of `Pulled`, for the push of the gradients.
+        From `Pulled`, for the push of the gradients.
     """
 
     rows: NDArray[np.float32]
@@ -47,22 +47,22 @@ class PulledRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
-    """What a step leaves: gradients of the mean loss in the shapes of `PulledRows`."""
+    """Result of a step: gradients of the mean loss in the shapes of `PulledRows`."""
 
     rows: NDArray[np.float32]
     dense: NDArray[np.float32]
 
 
 class PendingRows(Protocol):
-    """Rows of a batch that are on their way."""
+    """Pending rows of a batch."""
 
     def wait(self) -> PulledRows:
-        """The rows. Errors as for `Pending.wait`."""
+        """Wait for the rows and return them. Errors as for `Pending.wait`."""
         ...
 
 
 class RowSource(Protocol):
-    """Rows out, gradients in; batches come in the order in which they are trained.
+    """Interface: rows out, gradients in; batches come in the order in which they are trained.
 
     Attributes
     ----------
@@ -73,11 +73,11 @@ class RowSource(Protocol):
 
     @property
     def pushes_behind(self) -> bool:
-        """See above."""
+        """See the class."""
         ...
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
-        """Ask for the rows of a batch; called in the puller's thread."""
+        """Request the rows of a batch; called in the puller's thread."""
         ...
 
     def push(
@@ -89,14 +89,14 @@ class RowSource(Protocol):
         moment: Moment,
         rate: float = 1.0,
     ) -> PendingPush | None:
-        """Take a batch's gradients, see ``pushes_behind``; None when nothing of it travels now.
+        """Take a batch's gradients, see ``pushes_behind``; None when nothing is sent now.
 
-        Learning rates count ``rate`` times.
+        Learning rates are multiplied by ``rate``.
         """
         ...
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> PendingPush | None:
-        """Send what is held back of a lease whose batches are all applied; called in the endpoint's thread.
+        """Send held-back pushes of a lease whose batches are all applied; called in the endpoint's thread.
 
         It must not wait. None when nothing is held back.
         """
@@ -115,7 +115,7 @@ class _ServerPull:
 
 
 class ServerRows:
-    """Every batch reads its rows from the servers and sends them its gradients.
+    """Row source of async and ssp: each batch reads from the servers and pushes its gradients to them.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class ServerRows:
     table : TableSpec
         The table that batches name.
     wire : WireFormat
-        How rows, gradients and dense parameters travel.
+        Wire types of rows, gradients and dense parameters.
     """
 
     pushes_behind = True
@@ -134,11 +134,11 @@ class ServerRows:
         self._feedback = ErrorFeedback(client.session.dense_length, wire.dense)
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
-        """Rows and all dense parameters."""
+        """Pull rows and all dense parameters."""
         return self.pull_keys(batch.keys, moment)
 
     def pull_keys(self, keys: NDArray[np.uint64], moment: Moment) -> PendingRows:
-        """As `pull`, for some of the keys of a batch."""
+        """Pull some of the keys of a batch."""
         name = self._table.name
         pending = self._client.pull(
             {name: keys},
@@ -158,7 +158,7 @@ class ServerRows:
         moment: Moment,
         rate: float = 1.0,
     ) -> PendingPush:
-        """One message to every server."""
+        """Push one message to every server."""
         return self._send(batch, gradients, name, moment, Manner(rate), pulled.seen)
 
     def _send(

@@ -1,4 +1,4 @@
-"""Ranks all items for each example: where its target stands, or which items are the best."""
+"""Ranking of all items for each example: the rank of its target, or its best items."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pslib.trainer.retrieval.towers import Parameters, RankedItems, Sides
 __all__ = ["Ranker", "ServedParameters", "sound"]
 
 SCORES_MAX = 1 << 25
-"""Scores at once: 128 MiB of float32."""
+"""Scores computed at once: 128 MiB of float32."""
 
 
 class ServedParameters:
-    """The model's parameters as the servers have them now.
+    """The model's parameters, read from the servers.
 
     Parameters
     ----------
     client : Client
     table : str
     layout : DenseLayout
-        Of dense parameters, which are read once, here.
+        Layout of dense parameters, which are read once, in the constructor.
     step : int
-        The step at which rows are read: weight decay that they have missed up to it shows.
+        Step at which rows are read: weight decay outstanding up to it is applied.
     """
 
     def __init__(self, client: Client, table: str, layout: DenseLayout, step: int) -> None:
@@ -44,17 +44,17 @@ class ServedParameters:
         self.dense: dict[str, NDArray[Any]] = dict(layout.views(client.pull({}, dense=True).wait().dense))
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """(n, D) rows of keys; those that do not exist have their first values."""
+        """Return (n, D) rows of keys; absent keys have their initial values."""
         return self._client.pull({self._table: keys}, step=self._step).wait().rows[self._table]
 
 
 def sound(vectors: NDArray[Any], what: str) -> NDArray[Any]:
-    """(n, M) numbers of a model, as they are; ``what`` they are of.
+    """Check that a model's (n, M) vectors are finite and return them; ``what`` names their source.
 
     Raises
     ------
     ConfigurationError
-        When one is not finite: no score of it would say anything, and a rank of it would count as a miss.
+        If one is not finite: its scores would be meaningless, and its rank would count as a miss.
     """
     if bad := len(vectors) - int(np.isfinite(vectors).all(axis=1).sum()):
         raise ConfigurationError(diverged(what, bad, len(vectors), "no finite numbers"))
@@ -62,7 +62,7 @@ def sound(vectors: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 class Ranker:
-    """Ranks with the rows and dense parameters that the servers have now.
+    """Ranks with the servers' current rows and dense parameters.
 
     Parameters
     ----------
@@ -70,14 +70,14 @@ class Ranker:
     items : RankedItems
     parameters : Parameters
     history : str or None
-        Column with the items before.
+        Column with the earlier items.
     exclude_seen : bool
-        Whether the items of the history are left out of the ranking, the target too if it is one of them.
+        Whether the history's items are excluded from the ranking, the target too if it is one of them.
 
     Raises
     ------
     ConfigurationError
-        When a vector of an item, or later of an example, is not finite.
+        If the vector of an item, or later of an example, is not finite.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Ranker:
         return RankResult(found["examples"], **by_k)
 
     def rank(self, batches: Iterator[Batch]) -> ScoreCounts:
-        """How often targets stand where."""
+        """Count the ranks of targets."""
         parts, every = [ScoreCounts.empty()], slice(0, self.items.keys.size)
         for batch in batches:
             places = self.items.places(batch.keys)
@@ -115,7 +115,7 @@ class Ranker:
         return ScoreCounts.merge(parts)
 
     def best(self, batch: Batch, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Places and scores of the best k items of each example, see `pslib.metrics.top_k.best_of`."""
+        """Return places and scores of the best k items of each example, see `pslib.metrics.top_k.best_of`."""
         places, every = self.items.places(batch.keys), slice(0, len(batch))
         states = self._states(batch)
 
@@ -125,12 +125,12 @@ class Ranker:
         return best_of(scores, len(batch), self.items.keys.size, k)
 
     def nearest(self) -> Callable[[Batch, int], tuple[NDArray[np.int64], NDArray[Any]]]:
-        """What does the same as `best`, nearly, by a graph of the items' vectors.
+        """Return an approximate `best` that searches a graph of the items' vectors.
 
         Raises
         ------
         ConfigurationError
-            When faiss is not installed.
+            If faiss is not installed.
         """
         index = NearestIndex(self.items.vectors)
 
@@ -156,7 +156,7 @@ class Ranker:
     def _scores(
         self, batch: Batch, states: NDArray[Any], places: NDArray[np.int64], cut: slice, items: slice
     ) -> NDArray[Any]:
-        """Scores of some examples and items; -inf where an example had the item before."""
+        """Return scores of some examples and items; -inf for items in the example's history."""
         scores = self._sides.scores(states[cut], self.items.vectors[items], self._parameters)
         if self._seen is not None:
             lists = batch.ragged[self._seen]

@@ -1,4 +1,4 @@
-"""Retrieval: rank items, write the best of each example, export vectors."""
+"""Retrieval: rank items, write the best items of each example, export vectors."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ Paths: TypeAlias = PathTo | Sequence[PathTo] | Iterator[PathTo]
 LEASE_ROWS = 4096
 """Examples of a lease: some seconds of one trainer."""
 BATCH_ROWS = 1024
-"""Examples whose rows are pulled together."""
+"""Number of examples whose rows are pulled together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retrieval:
     """Ranking, recommending and exporting for one call of a `pslib.trainer.trainer.Trainer`.
 
-    Its methods do what the trainer's methods of the same names say, whose arguments they take.
+    Its methods implement the trainer's methods of the same names, and take their arguments.
 
     Attributes
     ----------
@@ -59,9 +59,9 @@ class Retrieval:
     key_kinds : KeyKinds
         Of the training data.
     standing : callable
-        Gives the position of the training, and what is behind it, for records.
+        Returns the position of the training, and its done work, for records.
     look : callable
-        Before a call that only looks: lets the training stand where its checkpoint does.
+        Called before a read-only call: sets the training's position to its checkpoint's.
     open_job : callable
         Opens a job of this trainer, see `pslib.trainer.collective.spec_of`.
     """
@@ -85,7 +85,7 @@ class Retrieval:
         target: str | None,
         exclude_seen: bool,
     ) -> None:
-        """Look at what will be ranked, before hours of training; errors as for `rank`."""
+        """Check the data to rank, before hours of training; errors as for `rank`."""
         schema = _schema_asked(self.sides, at, history, target, exclude_seen)
         for paths, columns in ((items, self.sides.named_in), (data, schema)):
             ParquetData(strings(paths), columns, key_kinds=self.key_kinds)
@@ -171,7 +171,7 @@ class Retrieval:
         return ServedParameters(self.client, self.table, self.layout, self.standing()[0].steps)
 
     def _ranker(self, items: Paths, history: str | None, exclude_seen: bool) -> tuple[Ranker, list[Any]]:
-        """The ranker, and what all trainers must agree on."""
+        """Return the ranker, and the values that all trainers must agree on."""
         _check_seen(self.sides, history, exclude_seen)
         parameters = self._parameters()
         ranked = self.sides.items(strings(items), parameters, self.key_kinds)
@@ -181,7 +181,7 @@ class Retrieval:
     def _leases(
         self, what: str, data: Paths, schema: Schema, agreed: list[Any], more: Mapping[str, Any] | None = None
     ) -> tuple[Job, LeaseReader]:
-        """The job that goes through all rows of some data, and what reads them."""
+        """Open the job over all rows of some data; return it and the reader."""
         position, behind = self.standing()
         batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
         rows = ParquetData(strings(data), schema, key_kinds=self.key_kinds)
@@ -201,7 +201,7 @@ def _check_seen(sides: Sides, history: str | None, exclude_seen: bool) -> None:
 def _schema_asked(
     sides: Sides, at: Sequence[int], history: str | None, target: str | None, exclude_seen: bool
 ) -> Schema:
-    """Columns of examples that are ranked; ConfigurationError where nothing can be."""
+    """Return the columns of examples to rank; ConfigurationError if the model can't rank."""
     if min(at, default=0) < 1:
         raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
     _check_seen(sides, history, exclude_seen)
@@ -209,21 +209,21 @@ def _schema_asked(
 
 
 def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
-    """Vectors as lists of fixed size, after other columns."""
+    """Build a table of vectors as lists of fixed size, after other columns."""
     floats = pa.array(np.ascontiguousarray(sound(vectors, "rows"), np.float32).ravel())
     lists, given = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1]), columns or {}
     return pa.table({**given, _beside("vector", given): lists})
 
 
 def _beside(name: str, given: Collection[str]) -> str:
-    """A name for a column of ours: users may have called theirs so."""
+    """Return a name for a pslib column that differs from the user's columns."""
     return f"{name}_" if name in given else name
 
 
 def _items_table(
     sides: Sides, batch: Batch, parameters: ServedParameters, known: NDArray[np.uint64], names: pa.Array
 ) -> pa.Table:
-    """A row an item: what the data calls it, its key, its vector."""
+    """Build a table with a row per item: its name in the data, its key, its vector."""
     keys = batch.keys[batch.sparse[:, sides.item_schema.sparse.index(sides.item)]]
     values = names.take(pa.array(places_in(known, keys)))
     columns = {sides.item.name: values, _beside("key", [sides.item.name]): pa.array(keys)}
@@ -231,7 +231,7 @@ def _items_table(
 
 
 def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]) -> pa.Table:
-    """A row an example: its best items and their scores, without places that are free."""
+    """Build a table with a row per example: its best items and their scores, without unused places."""
     taken = places >= 0
     offsets = pa.array(np.concatenate([[0], np.cumsum(taken.sum(axis=1))]).astype(np.int32))
     items = pa.ListArray.from_arrays(offsets, names.take(pa.array(places[taken])))
@@ -244,10 +244,10 @@ def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]
 
 
 def strings(paths: Paths) -> list[str]:
-    """Paths as texts."""
+    """Return paths as strings."""
     return [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 
 def lasting(paths: Paths) -> PathTo | Sequence[PathTo]:
-    """Paths that may be gone through for every epoch, as what `Path.glob` gives may not."""
+    """Return paths that can be iterated for every epoch, unlike the result of `Path.glob`."""
     return list(paths) if isinstance(paths, Iterator) else paths

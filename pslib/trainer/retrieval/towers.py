@@ -36,37 +36,37 @@ __all__ = [
 Array: TypeAlias = NDArray[Any]
 
 PULL_KEYS = 65_536
-"""Items whose rows are read with one request."""
+"""Number of items whose rows are read with one request."""
 ITEM_ROWS = 8192
-"""Items whose fields are read together."""
+"""Number of items whose fields are read together."""
 
 
 @runtime_checkable
 class RankingModel(Protocol):
-    """A model of sessions: rows of items are ``bias, vector``, a state's product with them is their score."""
+    """A session model: item rows are ``bias, vector``; their product with a state is their score."""
 
     @property
     def schema(self) -> Schema:
-        """With one ragged field: the items of a session."""
+        """Schema with one ragged field: the items of a session."""
         ...
 
     @property
     def history(self) -> str:
-        """Its name."""
+        """Name of that field."""
         ...
 
     def encode(self, batch: Batch, rows: Array, dense: dict[str, Array], field: str) -> Array:
-        """(B, D) states at the end of the items in ``field``."""
+        """Return (B, D) states at the end of the items in ``field``."""
         ...
 
 
 @runtime_checkable
 class MatchingModel(Protocol):
-    """A model of queries and items that have fields of their own; see `rec_models.matching`."""
+    """A model of queries and items with separate fields; see `rec_models.matching`."""
 
     @property
     def item(self) -> tuple[str, ...]:
-        """Fields of an item, first the one that names it."""
+        """Fields of an item; the first one is its id."""
         ...
 
     @property
@@ -85,27 +85,27 @@ class MatchingModel(Protocol):
         ...
 
     def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, M) numbers for each query."""
+        """Return a (B, M) vector for each query."""
         ...
 
     def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, M) numbers for each item."""
+        """Return a (B, M) vector for each item."""
         ...
 
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, V) scores of what the other two give."""
+        """Return (B, V) scores of the vectors of queries and items."""
         ...
 
 
 def sampler_of(model: object, data: ParquetData, seed: int) -> NegativeSampler | None:
-    """What draws or counts items for each batch of a model whose ``sampling()`` asks for it; else None."""
+    """Return the item sampler of a model whose ``sampling()`` requests one; else None."""
     asked: Callable[[], Sampling | None] | None = getattr(model, "sampling", None)
     sampling = asked() if asked else None
     return NegativeSampler(data, sampling, seed) if sampling else None
 
 
 class Parameters(Protocol):
-    """A model's parameters as the servers have them now."""
+    """Interface of a model's parameters, read from the servers."""
 
     @property
     def dense(self) -> dict[str, Array]:
@@ -113,22 +113,22 @@ class Parameters(Protocol):
         ...
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """(n, D) rows of keys."""
+        """Return (n, D) rows of keys."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedItems:
-    """Items that are ranked.
+    """Items to rank.
 
     Attributes
     ----------
     keys : (V,) uint64
         Ascending.
     values : pyarrow.Array of V
-        What the data calls them.
+        Their names in the data.
     vectors : (V, M)
-        What the model makes of them.
+        Their vectors.
     """
 
     keys: NDArray[np.uint64]
@@ -136,21 +136,21 @@ class RankedItems:
     vectors: Array
 
     def places(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Place of each key among the items; -1 for others."""
+        """Return the place of each key among the items; -1 for others."""
         return places_in(self.keys, keys)
 
 
 class Sides(ABC):
-    """What a model takes for an example, and for an item.
+    """Sides of a ranking model: its view of an example and of an item.
 
     Attributes
     ----------
     item : SparseField
-        Names an item, in rows of items.
+        Field of the item id, in rows of items.
     item_schema : Schema
-        Of rows of items.
+        Schema of rows of items.
     named_in : Schema
-        Of the data whose items are ranked: those rows, or the sessions that hold them.
+        Schema of the data whose items are ranked: rows of items, or sessions of items.
     by_product : bool
         Whether a score is the product of two vectors.
     model_name : str
@@ -165,42 +165,42 @@ class Sides(ABC):
 
     @abstractmethod
     def goal(self, target: str | None) -> SparseField:
-        """The field of the item that is looked for; None: the column is named as the kind of model has it."""
+        """Return the target item's field; None: the default column of this kind of model."""
 
     @abstractmethod
     def example_schema(self, history: str | None, goal: Sequence[SparseField] = ()) -> Schema:
-        """Schema of examples, with a goal or without; it is the last sparse field then."""
+        """Return the schema of examples, with or without a target, which is the last sparse field."""
 
     @abstractmethod
     def seen(self, history: str | None) -> str | None:
-        """The ragged field of examples that holds the items before, where there is one."""
+        """Return the ragged field of examples with the earlier items, if any."""
 
     @abstractmethod
     def states(self, batch: Batch, parameters: Parameters, history: str | None) -> Array:
-        """(B, M) numbers for each example."""
+        """Return a (B, M) vector for each example."""
 
     @abstractmethod
     def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
-        """(B, M) numbers for each row of items."""
+        """Return a (B, M) vector for each row of items."""
 
     @abstractmethod
     def items(
         self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
     ) -> RankedItems:
-        """All items that some data names; ``key_kinds`` as for `ParquetData`."""
+        """Return all items in the data; ``key_kinds`` as for `ParquetData`."""
 
     def scores(self, states: Array, vectors: Array, parameters: Parameters) -> Array:
-        """(B, n) scores of items."""
+        """Return (B, n) scores of items."""
         return states @ vectors.T
 
 
 def sides_of(model: object) -> Sides:
-    """The two sides of a model.
+    """Return the two sides of a model.
 
     Raises
     ------
     ConfigurationError
-        When it ranks nothing.
+        If the model does not rank items.
     """
     if isinstance(model, MatchingModel):
         return _MatchingSides(model)
@@ -210,7 +210,7 @@ def sides_of(model: object) -> Sides:
 
 
 class _SessionSides(Sides):
-    """Sessions, whose items are rows: the state has a 1 before it, as the bias stands before the vector."""
+    """Session model sides: items are rows; a 1 is prepended to the state, for the bias before the vector."""
 
     def __init__(self, model: RankingModel) -> None:
         own = model.schema.ragged[0]
@@ -250,7 +250,7 @@ class _SessionSides(Sides):
 
 
 class _MatchingSides(Sides):
-    """Queries and items with fields of their own."""
+    """Matching model sides: queries and items with separate fields."""
 
     def __init__(self, model: MatchingModel) -> None:
         self.model_name = type(model).__name__
@@ -296,7 +296,7 @@ class _MatchingSides(Sides):
     def items(
         self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
     ) -> RankedItems:
-        """An item that stands there several times is taken as it stands first."""
+        """Return all items; of duplicates the first counts."""
         data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
         keys, values = catalogue_of(data, self.item)
         column = self.item_schema.sparse.index(self.item)
@@ -322,12 +322,12 @@ class _MatchingSides(Sides):
 
 
 def _without_null(keys: NDArray[np.uint64], values: pa.Array) -> tuple[NDArray[np.uint64], pa.Array]:
-    """Items without null, which is a key but nothing to show to anybody.
+    """Drop null, which is a key but not an item to present.
 
     Raises
     ------
     ConfigurationError
-        When null is all there is.
+        If there is no other item.
     """
     if values.null_count == 0:
         return keys, values
@@ -338,13 +338,13 @@ def _without_null(keys: NDArray[np.uint64], values: pa.Array) -> tuple[NDArray[n
 
 
 def places_in(keys: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Place of each of ``some`` in ascending ``keys``, at least one; -1 for others."""
+    """Return the place of each of ``some`` in ascending ``keys``, at least one; -1 for others."""
     places = np.minimum(np.searchsorted(keys, some), keys.size - 1)
     return np.where(keys[places] == some, places, -1)
 
 
 def whole_batches(data: ParquetData, batch_rows: int) -> Iterator[Batch]:
-    """All rows of the data in their order, keyed."""
+    """Yield all rows of the data in order, keyed."""
     order = Order(0, [group.rows for group in data.row_groups], batch_rows, shuffle=False)
     with closing(LeaseReader(data, data.schema, order, batch_rows)) as reader:
         for lease in range(order.leases(0)):
