@@ -1,1 +1,1 @@
-"""The side that asks: the client's verbs, the thread that sends and receives, membership in a cluster."""
+"""Client side: pull, push and erase, the send and receive thread, cluster membership."""

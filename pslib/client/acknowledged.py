@@ -1,4 +1,4 @@
-"""The last pushes that each server has acknowledged to this process: what its successor must know."""
+"""Record of the last pushes that each server acknowledged, to measure what a successor has lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pslib.wire.messages import Witness
 __all__ = ["KEPT", "Acknowledged"]
 
 KEPT = 32
-"""Of each server. A log that has lost anything has lost its end, and that holds the last of some client."""
+"""Pushes kept per server. A damaged log loses its end, which holds the last pushes of some client."""
 
 MOMENTS = 16
-"""A cut that is given up is a moment too, and so many in a row say that none will ever be made."""
+"""Pause moments kept. An abandoned cut counts too; so many in a row mean that no cut will succeed."""
 
 
 class Acknowledged:
-    """Remembers names of pushes, and one key of each, which stands for its unit.
+    """Names of acknowledged pushes, with one key of each to stand for its unit.
 
     Parameters
     ----------
@@ -33,17 +33,17 @@ class Acknowledged:
         self._last: dict[int, deque[tuple[int, int, int]]] = {}
         self._counts: dict[int, int] = {}
         self._at: dict[str, dict[int, int]] = {}
-        """How many pushes each server had acknowledged at the last moments."""
+        """Pushes acknowledged by each server at each of the last moments."""
 
     def note(self, call: Call, part: Part) -> None:
-        """A server has acknowledged all of a part."""
+        """Record that a server has acknowledged all of a part."""
         if isinstance(call, PullCall):
             return
         name = call.name
         for table, places in part.places.items():
             keys = call.keys[table]
             size = keys.size if places is None else places.size
-            if size:  # another key for each push: were it always the first, all could be of one shard's log
+            if size:  # vary the key: the first keys of all pushes could be in one shard's log
                 at = name.number % size
                 key = int(keys[at if places is None else places[at]])
                 self._last.setdefault(part.server, deque(maxlen=KEPT)).append((name.stream, name.number, key))
@@ -51,14 +51,14 @@ class Acknowledged:
                 return
 
     def pause(self, moment: str) -> None:
-        """Now, at a moment that all trainers know by this name, all that was pushed is acknowledged."""
+        """Record the counts at a named moment, common to all trainers, when all pushes are acknowledged."""
         self._at.pop(moment, None)
         self._at[moment] = dict(self._counts)
         if len(self._at) > MOMENTS:
             del self._at[next(iter(self._at))]
 
     def lost(self, server: int, moment: str) -> tuple[int, int]:
-        """A server is as it was at a moment: how many pushes it has lost, of how many; asked again, none."""
+        """Return (lost, total) pushes of a server restored to a moment; a second call returns none lost."""
         asked = self._counts.get(server, 0)
         lost = asked - self._at.get(moment, {}).get(server, 0)
         for counts in (self._counts, *self._at.values()):
@@ -67,7 +67,7 @@ class Acknowledged:
         return lost, asked
 
     def question(self, server: int) -> Witness | None:
-        """What to ask the successor of a server; None when it has acknowledged nothing."""
+        """Return the request to send to a server's successor; None when the server acknowledged nothing."""
         last = self._last.get(server)
         if not last:
             return None

@@ -1,4 +1,4 @@
-"""What a client session remembers of its calls, of the parts they are split into, and of its streams."""
+"""State of a client session: its calls, their parts, and its push streams."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ Rows = NDArray[np.float32]
 NO_UNITS = np.empty(0, np.uint32)
 NO_FLOATS = np.empty(0, np.float32)
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
-"""A key that is pushed has been shown."""
+"""Smallest show count of a pushed key: a pushed key was shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushName:
-    """The name of a push: the same on every server, in every retry and however the push is split again."""
+    """Name of a push: the same on every server, in every retry and however the push is split again."""
 
     stream: int
     number: int
@@ -62,19 +62,19 @@ class PushName:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a record happens: the number of the batch in the training, and seconds; a table looks at one."""
+    """Time of a record: batch number in the training, and seconds; a table uses one of the two."""
 
     step: int = 0
     time_s: float = 0.0
 
 
 BEGINNING = Moment()
-"""The time of those who have none: no row has missed anything."""
+"""Default moment for calls without a time: no row has missed any decay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often each key of a push was shown and clicked, (n,) float32 each."""
+    """Shows and clicks of each key of a push, (n,) float32 each."""
 
     shows: Rows
     clicks: Rows
@@ -82,18 +82,18 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a push is applied.
+    """Options that say how a push is applied.
 
     Attributes
     ----------
     rate : float
-        Times the learning rates.
+        Factor of the learning rates.
     delta : bool
         Add to weights instead of taking a step.
     rank : int
-        Whose push it is among the contributors of a sync step.
+        Rank of the sender among the contributors of a sync step.
     contributors : tuple of int
-        Ranks of all that make the step, ascending; empty: it is applied by itself, at once.
+        Ranks of all contributors to the step, ascending; empty: the push is applied alone, at once.
     maintain : bool
         Whether tables are maintained after the sync step.
     """
@@ -106,12 +106,12 @@ class Manner:
 
 
 PLAINLY = Manner()
-"""A step of its own, at the full learning rate."""
+"""Default: a step of its own, at the full learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A call that is over; ``error`` is None when it went well."""
+    """Result of a completed call; ``error`` is None on success."""
 
     call: int
     error: PslibError | None
@@ -119,13 +119,13 @@ class Completed:
 
 @dataclass(slots=True)
 class Acked:
-    """Which numbers of one stream are applied everywhere: all below ``floor``, and those in ``above``."""
+    """Numbers of one stream that are applied everywhere: all below ``floor``, and those in ``above``."""
 
     floor: int
     above: set[int] = field(default_factory=set)
 
     def add(self, number: int) -> None:
-        """Note one more."""
+        """Add one number."""
         if number >= self.floor:
             self.above.add(number)
         while self.floor in self.above:
@@ -135,7 +135,7 @@ class Acked:
 
 @dataclass(slots=True)
 class PullCall:
-    """A pull on its way: outputs that fill as parts are answered."""
+    """Pull in flight: outputs that fill as replies to its parts arrive."""
 
     keys: Mapping[str, Keys]
     rows: dict[str, Rows]
@@ -150,14 +150,14 @@ class PullCall:
     open_parts: int = 0
 
     def has_seen(self, server: int, pushes_before: int) -> None:
-        """Remember how many pushes a server had applied as it read the first rows for this."""
+        """Record how many pushes a server had applied when it read the first rows of this pull."""
         if pushes_before:
             self.seen.setdefault(server, pushes_before)
 
 
 @dataclass(slots=True)
 class PushCall:
-    """A push (or, without gradients, an erase) on its way; ``since`` is what its pull has seen."""
+    """Push (or, without gradients, erase) in flight; ``since`` is what its pull has seen."""
 
     name: PushName
     home: int
@@ -174,7 +174,7 @@ class PushCall:
 
 @dataclass(slots=True)
 class MaintainCall:
-    """A maintenance of one table on its way; it has no keys, and the units of its parts are partitions."""
+    """Maintenance of one table in flight; it has no keys, and the units of its parts are partitions."""
 
     name: PushName
     home: int
@@ -188,10 +188,10 @@ class MaintainCall:
 
 @dataclass(slots=True)
 class Part:
-    """What one message asks of one server.
+    """Part of a call: the content of one message to one server.
 
-    ``places`` in the call's arrays (None: all), and dense ``blocks``, which for a maintenance are partitions.
-    ``units`` are those that a sync push speaks for.
+    ``places`` index the call's arrays (None: all). ``blocks`` are dense blocks; for a maintenance they are
+    partitions. ``units`` are those that a sync push covers.
     """
 
     call: int
@@ -206,34 +206,34 @@ Call = PullCall | PushCall | MaintainCall
 
 
 def keys_of(call: Call, table: str, places: NDArray[np.int32] | None) -> Keys:
-    """Keys of a call at some places (None: all)."""
+    """Return the keys of a call at some places (None: all)."""
     return _taken(call.keys[table], places)
 
 
 def gradient_of(call: Call, blocks: NDArray[np.uint32], bounds: BlockBounds) -> NDArray[Any]:
-    """The gradient of these dense blocks, side by side; nothing, when the call has none."""
+    """Return the gradient of these dense blocks, concatenated; empty when the call has none."""
     if not isinstance(call, PushCall):
         return NO_FLOATS
     dense = call.dense
     if not dense.size:
         return dense
     pieces = [dense[first:last] for first, last in bounds.runs(blocks)]
-    if len(pieces) == 1:  # all of it, or what stands side by side
+    if len(pieces) == 1:  # all blocks, or adjacent ones
         return pieces[0]
     return np.concatenate(pieces) if pieces else dense[:0]
 
 
 def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Message:
-    """What a part of a call asks of its server.
+    """Build the message for one part of a call.
 
     Parameters
     ----------
     call, part
-        The call, and which of its places and blocks this server owns.
+        The call, and the places and blocks of it that this server owns.
     floor : int
         All numbers of the call's stream below it are applied everywhere.
     dense : (n,)
-        The gradient of the part's blocks, as it travels.
+        The gradient of the part's blocks, in its wire type.
     """
     if isinstance(call, PushCall) and call.gradients and call.manner is PLAINLY and len(part.places) == 1:
         return _plain_push(call, part, floor, dense)
@@ -265,7 +265,7 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
 
 
 def _plain_push(call: PushCall, part: Part, floor: int, dense: NDArray[Any]) -> Push:
-    """What nearly all are: gradients of one table, at the full rate."""
+    """Build the common push: gradients of one table, at the full rate."""
     assert call.gradients
     ((table, some),) = part.places.items()
     name, moment, rows = call.name, call.moment, call.gradients[table].take(some)
@@ -279,16 +279,16 @@ def _plain_push(call: PushCall, part: Part, floor: int, dense: NDArray[Any]) -> 
 
 
 def answer_bytes_of(message: Message, dims: Mapping[str, int], floats: int) -> int:
-    """Bytes of rows and dense parameters in the answer to a part, for its credit.
+    """Return the bytes of rows and dense parameters in the reply to a part, for its credit.
 
     Parameters
     ----------
     message
-        What the part asks.
+        The request for the part.
     dims : mapping of str to int
         Floats a row of each table.
     floats : int
-        Of its dense blocks.
+        Floats of its dense blocks.
     """
     if not isinstance(message, Pull):
         return 0
@@ -303,12 +303,12 @@ def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any
 
 
 def home_of(touched: NDArray[np.uint32]) -> int:
-    """The one unit by which a push is counted."""
+    """Return the one unit under which a push is counted."""
     return int(touched[0]) if touched.size else 0
 
 
 def check_keys(keys: Mapping[str, Keys], dims: Mapping[str, int]) -> None:
-    """Raise ConfigurationError when a table is none of these, or keys are no (n,) uint64."""
+    """Raise ConfigurationError when a table is unknown, or keys are not (n,) uint64."""
     if unknown := sorted(set(keys) - set(dims)):
         raise ConfigurationError(f"table {unknown[0]!r} is unknown; tables: {sorted(dims)}")
     for name, array in keys.items():
@@ -322,7 +322,7 @@ def check_gradients(
     dims: Mapping[str, int],
     counts: Mapping[str, Counts],
 ) -> None:
-    """Raise ConfigurationError when gradients, shows or clicks are not one for each of a table's keys."""
+    """Raise ConfigurationError unless gradients, shows and clicks have one entry for each key."""
     for table, rows in packed.items():
         if problem := rows.problem(keys[table].size, dims[table]):
             raise ConfigurationError(f"gradients of {table}: {problem}")
@@ -332,7 +332,7 @@ def check_gradients(
 
 
 def check_dense(vector: NDArray[Any], dense_length: int) -> None:
-    """Raise ConfigurationError when this is no gradient of all dense parameters, and not empty."""
+    """Raise ConfigurationError unless the vector is a gradient of all dense parameters, or empty."""
     if vector.shape not in ((0,), (dense_length,)) or vector.dtype not in DENSE_TYPES.values():
         raise ConfigurationError(
             f"dense gradient: expected ({dense_length},) float32, got {vector.shape} {vector.dtype}"

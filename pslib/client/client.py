@@ -1,4 +1,4 @@
-"""A client: pull, push and erase on all servers of a cluster, and the control calls around them."""
+"""Client: pull, push and erase on all servers of a cluster, and the control calls."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ Rows = NDArray[np.float32]
 
 
 class Client:
-    """A trainer's handle on all servers.
+    """Trainer's handle on all servers.
 
     Parameters
     ----------
     transport : Transport
-        How to reach the cluster.
+        Transport that reaches the cluster.
     coordinator, cluster_id : str
         The cluster to join.
     clock : Clock
-        Time.
+        Time source.
     timing : Timing or None
         Retries and patience; None takes the cluster's.
     place : Place
-        Of one that takes another's place.
+        Rank to take, for a process that replaces another.
 
     Examples
     --------
@@ -95,12 +95,12 @@ class Client:
 
     @property
     def rank(self) -> int:
-        """This trainer's number, from 0."""
+        """Rank of this trainer, from 0."""
         return self.joined.rank
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Addresses of all servers, as of the newest map."""
+        """Addresses of all servers, from the newest map."""
         return tuple(filter(None, self._map.addresses))
 
     # --- tables -------------------------------------------------------------------------------------------
@@ -113,10 +113,10 @@ class Client:
         initial_dense: Rows | None = None,
         model: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make tables and dense parameters on all servers; what exists must be the same, and is shared.
+        """Create tables and dense parameters on all servers; existing ones must be equal, and are shared.
 
-        Called again, it adds tables; dense parameters stay when none are given. The server of the lowest rank
-        decides for all: of two clients that describe one table differently at once, one is refused.
+        A later call adds tables; dense parameters stay when none are given. The server of the lowest rank
+        decides for all: when two clients describe one table differently at once, one is refused.
 
         Parameters
         ----------
@@ -125,16 +125,16 @@ class Client:
         dense : DenseSpec or None
             Shape and optimizer of the dense parameters.
         initial_dense : (length,) float32
-            Their first values; of several clients the first counts, so all must give the same.
+            Initial values; of several clients the first counts, so all must give the same.
         model : mapping or None
-            Whose they are (`pslib.table.descriptions.model_description`): another model is refused from now
-            on. None: anybody's.
+            Model that owns them (`pslib.table.descriptions.model_description`): another model is refused from
+            now on. None: any model.
 
         Raises
         ------
         ConfigurationError
-            When a server has a table of that name with another description or of another model, two of
-            ``tables`` have one name and differ, or a call is on its way that the new tables would cut off.
+            When a server has a table of that name with another description or of another model, when two of
+            ``tables`` have one name and differ, or when the new tables would cut off a call in flight.
         """
         check_tables(tables)
         message = setup_of(tables, dense, initial_dense, model)
@@ -154,19 +154,19 @@ class Client:
     def take_tables(self) -> tuple[TableSpec, ...]:
         """Take over all tables that the cluster has, as it has them; dense parameters stay the trainers'.
 
-        For who joins a run, to read its rows. Called again, it adds tables that are new.
+        For a process that joins a run to read its rows. A later call adds new tables.
 
         Raises
         ------
         UnknownTableError
-            When the cluster has none yet.
+            When the cluster has no table yet.
         """
         specs = tables_there(self.endpoint, self.servers[0])
-        self.setup(specs)  # where a set-up has come to some servers only, it is finished
+        self.setup(specs)  # finishes a set-up that reached only some servers
         return specs
 
     def _begin_session(self, dims: dict[str, int], dense_length: int | None) -> None:
-        """A session for these tables; one that fits already goes on, with its streams and counters."""
+        """Begin a session for these tables; a fitting one continues, with its streams and counters."""
         old = self.endpoint.session
         length = dense_length if dense_length is not None else old.dense_length if old else 0
         if old and (old.dims, old.dense_length) == (dims, length):
@@ -184,7 +184,7 @@ class Client:
 
     @property
     def session(self) -> ClientSession:
-        """The pure machine behind pull and push; ConfigurationError before `setup`."""
+        """Pure state machine of pull and push; ConfigurationError before `setup`."""
         if self.endpoint.session is None:
             raise ConfigurationError(
                 "the client has no tables yet: call setup(...) first, or take_tables() for those there"
@@ -201,10 +201,10 @@ class Client:
                 self.endpoint.forget(gone)
 
     def new_name(self) -> PushName:
-        """A name for one push, so that it can be sent again when it was refused or not answered.
+        """Return a name for one push, so that it can be sent again when it was refused or not answered.
 
-        Servers that have applied their part know it by the name, the others apply theirs: together it counts
-        once. Push under each name until it is through: names of later pushes are kept in memory until then.
+        Servers that have applied their part recognize the name, the others apply theirs: the push counts
+        once. Push under each name until it succeeds: names of later pushes are kept in memory until then.
 
         Examples
         --------
@@ -215,7 +215,7 @@ class Client:
         return PushName(self._named_stream, next(self._names))
 
     def nothing_known(self) -> KnownDense:
-        """For a first pull whose dense parameters the next one will know."""
+        """Return empty known dense parameters, for the first of a series of pulls."""
         return KnownDense(np.empty(0, np.float32), np.zeros(self.joined.map.dense_blocks, np.uint64))
 
     # --- pull and push ------------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ class Client:
         dense_as: str = "float32",
         known: KnownDense | None = None,
     ) -> PendingPull:
-        """Read rows; creates nothing: an unseen key gives its first value.
+        """Read rows without creating any: an unseen key returns its initial value.
 
-        The keys are sent, and sent again, without a copy: they must not change before the rows are here.
+        The keys are sent, and sent again, without a copy: they must not change before the rows arrive.
 
         Parameters
         ----------
@@ -242,11 +242,11 @@ class Client:
         dense : bool
             Whether to read all dense parameters too.
         step, time_s
-            The reader's time: weight decay that a row has missed up to ``step`` shows in its answer.
+            The reader's time: the reply includes weight decay that a row has missed up to ``step``.
         rows_as, dense_as : str
-            How rows and dense parameters travel (`pslib.table.wire_format`); they arrive as float32.
+            Wire types of rows and dense parameters (`pslib.table.wire_format`); they arrive as float32.
         known : KnownDense or None
-            Dense parameters that this client has: blocks that are still the same do not travel again.
+            Dense parameters that this client has: unchanged blocks are not sent again.
             `nothing_known` at first, then `Pulled.known_dense` of an earlier pull.
         """
         moment = moment_of(step, time_s)
@@ -284,32 +284,32 @@ class Client:
         gradients : mapping of table name to ((n,) uint64, (n, dim) float32)
             Repeated keys are summed first, in order. With a ``name`` keys must be distinct already.
         dense : (length,) float32, uint16 (bfloat16) or float16, or None
-            Gradient of all dense parameters; it travels as it is, see
+            Gradient of all dense parameters; it is sent in its own type, see
             `pslib.trainer.pipeline.dense.ErrorFeedback`.
         name : PushName or None
-            The name under which it counts once, as of `new_name`; None: it can't be sent again.
+            Name from `new_name`, under which the push counts once; None: it cannot be sent again.
         step, time_s
-            When it happens, for tables whose rows age; a table looks at one of them (`TableSpec.clock`).
+            Time of the push, for tables whose rows age; a table uses one of them (`TableSpec.clock`).
         shows, clicks : mapping of table name to (n,) float32, or None
-            How often each key was shown (above 0) and clicked; 1 and 0 where not given, so that a key that
-            repeats was shown as often as it occurs. Tables whose policies do not count are sent none.
+            Shows (above 0) and clicks of each key; default 1 and 0, so a repeated key has as many shows as
+            occurrences. Not sent for tables whose policies do not count.
         gradients_as : str
-            How gradients travel (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
+            Wire type of gradients (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
         manner : Manner
             How it is applied: another learning rate, added to weights, or as a part of a sync step.
         since : Seen
-            `Pulled.seen` of the pull that the gradients are of: ``session.between`` measures how many pushes
-            came between.
+            `Pulled.seen` of the pull that the gradients belong to: ``session.between`` measures how many
+            pushes came between.
 
         Raises
         ------
         ConfigurationError
             When a table is unknown, an array has another shape or type, or a number is NaN or infinite (also
-            by the type that it travels as): then nothing is sent.
+            after conversion to its wire type): then nothing is sent.
         MemoryLimitError
-            From the pending, when a shard thread has no room for new rows: its rows are as they were, others
-            may have taken their step. When there is room, the same keys and gradients may be sent again
-            under the same ``name``; a second push without one would step the others twice.
+            From the pending, when a shard thread has no room for new rows: its rows are unchanged, others may
+            have taken their step. When there is room, the same keys and gradients may be sent again under the
+            same ``name``; a second push without one would step the others twice.
         """
         dims = self.session.dims
         check_type("gradients_as", gradients_as, ROW_TYPES)
@@ -326,13 +326,13 @@ class Client:
         def begin(session: ClientSession, now_s: float) -> int:
             own = name or PushName(self._stream, self._next_number)
             call = session.push(now_s, own, packed, dense, moment, counts, manner, since)
-            self._next_number += name is None  # only now: a number that is never sent would be waited for
+            self._next_number += name is None  # taken here: a number that is never sent would be waited for
             return call
 
         return PendingPush(self.endpoint.call("a push", begin)[1])
 
     def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
-        """Erase rows; absent keys are an ordinary case."""
+        """Erase rows; absent keys are ignored."""
         _ = self.session
         gone = {table: checked_keys(table, array) for table, array in by_table(keys).items()}
 
@@ -353,7 +353,7 @@ class Client:
         decay: bool = True,
         name: PushName | None = None,
     ) -> PendingPush:
-        """Let counts of a table fade (with ``decay``), then rows leave by its eviction rules, everywhere.
+        """Maintain a table on all servers: decay counts (with ``decay``), then evict rows by its rules.
 
         Parameters
         ----------
@@ -361,9 +361,9 @@ class Client:
         step, time_s
             Now, in the units of `push`: rows age up to it.
         decay : bool
-            Whether counts fade too: PaddlePaddle does it once a day.
+            Whether to decay counts too: PaddlePaddle does it once a day.
         name : PushName or None
-            As for `push`: it happens once however often it is sent.
+            As for `push`: it is applied once however often it is sent.
         """
         _ = self.session
         moment = moment_of(step, time_s)
@@ -379,14 +379,14 @@ class Client:
     # --- control ------------------------------------------------------------------------------------------
 
     def ask_coordinator(self, message: Message) -> Message:
-        """Ask the coordinator and wait for its answer."""
+        """Send a request to the coordinator and wait for its reply."""
         return self.endpoint.ask(self.member.coordinator, message).wait()
 
     def stats(self) -> dict[str, Any]:
-        """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others.
+        """Return the summed counters of all servers: rows, parameters, memory_bytes, pushes_applied, others.
 
-        ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that it
-        holds, index, filters and free places included, for each of its rows (0 without rows).
+        ``tables`` has for each table the entries of `Store.stats`, and ``bytes_a_row``: its memory, with
+        index, filters and free places, divided by its rows (0 without rows).
         """
         pending = [self.endpoint.ask(address, Stats()) for address in self.servers]
         return stats_of([one.wait() for one in pending])
@@ -398,7 +398,7 @@ class Client:
             self.endpoint.ask(address, Save(path, f"{stem}-{rank:03d}"), FILE_PATIENCE_S)
             for rank, address in enumerate(self.servers)
         ]
-        # also behind a failure: what a server wrote after it nobody would remove
+        # wait also after a failure: files written later would never be removed
         return files_of(all_of(pending, "{} of {} servers have written their files"))
 
     @checked()
@@ -415,36 +415,36 @@ class Client:
     ) -> int:
         """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
 
-        All servers are asked first whether they can, and none begins where one can't. What does not show
-        before (damaged bytes, rows that take a little more memory than there is) may end a load half-way.
-        Tables that nobody has set up are set up as the checkpoint has them, as `setup` does it.
+        All servers are asked first whether they can load, and none begins where one cannot. Faults that show
+        only later (damaged bytes, rows that take a little more memory than there is) may end a load half-way.
+        Missing tables are set up as the checkpoint has them, as `setup` does it.
 
         Parameters
         ----------
         path : str
         state : bool
-            Whether optimizer state comes too; without it rows and dense parameters begin with a fresh one.
+            Whether to load optimizer state too; without it rows and dense parameters begin with a fresh one.
         tables : sequence of str or None
             Rows of these tables only, and nothing else changes; None: all tables and dense parameters.
         step, time_s : int, float
-            When the rows of a load without state, or of some tables, count as seen last.
+            Last-seen time of rows, for a load without state or of some tables.
         ready : callable
-            Called when all servers can load it, and none has begun; an error of it ends the call.
+            Called when all servers can load, and none has begun; an error of it ends the call.
         lease : (stream, epoch) or None
-            Under which this is done: servers refuse it when they have heard of a later holder, or that it is
-            over. None: nobody else does it.
+            Lease of this load: servers refuse it when they know of a later holder, or that it is over. None:
+            no other process loads.
 
         Raises
         ------
         CheckpointError
             When the checkpoint is damaged or belongs to other tables.
         MemoryLimitError
-            When a server has no room for its rows; the message says what became of those that were there, and
-            how many servers have loaded.
+            When a server has no room for its rows; the message says what became of the rows that were there,
+            and how many servers have loaded.
         UnavailableError
             When another trainer holds the lease.
         ConfigurationError
-            When somebody sets one of its tables up in another way meanwhile; nothing has changed then.
+            When another process sets up one of its tables differently meanwhile; nothing has changed then.
         """
         names = "" if tables is None else ",".join(tables)
         when = moment_of(step, time_s)
@@ -453,9 +453,9 @@ class Client:
         return load_onto(self.endpoint, self.servers, message, ready, self._set_up)
 
     def close(self, well: bool = False) -> None:
-        """Leave the cluster in order, with what was pushed waited for; ``well``: see `MemberHandle.leave`."""
+        """Wait for all pushes, then leave the cluster; for ``well`` see `MemberHandle.leave`."""
         try:
             if self.endpoint.error is None:
                 self.member.leave(well)
-        finally:  # a Ctrl-C must not leave a thread to a transport that is closed next
+        finally:  # a Ctrl-C must not leave a running thread with a closed transport
             self.endpoint.close()

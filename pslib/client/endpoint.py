@@ -1,7 +1,7 @@
-"""What a process wants of others: it is sent, sent again, answered, or its time runs out.
+"""Request endpoint of a process: sends requests, retries them, and delivers replies or timeouts.
 
-Callers in any thread send their requests themselves and get a `Pending`; one thread receives the answers and
-sends again. The sessions are pure, and they and the link are guarded by one lock.
+Callers in any thread send their own requests and get a `Pending`; one thread receives the replies and
+retries. The sessions are pure; one lock guards them and the link.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ __all__ = ["Endpoint"]
 
 log = logging.getLogger("pslib")
 IDLE_S = 0.25
-"""How late a heartbeat may be. Messages end a wait at once, and it is no longer than until the next retry: a
-turn of a thread costs some 30 us, of which hundreds of processes on a machine would make 20 a second
-each."""
+"""Maximum delay of a heartbeat. A message ends a wait at once, and no wait is longer than until the next
+retry. A turn of the thread costs some 30 us, which hundreds of processes on a machine would each pay 20
+times a second.
+"""
 
 
 BEAT_LOOK_S = 0.02
-"""Whether a heartbeat is due is not looked at after each of thousands of messages a second."""
+"""Interval between checks for a due heartbeat, instead of a check for each of thousands of messages a second.
+"""
 WAITS_TOLD = 4
-"""In the log and in heartbeats; whoever waits for more peers than that waits for something they share."""
+"""Peers named in the log and in heartbeats; a wait for more peers has a common cause."""
 
 
 Came = tuple[str, list[Buffer]]
-"""A message, and whose it is."""
+"""A message and its sender."""
 
 
 def _bytes_of(messages: Iterable[Came]) -> int:
-    """Of all frames of all messages."""
+    """Return the bytes of all frames of all messages."""
     total = 0
     for _peer, frames in messages:
         total += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
@@ -58,20 +60,20 @@ def _bytes_of(messages: Iterable[Came]) -> int:
 
 
 class Endpoint:
-    """Asks any number of peers, in a thread of its own.
+    """Sender of requests to any number of peers, with its own receive thread.
 
     Parameters
     ----------
     link : ClientLink
-        The door, used under this endpoint's lock.
+        The link, used under this endpoint's lock.
     codec : Codec
-        Of the cluster.
+        The cluster's codec.
     timing : Timing
         Retries, patience, and how often a long wait is reported.
     clock : Clock
-        The machine's; waits are counted by an `AwakeClock`.
+        The machine's clock; waits are counted by an `AwakeClock`.
     first_request_id : int
-        A random number, so that answers to a predecessor match nothing.
+        A random number, so that replies to a predecessor match nothing.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Endpoint:
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
-        self._room_wanted = 0  # callers who wait for it
+        self._room_wanted = 0  # callers who wait for room
         self.every_heartbeat: Callable[[], None] | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -103,17 +105,17 @@ class Endpoint:
         self._thread.start()
 
     def begin_heartbeats(self, beat: Callable[[], None]) -> None:
-        """Call ``beat`` now and ever again, as the thread takes its turns, in the thread."""
+        """Call ``beat`` in the thread, now and on each turn that it is due."""
         self.every_heartbeat, self._looks_s = beat, 0.0
         self._link.wake()
 
     def use_timing(self, timing: Timing) -> None:
-        """Wait as the cluster's settings say, from the next request on."""
+        """Use the cluster's timing from the next request on."""
         with self.lock:
             self.timing = self.requests.timing = timing
 
     def use_space_s(self, space_s: float) -> None:
-        """Ask a peer that has no space for its log again for at most so long; by default as any other."""
+        """Limit the retries to a peer without log space to ``space_s``; the default is as for others."""
         self.requests.space_s = space_s
 
     def ask(self, peer: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
@@ -126,17 +128,17 @@ class Endpoint:
             self._asked[ticket] = pending
             try:
                 self._send_all()
-            except PslibError:  # it has no such address
+            except PslibError:  # the peer has no such address
                 self.requests.cancel(ticket)
                 del self._asked[ticket]
                 raise
         return pending
 
     def call(self, what: str, begin: Callable[[ClientSession, float], int]) -> tuple[int, Pending[int]]:
-        """Start a pull or push of the session; the pending gives the call's number when it is complete.
+        """Start a pull or push of the session; the pending returns the call's number on completion.
 
         While more bytes wait for credit than may be in flight to one server, the caller waits too: a process
-        must not gather what a slow server does not take. Callbacks of this endpoint's thread never wait.
+        must not buffer what a slow server does not take. Callbacks of this endpoint's thread never wait.
 
         Raises
         ------
@@ -178,11 +180,11 @@ class Endpoint:
 
     @property
     def calls_open(self) -> int:
-        """Pulls and pushes that are on their way."""
+        """Return the number of pulls and pushes in flight."""
         return len(self._calls)
 
     def end_waits_for(self, peer: str, error: PslibError) -> None:
-        """End waits for answers of a peer that has left with this error; parts of calls are the session's."""
+        """Fail the requests to a peer that has left; parts of calls are the session's."""
         with self.lock:
             tickets = [ticket for ticket in self.requests.waits_for(peer) if ticket in self._asked]
             pending = [self._asked.pop(ticket) for ticket in tickets]
@@ -192,9 +194,9 @@ class Endpoint:
             one.fail(error)
 
     def forget(self, peer: str) -> None:
-        """A peer is no more, and all that waited for it is over or asked of others: keep nothing of it."""
+        """Drop all state of a peer that is gone; its requests are over or redirected."""
         with self.lock:
-            self._send_all()  # else the last words to it would make the link look for it again
+            self._send_all()  # otherwise the last messages to it would make the link reconnect
             self._link.forget(peer)
 
     def fail(self, error: PslibError) -> None:
@@ -211,11 +213,11 @@ class Endpoint:
 
     @property
     def error(self) -> PslibError | None:
-        """The error that has ended this endpoint, if any."""
+        """Error that ended this endpoint, if any."""
         return self._error
 
     def close(self) -> None:
-        """Stop the thread; what is still waiting fails."""
+        """Stop the thread; open requests fail."""
         self._closing = True
         self._link.wake()
         if threading.current_thread() is not self._thread:
@@ -232,13 +234,13 @@ class Endpoint:
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:  # nobody may wait for a thread that has died
+        except Exception as error:  # no caller may wait for a dead thread
             log.exception("pslib: the endpoint's thread has died")
             self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))
         finally:
             with self.lock:
                 try:
-                    self._send_all()  # the last good-byes
+                    self._send_all()  # the last leave messages
                 finally:
                     self._closed = True
                     self._link.close()
@@ -266,7 +268,7 @@ class Endpoint:
             self._refused(peer, Failure("forbidden", reason))
 
     def _look_at_time(self, now_s: float) -> None:
-        """What is due is sent again or given up; what has room is sent, and whoever waits for it goes on."""
+        """Resend or expire due requests; send requests that have room now, and wake their callers."""
         for expired in self.requests.tick(now_s):
             self._expire(expired)
         self._complete_calls()
@@ -276,15 +278,15 @@ class Endpoint:
             self._send_all()
 
     def _look_around(self, now_s: float) -> None:
-        """What the time asks for: a report of long waits, a heartbeat."""
+        """Run periodic work: report long waits, send a heartbeat."""
         self._looks_s = now_s + BEAT_LOOK_S
         self._report(now_s)
-        beat = self.every_heartbeat  # another thread may take it away at any moment
+        beat = self.every_heartbeat  # another thread may clear it at any moment
         if beat:
             beat()
 
     def _send_all(self) -> None:
-        """Send what is to be sent; a thread that would sleep beside an answer, or too long, is woken."""
+        """Send queued messages; wake the thread when it would miss a reply or sleep too long."""
         outgoing, self.requests.outbox = self.requests.outbox, []
         if not outgoing or self._closed:
             return
@@ -297,7 +299,7 @@ class Endpoint:
             self._link.wake()
 
     def _receive_all(self, patience_s: float) -> list[Came]:
-        """Wait for messages; those that have come."""
+        """Wait for messages and return those that arrived."""
         self._link.wait(patience_s)
         with self.lock:
             return self._link.receive()
@@ -305,18 +307,18 @@ class Endpoint:
     def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         try:
             request_id, message = self._codec.decode(frames)
-        except ForeignMessageError as error:  # it refuses us, in words not ours; so would it for ever
+        except ForeignMessageError as error:  # refused by another kind of process: permanent
             self._refused(peer, Failure("protocol", str(error)))
             return
         except RemoteProtocolError as error:
             log.warning("pslib: dropped a message from %s: %s", peer, error)
             return
         if request_id == 0 and isinstance(message, Failure):
-            self.fail(error_of(message, peer))  # the peer could not even read what we sent
+            self.fail(error_of(message, peer))  # the peer could not decode the request
             return
         with self.lock:
             if isinstance(message, Failure) and message.code == "log-full":
-                self.requests.refused_for_now(request_id, message.text)  # somebody may make room
+                self.requests.refused_for_now(request_id, message.text)  # space may be freed
                 return
             ticket = self.requests.receive(request_id, now_s)
             if ticket is not None and self.session is not None and ticket not in self._asked:
@@ -328,7 +330,7 @@ class Endpoint:
             self._answer(now_s, peer, ticket, message)
 
     def _refused(self, peer: str, refusal: Failure) -> None:
-        """Nobody can connect to this peer: what waits for it hears why, at once."""
+        """Fail at once the requests to a peer that refuses connections, with its reason."""
         with self.lock:
             tickets = self.requests.give_up(peer)
         now_s = self.clock.now_s()
@@ -379,7 +381,7 @@ class Endpoint:
             log.warning("pslib: waiting %.0f s for %s (%s)", seconds, peer, what)
 
     def waits(self, longer_than_s: float) -> list[tuple[str, str, float]]:
-        """(peer, what, seconds): the oldest request to each peer, and the oldest that waits for credit."""
+        """Return (peer, what, seconds) of the oldest request to each peer and the oldest without credit."""
         with self.lock:
             waiting = self.requests.waiting(self.clock.now_s(), longer_than_s)
         longest: dict[tuple[str, bool], tuple[str, str, float]] = {}

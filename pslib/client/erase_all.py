@@ -1,4 +1,4 @@
-"""Rows that are erased on all servers at once, by somebody who takes no part in the training."""
+"""Erase rows on all servers, from a process that takes no part in the training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["erase_everywhere", "trim_logs"]
 
 CHUNK_KEYS = 1 << 16
 PATIENCE_S = 30.0
-"""A unit on its way arrives in milliseconds; a server that comes back from its log takes longer."""
+"""Patience for a unit. A unit in flight arrives in milliseconds; a restart from the log takes longer."""
 PAUSE_S = 0.1
 TRIM_S = 120.0
-"""For images of everything: 0.6 GB/s of rows, and a heartbeat that says so."""
+"""Patience for images of everything: 0.6 GB/s of rows, and a heartbeat that reports them."""
 
 Ask = Callable[[str, Message], Message]
 
@@ -36,17 +36,17 @@ def erase_everywhere(
     bits: int,
     clock: Clock,
 ) -> int:
-    """Erase rows wherever they live, each once, though units move meanwhile; how many servers took part.
+    """Erase rows on all servers, each once, while units may move; return how many servers took part.
 
     Every server is asked for all keys and refuses units that it does not own. A unit that all have refused is
-    on its way: it is asked for again, under the same name, so nothing is erased twice.
+    in flight: it is asked for again, under the same name, so nothing is erased twice.
 
     Parameters
     ----------
     ask : callable
-        Sends a request to an address and gives the answer.
+        Sends a request to an address and returns the reply.
     servers : callable
-        Addresses of all live servers, now.
+        Returns the addresses of all live servers.
     table : str
     keys : (n,) uint64
     bits : int
@@ -83,7 +83,7 @@ def erase_everywhere(
 
 
 def _refused(ask: Ask, address: str, message: Erase) -> set[int] | None:
-    """Units that a server does not own; None: it does not answer, and may own none or all."""
+    """Return the units that a server does not own; None: no reply, so it may own none or all."""
     try:
         answer = ask(address, message)
     except UnavailableError:
@@ -94,19 +94,19 @@ def _refused(ask: Ask, address: str, message: Erase) -> set[int] | None:
 
 
 def trim_logs(ask: Ask, members: Callable[[], Sequence[Mapping[str, Any]]], clock: Clock) -> list[str]:
-    """Let the logs of all servers forget what was before now; the servers whose logs have not, after 120 s.
+    """Trim the logs of all servers to now; return the servers whose logs are not trimmed after 120 s.
 
     Parameters
     ----------
     ask : callable
         As for `erase_everywhere`.
     members : callable
-        Live servers, as the coordinator's status with details tells them.
+        Returns the live servers, as in the coordinator's status with details.
     clock : Clock
     """
     end_s = clock.now_s() + TRIM_S
     before = _rounds(members())
-    while not all(before.values()) and clock.now_s() < end_s:  # a server's first heartbeats say nothing of it
+    while not all(before.values()) and clock.now_s() < end_s:  # a server's first heartbeats lack the counter
         clock.sleep_s(PAUSE_S)
         before = _rounds(members())
     for address in before:
@@ -120,10 +120,10 @@ def trim_logs(ask: Ask, members: Callable[[], Sequence[Mapping[str, Any]]], cloc
 
 
 def _rounds(members: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """By server's address: how often each of its shard threads has written images of everything."""
+    """Return, by server address, the rounds of full images that each of its shard threads has written."""
     return {one["address"]: [int(number) for number in one.get("log_rounds", ())] for one in members}
 
 
 def _passed(before: list[int], now: list[int] | None) -> bool:
-    """Whether every shard thread has written images of everything since; a server that is gone has not."""
+    """Return whether every shard thread has written full images since; False for a server that is gone."""
     return bool(before and now) and all(n > b for b, n in zip(before, now or (), strict=False))

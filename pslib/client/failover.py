@@ -1,4 +1,4 @@
-"""What a client does when another process stands for a server: ask what it knows, then go on with it."""
+"""Client side of failover: ask a server's successor what it knows, then redirect requests to it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def meet_successors(
     new: PartitionMap,
     setup: Setup | None = None,
 ) -> None:
-    """Redirect what waits for servers that have a new address, after a question what they know.
+    """Redirect requests to servers that have a new address, after a `Witness` request to each.
 
-    Where a server has left, waits for its own answers end; its units are others' by now.
+    Where a server has left, requests to it end; its units have other owners by now.
 
-    ``setup`` describes our tables, where a server may come back without them.
+    ``setup`` describes our tables, for a server that may come back without them.
 
-    The question comes first: the pushes after it say below which number everything is acknowledged, and a
+    The `Witness` request comes first: later pushes say below which number everything is acknowledged, and a
     server takes that for known.
     """
     now_s = endpoint.clock.now_s()
@@ -55,7 +55,7 @@ def meet_successors(
 
 
 class Failover:
-    """Meets the successors of servers for one client.
+    """Failover of one client to the successors of servers.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Failover:
         self._setup: Setup | None = None
 
     def remember(self, message: Setup, specs: Iterable[TableSpec]) -> None:
-        """Keep what describes all our tables, with the first values of the dense parameters."""
+        """Keep the description of all our tables, with the initial values of the dense parameters."""
         if not self._keeps:
             return
         before = self._setup
@@ -81,7 +81,7 @@ class Failover:
         self._setup = replace(latest, tables=tables)
 
     def meet(self, old: PartitionMap, new: PartitionMap) -> None:
-        """See `meet_successors`."""
+        """Redirect requests by two maps; see `meet_successors`."""
         meet_successors(self._endpoint, self._member, old, new, self._setup)
 
 
@@ -95,14 +95,14 @@ def _report_when_known(
             if lost:
                 log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
                 member.report(Missing(member.rank, member.incarnation, server, lost, of))
-        except PslibError as error:  # it has gone again; its successor is asked
+        except PslibError as error:  # it has left again; its successor is asked
             log.info("pslib: server %d did not say what it knows: %s", server, error)
 
     pending.on_done(known)
 
 
 def _lost(endpoint: Endpoint, server: int, asked: int, answer: Message) -> tuple[int, int]:
-    """How many pushes a server has lost, and of how many."""
+    """Return how many pushes a server has lost, and of how many."""
     if not isinstance(answer, Result):
         return 0, asked
     moments = answer.values.get("began_with", ())

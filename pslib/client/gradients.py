@@ -1,4 +1,4 @@
-"""What goes into a push: checked keys and gradients, and how often each key was shown and clicked."""
+"""Checks of a push: keys, gradients, and the shows and clicks of each key."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ Rows = NDArray[np.float32]
 
 
 def kind_of(value: Any) -> str:
-    """Shape and dtype of an array, type of anything else: for errors."""
+    """Describe a value for errors: shape and dtype of an array, type of anything else."""
     return f"{value.shape} {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def checked_keys(table: str, keys: Any) -> Keys:
-    """Keys of a call, contiguous; ConfigurationError when they are no (n,) uint64."""
+    """Return the keys of a call, contiguous; ConfigurationError unless they are (n,) uint64."""
     if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
         raise ConfigurationError(f"keys of {table}: expected (n,) uint64, got {kind_of(keys)}")
     return np.ascontiguousarray(keys)
 
 
 def checked_pair(table: str, keys: Any, rows: Any, dim: int | None) -> tuple[Keys, Rows]:
-    """Keys and gradients of a push, contiguous; without ``dim`` (an unknown table) only keys are looked at.
+    """Return keys and gradients of a push, contiguous; without ``dim`` (unknown table) check only keys.
 
     Raises
     ------
@@ -71,12 +71,12 @@ def checked_pair(table: str, keys: Any, rows: Any, dim: int | None) -> tuple[Key
 def counts_of(
     table: str, keys: Keys, shows: Mapping[str, Rows] | None, clicks: Mapping[str, Rows] | None
 ) -> Counts | None:
-    """Shows and clicks that a caller has given for the keys of a table; None when neither is there.
+    """Return the shows and clicks given for the keys of a table; None when both are absent.
 
     Raises
     ------
     ConfigurationError
-        When an array has another shape or type, or a number in it can't be.
+        When an array has another shape or type, or a number in it is out of range.
     """
     given = [None if some is None else some.get(table) for some in (shows, clicks)]
     if given[0] is None and given[1] is None:
@@ -99,7 +99,7 @@ def counts_of(
 def summed(
     keys: Keys, gradients: Rows, counts: Counts | None, takes_counts: bool
 ) -> tuple[tuple[Keys, Rows], Counts | None]:
-    """Gradients and counts of repeated keys added up, in order; without counts a key occurs once a time."""
+    """Sum gradients and counts of repeated keys, in order; without counts each occurrence counts one."""
     unique, places = distinct(keys)
     if unique.size == keys.size:
         return (keys, gradients), counts
@@ -121,7 +121,7 @@ def prepared(
     repeats: bool,
     travels_as: str,
 ) -> tuple[dict[str, tuple[Keys, Rows]], dict[str, Counts]]:
-    """Pairs and counts of a push, checked; keys that ``repeats`` allows more than once are added up.
+    """Check the pairs and counts of a push; sum repeated keys where ``repeats`` allows them.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def prepared(
     shows, clicks : mapping of table name to (n,) float32, or None
     repeats : bool
     travels_as : str
-        Type of the gradients that are sent, of `ROW_TYPES`.
+        Wire type of the gradients, of `ROW_TYPES`.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def prepared(
 
 
 def checked_dense(vector: Any, length: int) -> None:
-    """Look at a gradient of all dense parameters, as it travels; its shape is the session's to check.
+    """Check a gradient of all dense parameters, in its wire type; the session checks its shape.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def _not_finite(what: str, number: Any, where: str, travels_as: str) -> Configur
 
 
 def batch_counts(batch: Batch) -> Counts:
-    """How often each distinct key of a batch occurs, and in how many clicked examples it does.
+    """Count the occurrences of each distinct key of a batch, and the clicked examples with it.
 
     A key that stands twice in one example was shown twice.
     """
@@ -207,14 +207,14 @@ STEP_MAX = (1 << 64) - 1
 
 
 def by_table(keys: Any) -> Mapping[str, Any]:
-    """The keys of a call; ConfigurationError when they are not given by the names of tables."""
+    """Return the keys of a call; ConfigurationError unless they are a mapping by table name."""
     if not isinstance(keys, Mapping):
         raise ConfigurationError(f"keys: expected a dict such as {{'item': keys}}, got {kind_of(keys)}")
     return keys
 
 
 def moment_of(step: Any, time_s: Any) -> Moment:
-    """When a call happens; a NumPy integer is a step too."""
+    """Return the moment of a call; a step may be a NumPy integer."""
     try:
         whole = operator.index(step)
     except TypeError:
@@ -231,7 +231,7 @@ def moment_of(step: Any, time_s: Any) -> Moment:
 
 
 def check_process(process: int) -> None:
-    """ConfigurationError in a fork: the thread that answers, and perhaps a lock's owner, is not in it."""
+    """Raise ConfigurationError in a fork: the receive thread, and perhaps a lock's owner, is not in it."""
     if os.getpid() != process:
         raise ConfigurationError(
             "this process is a fork of one that belongs to a cluster, and can't use its connection: call "
@@ -240,7 +240,7 @@ def check_process(process: int) -> None:
 
 
 def check_push(gradients: Any, dense: Any, name: Any, manner: Any, since: Any, dense_length: int) -> None:
-    """ConfigurationError for gradients that are no pairs by names of tables, or for what goes with them."""
+    """Raise ConfigurationError unless gradients are pairs by table name and the other arguments fit."""
     if not isinstance(gradients, Mapping):
         raise ConfigurationError(
             f"gradients: expected a dict such as {{'item': (keys, gradients)}}, got {kind_of(gradients)}"
@@ -260,7 +260,7 @@ def check_push(gradients: Any, dense: Any, name: Any, manner: Any, since: Any, d
 
 
 def check_timeout(timeout_s: Any, or_none: str = ", or None") -> None:
-    """ConfigurationError unless a wait can be so long."""
+    """Raise ConfigurationError unless a value is a valid timeout."""
     number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
     if not number or not 0 <= timeout_s <= TIMEOUT_MAX:
         raise ConfigurationError(f"timeout_s: expected seconds, 0 or more{or_none}, got {came(timeout_s)}")

@@ -1,4 +1,4 @@
-"""A load onto all servers: tables that servers lack come first, nothing is done if one can't."""
+"""Load of a checkpoint onto all servers: missing tables are set up, and all servers check it first."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["FILE_PATIENCE_S", "LoadSource", "OpenLoad", "load_onto"]
 
 @dataclass(frozen=True, slots=True)
 class OpenLoad:
-    """A load that this process has called, and that is not over.
+    """Load that this process has called and that is not over.
 
     Attributes
     ----------
     number, fingerprint
         Of the call.
     source
-        What it loads.
+        The checkpoint to load.
     """
 
     number: int
@@ -38,12 +38,12 @@ class OpenLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadSource:
-    """A checkpoint as it was when a load of it was called; by now there may be a newer one, or none.
+    """Checkpoint as it was when its load was called; later there may be a newer one, or none.
 
     Attributes
     ----------
     given, place : str
-        As the script said it, a folder of several perhaps; and the one of them that this is.
+        The path as the script gave it, perhaps a folder of several checkpoints; and the one chosen.
     manifest : Manifest
     """
 
@@ -53,7 +53,8 @@ class LoadSource:
 
 
 FILE_PATIENCE_S = 3600.0
-"""A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
+"""Patience for files. A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any live one.
+"""
 NOTHING = "nothing has changed on any server"
 HALF_LOADED = (
     "{} of {} servers say that they have loaded it, so tables may be a mixture: load again when the cause is "
@@ -68,18 +69,18 @@ def load_onto(
     ready: Callable[[], None],
     set_up: Callable[[Setup], None],
 ) -> int:
-    """Let these servers do what the message says, if all can; return the rows loaded.
+    """Run a load on these servers if all of them can; return the rows loaded.
 
     Parameters
     ----------
     endpoint : Endpoint
     servers : sequence of str
-        All of them; the first one decides what tables are.
+        All servers; the first one decides what tables are.
     message : Load
     ready : callable
         See `pslib.client.client.Client.load`.
     set_up : callable
-        Makes tables on all servers, as `Client.setup` does.
+        Creates tables on all servers, as `Client.setup` does.
     """
 
     def ask(one: Message, outcome: str) -> list[Message]:
@@ -96,9 +97,9 @@ def load_onto(
 
 
 def _tables_of(endpoint: Endpoint, first: str, path: str) -> Setup:
-    """Those of a checkpoint, as the server says that decides: this process may see other files, or none.
+    """Return the tables of a checkpoint as read by the first server: this process may not see its files.
 
-    Also those that it has: a set-up may have come no further than there.
+    Includes tables that this server has: a set-up may have stopped there.
     """
     answer = endpoint.ask(first, DescribeTables(path), FILE_PATIENCE_S).wait()
     tables = answer.values["tables"] if isinstance(answer, Result) else []

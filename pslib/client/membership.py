@@ -1,4 +1,4 @@
-"""Joining a cluster: registering with the coordinator, and heartbeats from then on."""
+"""Membership in a cluster: registration with the coordinator, then heartbeats."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ __all__ = ["ANYWHERE", "Joined", "MemberHandle", "Place", "join"]
 
 log = logging.getLogger("pslib")
 CUT_BEAT_S = 0.01
-"""Between heartbeats while a cut has others wait."""
+"""Heartbeat interval while other trainers wait for this one in a cut."""
 ASK_AGAIN_S = 0.02
 ASK_AGAIN_MAX_S = 1.0
-"""Hundreds of processes that wait for a slow one are a few hundred small messages a second, and a machine on
-which they start has other things to do."""
+"""Maximum pause before the next registration. Hundreds of processes that wait for a slow one send a few
+hundred small messages a second, and their machine has other work at start.
+"""
 
 
 GOODBYE_S = 3.0
-"""For the last words of a member."""
+"""Timeout of the leave message."""
 WAITS_S = 1.0
-"""Heartbeats tell of requests that have waited so long."""
+"""Age from which heartbeats report a waiting request."""
 
 HEARTBEATS_A_PAUSE = 100
 SLOWER_MAX = 2.0
-"""More members than that beat more rarely, so that the coordinator hears 100 a second; half as often at
-most, since three must fit the silence after which a member counts as lost."""
+"""Maximum factor of the heartbeat interval in large clusters, so that the coordinator gets about 100 a
+second. At most 2, since three heartbeats must fit the silence after which a member counts as lost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank a process wants, and how often one was started there; `Register` says what that means."""
+    """Rank that a process asks for, and its generation; see `Register`."""
 
     rank: int = ANY_RANK
     generation: int = 0
@@ -60,7 +62,7 @@ ANYWHERE = Place()
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What the coordinator told a new member; ``begins``: a server that has lost what it knew."""
+    """Coordinator's reply to a new member; ``begins``: for a server that has lost its state."""
 
     rank: int
     config: ClusterConfig
@@ -76,20 +78,20 @@ def _map_of(message: Registered | Beat, partition_bits: int) -> PartitionMap | N
 
 
 class MemberHandle:
-    """This process's membership: heartbeats run in the endpoint's thread until `leave`.
+    """Membership of this process: heartbeats run in the endpoint's thread until `leave`.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Asks the coordinator.
+        Sends requests to the coordinator.
     coordinator : str
         Its address.
     role : {"server", "trainer"}
-        What this process is.
+        Role of this process.
     address : str
-        Where it listens; empty for trainers.
+        Listening address; empty for trainers.
     place : Place
-        The one to take.
+        Rank to take.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class MemberHandle:
         self.incarnation = secrets.randbits(62)
         self.place = place
         self.empty = False
-        """Of a server: whether it knows nothing of what an earlier one at its place knew."""
+        """For a server: whether it has none of the state of its predecessor."""
         self.rank = -1
         self.term = 0
         self.map_version = 0
@@ -123,7 +125,7 @@ class MemberHandle:
         self._reports: list[Pending[Message]] = []
 
     def start_heartbeats(self, joined: Joined) -> None:
-        """Beat from now on; ``progress``, ``on_map`` and ``on_order`` must be set before."""
+        """Start heartbeats; ``progress``, ``on_map`` and ``on_order`` must be set before."""
         self.rank, self.map_version = joined.rank, joined.map.version
         self.term = max(self.term, joined.term)
         self._bits = joined.config.partition_bits
@@ -140,43 +142,43 @@ class MemberHandle:
 
     @property
     def may_be_replaced(self) -> bool:
-        """Whether the coordinator may count this process as lost by now, and another have its place.
+        """Return whether the coordinator may count this process as lost, and have replaced it.
 
-        Counted from when the last heartbeat was sent that it has answered: that came to it no earlier. By the
-        machine's clock: the coordinator's went on while this process was stopped.
+        Counted from the sending of the last heartbeat that was answered: the coordinator received it no
+        earlier. Uses the machine's clock: the coordinator's went on while this process was stopped.
         """
         return self.endpoint.machine_clock.now_s() > self.vouched_until_s
 
     @property
     def vouched_until_s(self) -> float:
-        """Until when it can't, by the machine's clock; later with each heartbeat that is answered."""
+        """Return the machine-clock time until which it cannot; each answered heartbeat extends it."""
         return self._vouched_s + self.endpoint.timing.silence_s
 
     def stop_heartbeats(self) -> None:
-        """Be silent from now on."""
+        """Stop heartbeats."""
         self.endpoint.every_heartbeat = None
 
     def report(self, message: Message) -> None:
-        """Tell the coordinator what it must have heard before this process leaves."""
+        """Send the coordinator a report that it must have before this process leaves."""
         self._reports.append(self.endpoint.ask(self.coordinator, message))
 
     @property
     def reported(self) -> bool:
-        """Whether the coordinator has heard all reports, or can't."""
+        """Return whether the coordinator has all reports, or is unreachable."""
         return all(report.done for report in self._reports)
 
     def leave(self, well: bool = False) -> None:
-        """Say that all work is flushed, with the last counters; an unreachable coordinator is no error.
+        """Send the leave message with the last counters, all work flushed; ignore an unreachable coordinator.
 
-        ``well``: the script is through with all of its calls, and has caught what ended one of them; else
-        that one counts as work that is not done.
+        ``well``: the script has completed all of its calls, and has caught any error of them; otherwise the
+        last call counts as unfinished work.
         """
         self.stop_heartbeats()
-        if self.forsaken:  # whoever fails must be missed, not let go in peace
+        if self.forsaken:  # a failing process must count as lost, not as one that left
             return
         progress = self.progress() | ({"well": True} if well else {})
         message = Leave(self.role, self.rank, self.incarnation, progress, preemption.asked)
-        for report in self._reports:  # nobody takes one from a member that has left
+        for report in self._reports:  # the coordinator takes no report from a member that has left
             with suppress(PslibError):
                 report.wait(GOODBYE_S)
         try:
@@ -185,7 +187,7 @@ class MemberHandle:
             log.info("pslib: could not say good-bye: %s", error)
 
     def _turn(self) -> None:
-        if self.endpoint.error is not None:  # it can ask nothing any more; its owner looks at the error
+        if self.endpoint.error is not None:  # a failed endpoint sends nothing; its owner handles the error
             return
         now_s = self.endpoint.clock.now_s()
         silence_s = self.endpoint.timing.silence_s
@@ -196,7 +198,7 @@ class MemberHandle:
                 f"the coordinator at {self.coordinator} has not answered for {now_s - self._heard_s:.0f} s",
             )
             self._heard_s = now_s
-            return  # a trainer's endpoint takes no question after that; a server asks again in the next turn
+            return  # a trainer's endpoint takes no request after that; a server asks again in the next turn
         if now_s < self._next_s or self._waiting:
             return
         self._next_s = now_s + self._pause_s
@@ -209,7 +211,7 @@ class MemberHandle:
         pending.on_done(lambda: self._answered(pending.wait))
 
     def _cut_progress(self) -> dict[str, Any]:
-        """Of fast heartbeats: which cut this process knows, and nothing else."""
+        """Return the progress of fast heartbeats: only the cut that this process knows."""
         fast = self.endpoint.beat_due_s < inf
         return {"cut": int(self._cut["number"])} if fast else {}
 
@@ -219,7 +221,7 @@ class MemberHandle:
             beat = wait(0)
         except PslibError:
             return
-        if not isinstance(beat, Beat) or beat.term < self.term:  # who is superseded does not know it
+        if not isinstance(beat, Beat) or beat.term < self.term:  # a superseded coordinator does not know it
             return
         self.term = beat.term
         self._heard_s = self.endpoint.clock.now_s()
@@ -238,13 +240,13 @@ class MemberHandle:
         self._obey(beat.order, beat.reason)
 
     def _hear_of_cut(self, cut: Mapping[str, Any]) -> None:
-        """Tell the trainer that is here; where there is none that could pause, nobody is to wait for it."""
+        """Pass a cut to the trainer; where no trainer can pause, report so that none waits."""
         self._cut = cut
         if self.on_cut is not None:
             self.on_cut(cut)
         elif cut.get("phase") == "pause" and cut["number"] != self._aside:
             self._aside = int(cut["number"])
-            with self.endpoint.lock:  # what is acknowledged until now is in it
+            with self.endpoint.lock:  # the cut includes what is acknowledged until now
                 if self.endpoint.session:
                     self.endpoint.session.acknowledged.pause(moment_of_cut(self._aside))
             none = np.empty(0, np.uint64)
@@ -252,7 +254,7 @@ class MemberHandle:
             self.endpoint.ask(self.coordinator, CutReady(*about, NOWHERE, True, none, none))
 
     def _beat_soon(self) -> None:
-        """While a cut has others wait for this process, it beats fast."""
+        """Beat fast while other trainers wait for this process in a cut."""
         if self._cut.get("phase") not in ("near", "pause", "begin"):
             self.endpoint.beat_due_s = inf
             return
@@ -274,14 +276,14 @@ def _kind_of(reason: str) -> type[PslibError]:
 
 
 def join(member: MemberHandle, start_s: float) -> Joined:
-    """Register, and ask again until everybody who is needed is there; ``start_s`` counts without stalls.
+    """Register, and again until all needed members are there; ``start_s`` counts without stalls.
 
     Raises
     ------
     WaitTimeoutError
-        After ``start_s``, naming who is missing.
+        After ``start_s``, naming the missing members.
     ConfigurationError
-        When the cluster has no place for this process, or the system allows too few open files for it.
+        When the cluster has no rank for this process, or the system allows too few open files for it.
     """
     place, clock = member.place, member.endpoint.clock
     own = (member.incarnation, os.getpid(), socket.gethostname())
@@ -307,10 +309,10 @@ def join(member: MemberHandle, start_s: float) -> Joined:
 
 
 def _ask(member: MemberHandle, message: Register, until_s: float) -> Message:
-    """The answer to a registration.
+    """Return the reply to a registration.
 
-    Its patience is short, and so are the pauses between its copies, however slow the coordinator was: whoever
-    is silent longer counts as lost, also before everybody is there.
+    Its patience and retry pauses are short, however slow the coordinator was: a process that is silent longer
+    counts as lost, also before all members are there.
     """
     endpoint = member.endpoint
     while True:

@@ -1,4 +1,4 @@
-"""An answer that is not here yet, as its caller holds it."""
+"""Futures of requests: the caller's handle of a reply that has not arrived."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ValueT = TypeVar("ValueT")
 
 
 class Pending(Generic[ValueT]):
-    """An answer that is not here yet.
+    """Future of a reply.
 
-    Thousands a second are made: a `concurrent.futures.Future` makes three locks and calls two dozen functions
-    for what one lock of whoever waits does here. Lists do the rest: to append to one, and to pop from it, is
-    one step to other threads.
+    Thousands a second are made: a `concurrent.futures.Future` makes three locks and calls two dozen
+    functions, where this takes one lock of a waiting thread. Lists do the rest: appending to one, and popping
+    from it, is atomic.
     """
 
     __slots__ = ("_callbacks", "_gates", "_outcomes", "_what")
@@ -38,25 +38,25 @@ class Pending(Generic[ValueT]):
     def __init__(self, what: str) -> None:
         self._what = what
         self._outcomes: list[tuple[ValueT | None, PslibError | None]] = []
-        """The first one counts."""
+        """Outcomes; the first one counts."""
         self._callbacks: list[Callable[[], None]] = []
         self._gates: list[Lock] = []
-        """One of each that waits, held until there is an outcome."""
+        """Locks of waiting threads, held until there is an outcome."""
 
     def wait(self, timeout_s: float | None = None) -> ValueT:
-        """The answer.
+        """Wait for the reply and return it.
 
         Parameters
         ----------
         timeout_s : float or None
-            None waits until the request itself is given up (`Timing.request_s`).
+            None waits until the request itself expires (`Timing.request_s`).
 
         Raises
         ------
         WaitTimeoutError
-            When there is no answer after ``timeout_s``; the request goes on.
+            When there is no reply after ``timeout_s``; the request goes on.
         PslibError
-            What the request ended with.
+            The error of the request.
         """
         if timeout_s is not None:
             check_timeout(timeout_s)
@@ -73,27 +73,27 @@ class Pending(Generic[ValueT]):
         self._gates.append(gate)
         if self._outcomes or gate.acquire(timeout=-1 if timeout_s is None else float(timeout_s)):
             return
-        with suppress(ValueError):  # it has been opened meanwhile
+        with suppress(ValueError):  # released meanwhile
             self._gates.remove(gate)
         raise WaitTimeoutError(f"waited {timeout_s:g} s for {self._what}: no answer yet")
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return (or raise) at once."""
+        """Return whether `wait` would return (or raise) at once."""
         return bool(self._outcomes)
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the answer is here; it must be short and must not raise."""
+        """Call ``callback`` when the reply arrives; it must be short and must not raise."""
         self._callbacks.append(callback)
         if self._outcomes:
             self._call_back()
 
     def succeed(self, value: ValueT) -> None:
-        """Give the answer; the first one counts."""
+        """Set the reply; the first outcome counts."""
         self._end((value, None))
 
     def fail(self, error: PslibError) -> None:
-        """Give an error instead of an answer."""
+        """Set an error instead of a reply."""
         self._end((None, error))
 
     def _end(self, outcome: tuple[ValueT | None, PslibError | None]) -> None:
@@ -104,7 +104,7 @@ class Pending(Generic[ValueT]):
             self._call_back()
 
     def _call_back(self) -> None:
-        """Call what has not been called; two threads may be here, and each callback goes to one of them."""
+        """Run the callbacks not run yet; of two threads here, each callback goes to one."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -112,7 +112,7 @@ class Pending(Generic[ValueT]):
                 return
             try:
                 callback()
-            except Exception:  # whoever is told after it must be told all the same
+            except Exception:  # later callbacks must run all the same
                 log.exception("pslib: what was to be called when %s is here has failed", self._what)
 
 
@@ -123,10 +123,10 @@ Rows = NDArray[np.float32]
 class Pulled:
     """Rows in the order of the keys, and all dense parameters (empty when not asked for).
 
-    ``versions`` are those of the dense blocks, where some were `known`. ``seen`` has for each server that
-    answered how many pushes it had applied: give it to the push of the gradients, as ``since``, and how stale
-    they were is measured. Arrays may be read-only: what one server has answered alone stays where it came.
-    Copy what you want to change.
+    ``versions`` are those of the dense blocks, where some were `known`. ``seen`` has, for each server that
+    answered, how many pushes it had applied: give it to the push of the gradients as ``since``, to measure
+    their staleness. Arrays may be read-only: the reply of a single server is not copied. Copy what you want
+    to change.
     """
 
     rows: Mapping[str, Rows]
@@ -136,21 +136,21 @@ class Pulled:
 
     @property
     def known_dense(self) -> KnownDense:
-        """The dense parameters, for the next pull."""
+        """Return the dense parameters, for the next pull."""
         return KnownDense(self.dense, self.versions)
 
 
 class PendingPull:
-    """A pull on its way.
+    """Pull in flight.
 
     Parameters
     ----------
     take : callable
-        Takes what has come out of the session, which gives it once; KeyError where the pull has failed.
+        Takes the outputs from the session, which gives them once; KeyError where the pull has failed.
     pending : Pending
         Done when the pull is.
     lock : lock
-        The session's, which one thread may take again.
+        The session's, reentrant.
     """
 
     def __init__(
@@ -158,17 +158,17 @@ class PendingPull:
     ) -> None:
         self._take, self._pending, self._lock = take, pending, lock
         self._taken: Pulled | None = None
-        pending.on_done(self._settle)  # the session keeps no rows for somebody who never asks for them
+        pending.on_done(self._settle)  # the session keeps no rows for a caller that never takes them
 
     def wait(self, timeout_s: float | None = None) -> Pulled:
-        """The rows. Errors as for `Pending.wait`."""
+        """Wait for the rows and return them. Errors as for `Pending.wait`."""
         self._pending.wait(timeout_s)
         return self._pulled()
 
     def _settle(self) -> None:
         try:
             self._pulled()
-        except KeyError:  # it has failed, and there are no rows
+        except KeyError:  # the pull has failed: no rows
             return
 
     def _pulled(self) -> Pulled:
@@ -180,15 +180,15 @@ class PendingPull:
 
 
 class PendingPush:
-    """A push on its way; done when every server has applied its share."""
+    """Push in flight; done when every server has applied its part."""
 
     def __init__(self, pending: Pending[int]) -> None:
         self._pending = pending
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Return when the push is applied everywhere. Errors as for `Pending.wait`."""
+        """Wait until the push is applied everywhere. Errors as for `Pending.wait`."""
         self._pending.wait(timeout_s)
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when it is over, well or not."""
+        """Call ``callback`` when the push is over, with or without error."""
         self._pending.on_done(callback)

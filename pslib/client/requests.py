@@ -1,8 +1,8 @@
-"""Requests that are asked again until they are answered or their time is up.
+"""Table of open requests, each resent until it is answered or expires.
 
 ZeroMQ loses queued messages in silence when a peer dies, so every request is resent here with a new
-``request_id``; all attempts of one request stay valid until one of them is answered, and answers to
-requests that are over are dropped. This is where "push is retried", and where requests wait for credit
+``request_id``. All attempts of one request stay valid until one of them is answered; replies to requests that
+are over are dropped. Retries of pushes happen here, and requests wait here for credit
 (`pslib.wire.flow_control`).
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Expired", "Outgoing", "Request", "RequestTable"]
 
 
 class Outgoing(NamedTuple):
-    """An instruction to send frames to the peer at an address."""
+    """Instruction to send frames to the peer at an address."""
 
     peer: str
     frames: list[Buffer]
@@ -30,18 +30,18 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A request that nobody has answered in time."""
+    """Request that was not answered in time."""
 
     ticket: int
     peer: str
     waited_s: float
     why: str = ""
-    """What the peer has said meanwhile."""
+    """Last refusal of the peer."""
 
 
 @dataclass(slots=True)
 class Request:
-    """A request that is not answered yet, and what has been tried for it."""
+    """Open request and its attempts."""
 
     ticket: int
     peer: str
@@ -53,31 +53,32 @@ class Request:
     cost: int = 0
     """Bytes that count against the credit of its peer; 0: it needs none."""
     why: str = ""
-    """What the peer has answered that can't do it yet."""
+    """Reason of the peer's last refusal for now."""
     refused: bool = False
-    """Whether it has answered so since it was sent last."""
+    """Whether the peer has refused since the last attempt."""
     sent_s: float = 0.0
-    """When it was sent for the first time."""
+    """Time of the first attempt."""
     attempts: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
-    """Request ids of attempts for which the peer was, or is, asked for credit."""
+    """Request ids of attempts for which credit was, or is, requested from the peer."""
     reserves: list[int] = field(default_factory=list)
-    """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
+    """Request ids of the `Reserve` messages; a server answers the last, or none while its reply is in flight.
+    """
     patient_until_s: float = field(init=False)
-    """The deadline while nobody refuses it."""
+    """The deadline while no peer refuses it."""
 
     def __post_init__(self) -> None:
         self.patient_until_s = self.deadline_s
 
 
 SLOW_FACTOR = 3.0
-"""A peer gets so many times what its answers take before it is asked again: second copies would be more work
-for one that is slow because it has too much of it. A lost request then waits as long, at most a sixth of its
-patience."""
+"""Retry delay as a multiple of the peer's usual reply time: second copies would be more work for a peer that
+is slow because it is overloaded. A lost request then waits as long, at most a sixth of its patience.
+"""
 
 
 class RequestTable:
-    """All unanswered requests of one process, to any number of peers.
+    """Table of all open requests of one process, to any number of peers.
 
     Parameters
     ----------
@@ -86,17 +87,17 @@ class RequestTable:
     timing : Timing
         ``retry_s``, ``retry_max_s`` and ``request_s``.
     first_request_id : int
-        Where ids start; a process gives a random number so that answers to a predecessor match nothing.
+        First id; a process gives a random number so that replies to a predecessor match nothing.
     share_bytes : int
-        Of requests with an ``answer_bytes`` and their answers, in flight to one peer; 0 is no limit.
+        Limit of requests with an ``answer_bytes`` and their replies, in flight to one peer; 0 is no limit.
 
     Attributes
     ----------
     due_s : float
         `tick` has nothing to do before; it may have nothing to do then either.
     space_s : float
-        How long a peer that has no space for its log is asked again: people make some, or nobody does. The
-        patience of a request may be longer, for a peer that dies and comes back (`ClusterConfig.asking`).
+        How long to retry at a peer that has no space for its log. The patience of a request may be longer,
+        for a peer that dies and comes back (`ClusterConfig.asking`).
     """
 
     def __init__(self, codec: Codec, timing: Timing, first_request_id: int = 1, share_bytes: int = 0) -> None:
@@ -114,7 +115,7 @@ class RequestTable:
         self._now_s = 0.0
         self.space_s = inf
         self.unsent_bytes = 0
-        """Of requests that wait for credit, or for their time, with their answers."""
+        """Bytes of requests that wait for credit, or for their time, with their replies."""
         self.due_s = inf
 
     def __len__(self) -> int:
@@ -132,14 +133,14 @@ class RequestTable:
         """Send ``message`` to ``peer`` until it is answered; return its ticket.
 
         It is sent after ``delay_s`` and, with ``answer_bytes``, when there is credit for its own bytes and
-        those of its answer. It expires ``patience_s`` from now.
+        those of its reply. It expires ``patience_s`` from now.
 
         Raises
         ------
         LocalProtocolError
-            When the message can't be encoded; then nothing is sent and nothing is remembered.
+            When the message cannot be encoded; then nothing is sent and nothing is recorded.
         """
-        frames = self.codec.encode(self._next_id, message)  # before all else: see Raises
+        frames = self.codec.encode(self._next_id, message)  # first, see Raises
         peer = self._moved.get(peer, peer)
         patience_s = self.timing.request_s if patience_s is None else patience_s
         took_s = SLOW_FACTOR * self._took_s.get(peer, 0.0)
@@ -158,12 +159,12 @@ class RequestTable:
         return request.ticket
 
     def _begin(self, now_s: float, request: Request, frames: list[Buffer]) -> None:
-        """Send a request for the first time, or ask for credit, or let it wait for some."""
+        """Send a request for the first time, or reserve credit, or queue it for credit."""
         self._now_s = now_s
         if request.cost and self.shares.enter_small(request.peer, request.ticket, request.cost):
             self._attempt(now_s, request, frames)
             return
-        # the part of a step that is in flight may be answered only when this one has come, too
+        # the parts of a step that are in flight may be answered only after this one
         in_step = isinstance(request.message, Push) and bool(request.message.sync)
         full = in_step and not self.shares.has_room(request.peer, request.cost)
         if request.cost and (full or self.shares.is_beyond(request.cost)):
@@ -174,11 +175,11 @@ class RequestTable:
             self._attempt(now_s, request, frames)
 
     def receive(self, request_id: int, now_s: float | None = None) -> int | None:
-        """The ticket that an answer belongs to, which is over now; None for an answer that comes too late.
+        """Return the ticket of a reply, which is over now; None for a reply that comes too late.
 
-        With ``now_s`` the peer's next requests are given the time that its answers take.
+        With ``now_s`` the reply time is measured, and sets the retry delay of later requests to the peer.
 
-        Also None for a grant of credit: the request that it is for is sent now.
+        Also None for a grant of credit: its request is sent now.
         """
         request = self._by_attempt.get(request_id)
         if request is None:
@@ -191,9 +192,9 @@ class RequestTable:
         return request.ticket
 
     def refused_for_now(self, request_id: int, why: str) -> bool:
-        """A peer has no space for it yet: ask again as if it had not answered. False: nobody waits for it.
+        """Retry a request for which a peer has no space yet, as if unanswered. False: it is not open.
 
-        The time for room to be made (``space_s``) begins with the first refusal.
+        The limit ``space_s`` counts from the first refusal.
         """
         request = self._by_attempt.get(request_id)
         if request is None:
@@ -204,11 +205,11 @@ class RequestTable:
         return True
 
     def cancel(self, ticket: int) -> None:
-        """Stop asking; a no-op when the request is over."""
+        """Cancel a request; a no-op when it is over."""
         request = self._open.pop(ticket, None)
         if not request:
             return
-        if len(request.attempts) == 1 and not request.reserves:  # nearly always
+        if len(request.attempts) == 1 and not request.reserves:  # the common case
             del self._by_attempt[request.attempts[0]]
         else:
             self._forget_attempts(request)
@@ -221,17 +222,17 @@ class RequestTable:
                 self._go(self._open[freed])
 
     def _forget_attempts(self, request: Request) -> None:
-        """Take no answer to what has been sent for a request."""
+        """Accept no reply to the attempts of a request."""
         for attempt in request.attempts:
             del self._by_attempt[attempt]
-        for reserve in request.reserves:  # else each that is not answered would keep the message for good
+        for reserve in request.reserves:  # otherwise each unanswered one would keep the message for good
             self._by_reserve.pop(reserve, None)
 
     def redirect(self, now_s: float, old: str, new: str) -> int:
-        """The process at ``old`` has a successor at ``new``: ask it what waits there, under the same names.
+        """Send the open requests at ``old`` to its successor at ``new``, under the same names.
 
-        What ``old`` may still answer counts no more, nor does its credit; who names ``old`` from now on means
-        ``new``. Each request has its whole patience again. Returns how many there were.
+        Later replies of ``old`` are ignored, as is its credit; requests to ``old`` from now on go to ``new``.
+        Each request has its whole patience again. Returns how many there were.
         """
         self._moved.pop(new, None)  # a port is used again
         self._moved = {before: new if after == old else after for before, after in self._moved.items()}
@@ -254,12 +255,12 @@ class RequestTable:
         return len(waiting)
 
     def are_here(self, addresses: Iterable[str]) -> None:
-        """Who is asked there from now on listens there: one that a port is used again by has no successor."""
+        """Record that these addresses are live: a process on a reused port has no successor."""
         for address in addresses:
             self._moved.pop(address, None)
 
     def cancel_all(self) -> None:
-        """Stop asking anybody anything; what is queued is not sent."""
+        """Cancel all requests; queued ones are not sent."""
         self._open.clear()
         self._by_attempt.clear()
         self._by_reserve.clear()
@@ -268,21 +269,21 @@ class RequestTable:
         self.outbox.clear()
 
     def waits_for(self, peer: str) -> list[int]:
-        """Tickets of what this peer has not answered."""
+        """Return the tickets of open requests to this peer."""
         return [request.ticket for request in self._open.values() if request.peer == peer]
 
     def give_up(self, peer: str) -> list[int]:
-        """Ask this peer nothing any more of what it has not answered; returns the tickets of that."""
+        """Cancel all open requests to this peer; return their tickets."""
         tickets = self.waits_for(peer)
         for ticket in tickets:
             self.cancel(ticket)
         return tickets
 
     def tick(self, now_s: float) -> list[Expired]:
-        """Send again what is due; return, and forget, what nobody has answered in time."""
+        """Resend due requests; remove and return the expired ones."""
         self._now_s = now_s
         expired: list[Expired] = []
-        if now_s < self.due_s:  # nearly always: hundreds of open requests are not looked at in every turn
+        if now_s < self.due_s:  # the common case: hundreds of open requests are not scanned in every turn
             return expired
         for request in list(self._open.values()):
             if now_s >= request.deadline_s:
@@ -295,8 +296,8 @@ class RequestTable:
         return expired
 
     def _again(self, now_s: float, request: Request) -> None:
-        """Send a request that is due: for the first time, or once more."""
-        if request.why and not request.refused:  # who refuses is there; this one does not answer any more
+        """Send a due request: the first attempt, or a retry."""
+        if request.why and not request.refused:  # a peer that refuses is alive; this one is silent now
             self._wait_for_answers(request)
         request.refused = False
         if not request.attempts and not request.reserved:
@@ -307,13 +308,13 @@ class RequestTable:
             self._go(request)
 
     def _wait_for_answers(self, request: Request) -> None:
-        """Forget that a peer had no space for it: with all patience again."""
+        """Clear a refusal for lack of space, and restore the whole patience."""
         request.why, request.refused, request.deadline_s = "", False, request.patient_until_s
 
     def waiting(self, now_s: float, longer_than_s: float) -> list[tuple[str, str, float]]:
-        """(peer, what, seconds) of every request that has waited longer than ``longer_than_s``.
+        """Return (peer, what, seconds) of every request that has waited longer than ``longer_than_s``.
 
-        ``what`` is the kind of the message and, while it can't be sent, that it waits for credit.
+        ``what`` is the kind of the message and, while it cannot be sent, that it waits for credit.
         """
         return [
             (request.peer, self._told(request), now_s - request.started_s)
@@ -352,13 +353,13 @@ class RequestTable:
 
     def _take_id(self) -> int:
         request_id = self._next_id
-        self._next_id = (self._next_id + 1) % (1 << 64) or 1  # 0 answers what could not be read
+        self._next_id = (self._next_id + 1) % (1 << 64) or 1  # 0 is the id of replies to undecodable messages
         return request_id
 
     # --- credit -------------------------------------------------------------------------------------------
 
     def _reserve(self, now_s: float, request: Request) -> None:
-        """Ask for credit for the next attempt; asked before, for the same one."""
+        """Reserve credit for the next attempt, or repeat the reservation for the same one."""
         if not request.reserved or request.reserved[-1] in self._by_attempt:
             request.reserved.append(self._take_id())
         last = request.attempts[-1] if request.attempts else 0
@@ -368,7 +369,7 @@ class RequestTable:
         self._put_off(now_s, request)
 
     def _granted(self, reserve: int) -> None:
-        """Credit has come: send what it is for, unless it is over or has been sent by an earlier grant."""
+        """Send the request of a grant, unless it is over or was sent by an earlier grant."""
         request, request_id = self._by_reserve.pop(reserve, (None, 0))
         if request is None or request.ticket not in self._open or request_id in self._by_attempt:
             return
@@ -376,7 +377,7 @@ class RequestTable:
         self._sent(request, request_id, self.codec.encode(request_id, request.message))
 
     def _tell(self, peer: str, message: Message) -> int:
-        """Send a message once, and remember nothing of it; its request_id."""
+        """Send a message once, without retries; return its request_id."""
         request_id = self._take_id()
         self.outbox.append(Outgoing(peer, self.codec.encode(request_id, message)))
         return request_id

@@ -1,4 +1,4 @@
-"""Which server is asked for what: a call, split by the owners of its keys, dense blocks and units."""
+"""Routing of calls: split a call by the owners of its keys, dense blocks and units, and store the replies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = np.dtype(np.float32)
 
 
 def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int]) -> bool:
-    """Write an answer of nothing but float32 rows, all of them; False: it is another, or does not fit."""
+    """Store a reply of only float32 rows, all of them; False: it has another form, or does not fit."""
     rows, places = message.rows, part.places
     said = message.row_scales or message.dense_versions or message.dense.size or message.refused_units.size
     if said or part.blocks.size or call.rows_as != "float32" or message.refused_owners.size:
@@ -46,7 +46,7 @@ def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, 
 def pulled_fits(
     call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: BlockBounds
 ) -> bool:
-    """Whether an answer has the types and shapes of its question: bytes from outside index our arrays."""
+    """Return whether a reply has the types and shapes of its request: bytes from outside index our arrays."""
     if message.rows.keys() != part.places.keys() or not message.row_scales.keys() <= part.places.keys():
         return False
     for name, some in part.places.items():
@@ -63,7 +63,7 @@ def pulled_fits(
 
 
 def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
-    """Which blocks of the part have come; refused ones come as zeros where versions were not asked for."""
+    """Return which blocks of the part arrived; refused ones are zeros where no versions were requested."""
     if call.known is None:
         return np.ones(part.blocks.size, bool)
     versions = message.dense_versions[VERSIONS]
@@ -71,7 +71,7 @@ def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
 
 
 def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: BlockBounds) -> None:
-    """Write an answer that fits into the outputs of its call."""
+    """Write a checked reply into the outputs of its call."""
     call.has_seen(part.server, message.pushes_before)
     for name, some in part.places.items():
         if some is None:
@@ -84,13 +84,13 @@ def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: BlockBound
     start = 0
     for first, last in bounds.runs(part.blocks[is_news]):
         if last - first == call.dense.size and not message.refused_units.size:
-            call.dense = dense  # all there is: it stays where it came, and nothing is written to it any more
+            call.dense = dense  # the whole vector: not copied, and never written again
             break
         call.dense[first:last] = dense[start : start + last - first]
         start += last - first
     if call.known:
         kept = part.blocks[~is_news]
-        for first, last in bounds.runs(kept[call.known.versions[kept] != 0]):  # else refused, nothing known
+        for first, last in bounds.runs(kept[call.known.versions[kept] != 0]):  # others: refused, not known
             call.dense[first:last] = call.known.vector[first:last]
         call.versions[part.blocks] = message.dense_versions[VERSIONS]
 
@@ -99,7 +99,7 @@ Units = NDArray[np.uint32]
 
 
 def first_unit(call: Call, partition_map: PartitionMap) -> int:
-    """The unit that number 0 among the blocks of a call stands for."""
+    """Return the unit of block number 0 of a call."""
     return 0 if isinstance(call, MaintainCall) else partition_map.partitions
 
 
@@ -111,17 +111,17 @@ def parts_of(
     blocks: Units,
     units: Units,
 ) -> dict[int, Part]:
-    """What each server is asked, by its number; call and bounces are for the caller to say.
+    """Split a call into the parts of each server, by server number; the caller fills in call and bounces.
 
     Parameters
     ----------
     call, partition_map
     owners : (units,) uint16
-        Of all units, as far as is known now.
+        Known owners of all units.
     places : mapping of table name to (n,) int32, or None for all of its keys
     blocks : (b,) uint32
     units : (u,) uint32
-        Those that a push of a sync step speaks for.
+        Units that a push of a sync step covers.
     """
     bits, servers = partition_map.partition_bits, partition_map.servers
     parts: dict[int, Part] = {}
@@ -134,7 +134,7 @@ def parts_of(
 
     for name, some in places.items():
         keys = keys_of(call, name, some)
-        if servers == 1 and keys.size:  # nothing to sort
+        if servers == 1 and keys.size:  # one server: no sort
             part_of(0).places[name] = some
             continue
         order, starts = group_by_owner(keys, bits, owners[: partition_map.partitions], servers)
@@ -150,7 +150,7 @@ def parts_of(
 
 
 def _by_owner(units: Units, owners: NDArray[np.uint16], first: int) -> Iterator[tuple[int, Units]]:
-    """Those of each server; they are counted from the unit ``first``."""
+    """Yield the units of each server, numbered from the unit ``first``."""
     if not units.size:
         return
     theirs = owners[first + units]

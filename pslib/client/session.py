@@ -1,7 +1,7 @@
-"""A client's side of pull and push, as a pure machine: calls, messages and time in; instructions out.
+"""Client session of pull and push, a pure state machine: calls, messages and time in; instructions out.
 
-A call is split by owner into parts, one message a server. A part that comes back refused goes on to the
-owner that the refusal names, under the same name (stream, number), until every unit has taken it.
+A call is split by owner into parts, one message a server. A refused part goes on to the owner that the
+refusal names, under the same name (stream, number), until every unit has taken it.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ from pslib.wire.staleness import NOTHING_SEEN, Seen, StalenessCounter
 __all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall", "PushName"]
 
 BOUNCE_PAUSE_S = 0.005
-"""First pause of a part that has been refused twice; a partition in flight arrives in some 10 ms. With 20 ms
-pushes got 0.6 of the rate beside a move, and pulls waited twice as long (`benchmarks/moves.py`)."""
+"""First pause of a part that was refused twice; a partition in flight arrives in some 10 ms. With 20 ms
+pushes got 0.6 of the rate beside a move, and pulls waited twice as long (`benchmarks/moves.py`).
+"""
 BOUNCE_PAUSE_MAX_S = 0.25
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 SYNC_PATIENCE_S = 3600.0
-"""A push of a sync step waits for the slowest trainer; one that dies ends the job long before."""
+"""Patience of a sync push, which waits for the slowest trainer; a dead trainer ends the job long before."""
 
 
 class ClientSession:
-    """Pulls and pushes of one client.
+    """Session of the pulls and pushes of one client.
 
     Arrays given to it are sent, and sent again, without copying: they must not change until the call is
     complete. Every call completes: with all its parts answered, or with an error after ``request_s``, also
@@ -81,9 +82,9 @@ class ClientSession:
     Parameters
     ----------
     requests : RequestTable
-        Shared by everything that this process asks of others.
+        Shared by all requests of this process.
     partition_map : PartitionMap
-        Where units live, as far as is known.
+        Known owners of units.
     dims : mapping of str to int
         Floats a row of each table.
     dense_length : int
@@ -107,14 +108,15 @@ class ClientSession:
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
         self.own_stream = -1
-        """Of pushes without a name. One that failed is settled too: nobody can send it again, and a number
-        that is waited for for ever would keep all later ones in memory, here and at servers."""
+        """Stream of pushes without a name. A failed one counts as acknowledged: it cannot be sent again, and
+        a number that never completes would keep all later ones in memory, here and at servers.
+        """
         self._next_call = 1
 
     def set_map(self, now_s: float, partition_map: PartitionMap) -> None:
-        """Take a newer map as the truth about owners, and forget hints from refusals.
+        """Take the owners from a newer map, and drop hints from refusals.
 
-        What waits for a server that has left is sent to those that have its units, under the same names.
+        Requests to a server that has left go to the new owners of its units, under the same names.
         """
         if partition_map.version <= self.map.version:
             return
@@ -139,9 +141,9 @@ class ClientSession:
         dense_as: str = "float32",
         known: KnownDense | None = None,
     ) -> int:
-        """Ask for rows (and all dense parameters); return the call's number. Keys may repeat.
+        """Pull rows (and all dense parameters); return the call's number. Keys may repeat.
 
-        Of dense parameters that are ``known`` only blocks that have changed travel.
+        Of dense parameters that are ``known`` only changed blocks are sent.
         """
         check_keys(keys, self.dims)
         check_type("rows_as", rows_as, ROW_TYPES)
@@ -165,9 +167,9 @@ class ClientSession:
         manner: Manner = PLAINLY,
         since: Seen = NOTHING_SEEN,
     ) -> int:
-        """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call.
+        """Push gradients of distinct keys (and of all dense parameters) under ``name``; return the call.
 
-        ``since`` is what the pull has seen (`PullCall.seen`) that they are of.
+        ``since`` is what their pull has seen (`PullCall.seen`).
         """
         keys = {table: pair[0] for table, pair in gradients.items()}
         check_keys(keys, self.dims)
@@ -192,17 +194,17 @@ class ClientSession:
         return self._begin_push(now_s, call, touched.size)
 
     def maintain(self, now_s: float, name: PushName, table: str, decay: bool, moment: Moment) -> int:
-        """Let counts fade and rows leave in all partitions of a table, under ``name``; return the call."""
+        """Decay counts and evict rows in all partitions of a table, under ``name``; return the call."""
         check_keys({table: np.empty(0, np.uint64)}, self.dims)
         call = MaintainCall(name, 0, table, decay, moment, started_s=now_s)
         return self._begin(now_s, call, np.arange(self.map.partitions, dtype=np.uint32))
 
     def _touched(self, keys: Mapping[str, Keys], dense: bool) -> NDArray[np.uint32]:
-        """All units of these keys and, with ``dense``, of the dense parameters; ascending."""
+        """Return all units of these keys and, with ``dense``, of the dense parameters; ascending."""
         units = [partitions_touched(array, self.map.partition_bits) for array in keys.values()]
         if len(units) == 1 and not dense:
             return units[0]
-        if len(units) > 1:  # those of one table rise already, each once
+        if len(units) > 1:  # units of one table are already ascending and distinct
             units = [np.unique(np.concatenate(units))]
         if dense:
             units.append(np.uint32(self.map.partitions) + self._all_blocks())
@@ -215,30 +217,30 @@ class ClientSession:
         return call
 
     def open_stream(self, stream: int, first_number: int) -> None:
-        """Say that all numbers of ``stream`` below ``first_number`` are applied everywhere."""
+        """Open a stream: all of its numbers below ``first_number`` are applied everywhere."""
         self._streams.setdefault(stream, Acked(first_number))
 
     def acknowledge(self, stream: int, numbers: Iterable[int]) -> None:
-        """Count these numbers of ``stream`` as applied everywhere: another one has held their records."""
+        """Count these numbers of ``stream`` as applied everywhere: another trainer pushed their records."""
         for number in numbers:
             self._streams.setdefault(stream, Acked(0)).add(number)
 
     def acked_below(self, stream: int) -> int:
-        """All numbers of ``stream`` below this one are applied everywhere."""
+        """Return the number of ``stream`` below which all are applied everywhere."""
         return self._streams[stream].floor if stream in self._streams else 0
 
     def close_stream(self, stream: int) -> None:
-        """Forget a stream that is over."""
+        """Drop a stream that is over."""
         self._streams.pop(stream, None)
 
     def pulled(self, call: int) -> PullCall:
-        """Outputs of a completed pull; to be taken once."""
+        """Take the outputs of a completed pull; they are given once."""
         result = self._calls.pop(call)
         assert isinstance(result, PullCall)
         return result
 
     def _all_blocks(self) -> NDArray[np.uint32]:
-        """Dense blocks that hold anything."""
+        """Return the dense blocks that are not empty."""
         return np.arange(self._bounds.used, dtype=np.uint32)
 
     def _begin(self, now_s: float, call: Call, blocks: NDArray[np.uint32]) -> int:
@@ -290,7 +292,7 @@ class ClientSession:
         return SYNC_PATIENCE_S if is_sync else self.requests.timing.request_s
 
     def _spoken_for(self, call: Call) -> NDArray[np.uint32]:
-        """Units that a push of a sync step speaks for: all that it could touch."""
+        """Return the units that a push of a sync step covers: all that it could touch."""
         if not isinstance(call, PushCall) or not call.manner.contributors:
             return NO_UNITS
         partitions = np.arange(self.map.partitions, dtype=np.uint32)
@@ -300,7 +302,7 @@ class ClientSession:
     # --- answers ------------------------------------------------------------------------------------------
 
     def receive(self, now_s: float, ticket: int, message: Message) -> bool:
-        """Take the answer to one part; False when the ticket belongs to another."""
+        """Take the reply to one part; False when the ticket belongs to another session."""
         part = self._parts.pop(ticket, None)
         if part is None:
             return False
@@ -319,7 +321,7 @@ class ClientSession:
         return True
 
     def _take(self, now_s: float, call: Call, part: Part, message: Message) -> None:
-        """Take an answer that may be of any kind."""
+        """Take a reply of any kind."""
         if isinstance(message, Failure):
             self._finish(part.call, error_of(message, self.map.addresses[part.server]))
             return
@@ -337,7 +339,7 @@ class ClientSession:
             self._go_on(now_s, call, part, message)
 
     def _fits(self, call: Call, part: Part, message: Pulled | Pushed) -> bool:
-        """Whether an answer has the shapes of its question: bytes from outside index our arrays below."""
+        """Return whether a reply has the shapes of its request: bytes from outside index our arrays below."""
         units = message.refused_units
         if units.size != message.refused_owners.size:
             return False
@@ -348,7 +350,7 @@ class ClientSession:
         return pulled_fits(call, part, message, self.dims, self._bounds)
 
     def expire(self, ticket: int, waited_s: float) -> bool:
-        """A part has not been answered in time: its call fails. False for tickets of others."""
+        """Fail the call of an expired part. False for tickets of other sessions."""
         part = self._parts.pop(ticket, None)
         if part is None:
             return False
@@ -358,7 +360,7 @@ class ClientSession:
         return True
 
     def _go_on(self, now_s: float, call: Call, part: Part, message: Pulled | Pushed) -> None:
-        """Send what was refused to the owners that the refusal names."""
+        """Send refused parts to the owners that the refusal names."""
         units, owners = message.refused_units, message.refused_owners
         there = np.fromiter(map(bool, self.map.addresses), bool, self.map.servers)
         named = (owners != NOBODY) & (owners < self.map.servers)

@@ -1,4 +1,4 @@
-"""Tables of all servers: made by who describes them, and taken over by who joins and does not."""
+"""Tables of all servers: set-up by a client that describes them, take-over by one that does not."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ __all__ = ["all_of", "files_of", "rows_of", "set_up", "setup_of", "stats_of", "t
 
 
 def all_of(pending: Sequence[Pending[Message]], outcome: str) -> list[Message]:
-    """Answers of all servers, waited for also behind a failure; the first one is raised.
+    """Wait for the replies of all servers, also after a failure, then raise the first failure.
 
-    ``outcome`` is added to it where there are several servers: what is true then of all of them, with the
-    number of those that have done it and of all for its ``{}``. Whose work others have by now can't say it.
+    With several servers ``outcome`` is added to the error: the state of all of them then, with the number
+    that have succeeded and the number of all for its ``{}``. An error for work that another process has taken
+    over is left as it is.
     """
     answers, errors = list[Message](), list[PslibError]()
     for one in pending:
         try:
             answers.append(one.wait())
-        except PreemptedError:  # of a signal, and of no server: who waits is to leave
+        except PreemptedError:  # raised by a signal, not a server: the caller is to leave
             raise
         except PslibError as error:
             errors.append(error)
@@ -45,7 +46,7 @@ def _values(answers: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def stats_of(answers: Iterable[Message]) -> dict[str, Any]:
-    """Counters summed over servers, and of each table the memory that a row takes."""
+    """Sum counters over servers, and compute the memory a row of each table."""
     merged = merge_results(_values(answers))
     for table in merged.get("tables", {}).values():
         table["bytes_a_row"] = table["resident_bytes"] / table["rows"] if table["rows"] else 0.0
@@ -53,12 +54,12 @@ def stats_of(answers: Iterable[Message]) -> dict[str, Any]:
 
 
 def files_of(answers: Iterable[Message]) -> list[dict[str, Any]]:
-    """Manifest entries of the files that servers have written."""
+    """Return the manifest entries of the files that servers have written."""
     return [entry for values in _values(answers) for entry in values["files"]]
 
 
 def rows_of(answers: Iterable[Message]) -> int:
-    """How many rows servers have loaded together."""
+    """Return the rows that servers have loaded together."""
     return sum(int(values["rows"]) for values in _values(answers))
 
 
@@ -74,7 +75,7 @@ def setup_of(
     initial_dense: NDArray[np.float32] | None,
     model: Mapping[str, Any] | None,
 ) -> Setup:
-    """The message of `pslib.client.client.Client.setup`."""
+    """Build the message of `pslib.client.client.Client.setup`."""
     described: dict[str, Any] = {"tables": [spec.to_dict() for spec in tables]}
     described |= {"models": [dict(model)]} if model else {}
     values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
@@ -83,18 +84,18 @@ def setup_of(
 
 
 def set_up(endpoint: Endpoint, servers: Callable[[], Sequence[str]], message: Setup) -> None:
-    """Make tables on all servers, the one of the lowest rank first.
+    """Create tables on all servers, the one of the lowest rank first.
 
     Parameters
     ----------
     endpoint : Endpoint
     servers : callable
-        Addresses of all, as of now: more may join meanwhile, or come back elsewhere.
+        Returns the current addresses of all: servers may join meanwhile, or come back elsewhere.
     message : Setup
     """
     asked: set[str] = set()
     while not asked.issuperset(now := servers()):
-        first = now[:1] if now[0] not in asked else ()  # who is refused there asks no other
+        first = now[:1] if now[0] not in asked else ()  # a client refused there asks no other server
         new = first or [address for address in now if address not in asked]
         for pending in [endpoint.ask(address, message) for address in new]:
             pending.wait()
@@ -102,7 +103,7 @@ def set_up(endpoint: Endpoint, servers: Callable[[], Sequence[str]], message: Se
 
 
 def tables_there(endpoint: Endpoint, first: str) -> tuple[TableSpec, ...]:
-    """All tables of a cluster, as the server of the lowest rank has them, which decides for all.
+    """Return all tables of a cluster from the server of the lowest rank, which decides for all.
 
     Raises
     ------

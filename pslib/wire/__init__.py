@@ -1,1 +1,1 @@
-"""Messages, codec and the pure sessions of both ends: no socket, no clock, no thread."""
+"""Wire protocol: messages, codec and pure state machines of both ends; no socket, no clock, no thread."""

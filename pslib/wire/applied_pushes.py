@@ -1,10 +1,10 @@
-"""Which named pushes have been applied to which units: the memory that makes a push count once.
+"""Record of the named pushes applied to each unit, so that a push counts once.
 
-A push is named ``(stream, number)``. Because a partition can change its owner while the parts of a push are
-on their way, "applied" is a fact about a *unit* (a partition or a dense block), never about a server: for
-each stream there is a floor (every number below it is applied everywhere, says the client) and, for the few
-numbers above it, the set of units to which it has been applied here. A unit that moves takes its part of
-this memory along.
+A push is named ``(stream, number)``. A partition can change its owner while the parts of a push are in
+flight, so "applied" is a fact about a *unit* (a partition or a dense block), never about a server. Each
+stream has a floor: the client says that every number below it is applied everywhere. For the few numbers
+above it, the set of units to which each has been applied here is kept. A unit that moves takes its part of
+this record along.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NUMBERS = 1 << 64
 
 
 def record_salt(stream: int, number: int) -> int:
-    """Random bits of a record: a hash of its name alone, so the same however the push is split."""
+    """Return the random bits of a record: a hash of its name alone, so the same however the push is split."""
     return mix64_of(mix64_of(stream) ^ number)
 
 
 def check_marks(unit: int, plain: Mapping[str, Any]) -> None:
-    """ConfigurationError when this is nothing that `Marks.export` gives: it would be found out half-way."""
+    """Raise ConfigurationError unless a value has the form of `Marks.export`, before any of it is used."""
     match plain:
         case {"done_below": below, "streams": [*streams]} if _is_number(below):
             wrong = [one for one in streams if not _is_stream(one)]
@@ -68,14 +68,14 @@ class Marks(PushMarks):
     def __init__(self) -> None:
         super().__init__()
         self.began_units = 0
-        """Units that were here when all of a predecessor's records had been replayed; see `begin`."""
+        """Units present when all of a predecessor's records had been replayed; see `begin`."""
         self._began: Marks = self
 
     def __len__(self) -> int:
         return len(self.streams)
 
     def knows(self, stream: int, number: int, unit: int) -> bool:
-        """Whether a push has been applied to a unit; changes nothing."""
+        """Return whether a push has been applied to a unit; changes nothing."""
         if stream < self.done_below:
             return True
         known = self.streams.get(stream)
@@ -84,7 +84,7 @@ class Marks(PushMarks):
         return number < known.floor or bool(known.applied.get(number, 0) >> unit & 1)
 
     def begin(self, units: int) -> None:
-        """All records of a predecessor that owned ``units`` are replayed: `knew` is about this moment."""
+        """Mark the end of the replay of a predecessor that owned ``units``; `knew` refers to this moment."""
         began = Marks()
         began.done_below = self.done_below
         for stream, known in self.streams.items():
@@ -92,27 +92,27 @@ class Marks(PushMarks):
         self.began_units, self._began = units, began
 
     def knew(self, stream: int, number: int, unit: int) -> bool:
-        """Whether a push of the time before `begin` had been applied to a unit.
+        """Return whether a push from before `begin` had been applied to a unit.
 
-        Floors that have come since say that somebody was told so, which is not the same when the end of a log
-        is lost. A unit that has come since brought what is known of it along.
+        A later floor only says that a client was told so, which is not the same when the end of a log is
+        lost. A unit that arrived later brought its marks along.
         """
         return (self._began if self.began_units >> unit & 1 else self).knows(stream, number, unit)
 
     def saw(self, stream: int, epoch: int, below: int) -> None:
-        """A request of this stream has come, under this epoch, with this floor; nothing of it was applied."""
+        """Record the epoch and floor of a request of this stream that applied nothing."""
         if stream >= self.done_below:
             known = self.streams.setdefault(stream, StreamMarks())
             known.epoch = max(known.epoch, epoch)
             self.raise_floor(stream, below)
 
     def take_over(self, stream: int, epoch: int) -> None:
-        """What is no push comes under a lease: it is its holder's, and no earlier one's from now on.
+        """Fence earlier holders of a lease, for a request that is no push.
 
         Raises
         ------
         FencedError
-            When a later holder has been heard of, or the lease is over.
+            When a later holder is known, or the lease is over.
         """
         known = self.streams.get(stream)
         if stream < self.done_below:
@@ -125,11 +125,11 @@ class Marks(PushMarks):
         self.saw(stream, epoch, 0)
 
     def floors(self) -> list[list[int]]:
-        """Number, epoch and floor of each stream: what is known of no single unit."""
+        """Return number, epoch and floor of each stream: the marks that belong to no single unit."""
         return [[stream, known.epoch, known.floor] for stream, known in self.streams.items()]
 
     def finish_below(self, stream: int) -> None:
-        """All streams below ``stream`` are over (their leases are done): only this one number is kept."""
+        """Finish all streams below ``stream`` (their leases are done): only this one number is kept."""
         if stream <= self.done_below:
             return
         self.done_below = stream
@@ -137,7 +137,7 @@ class Marks(PushMarks):
             del self.streams[number]
 
     def export(self, unit: int) -> dict[str, Any]:
-        """What is known about one unit, in plain form for a message."""
+        """Export the marks of one unit, in plain form for a message."""
         bit = 1 << unit
         return {
             "done_below": self.done_below,
@@ -153,7 +153,7 @@ class Marks(PushMarks):
         }
 
     def adopt(self, unit: int, plain: Mapping[str, Any]) -> None:
-        """Add what another shard knew about ``unit``: floors hold everywhere, numbers for this unit alone."""
+        """Add the marks of ``unit`` from another shard: floors hold everywhere, numbers for this unit."""
         self.finish_below(int(plain["done_below"]))
         for stream, epoch, floor, numbers in plain["streams"]:
             if stream < self.done_below:
@@ -166,7 +166,7 @@ class Marks(PushMarks):
                     self.record(int(stream), int(number), 1 << unit)
 
     def forget_unit(self, unit: int) -> None:
-        """Drop what is known about a unit that has left."""
+        """Drop the marks of a unit that has left."""
         mask = ~(1 << unit)
         for known in self.streams.values():
             kept = {number: units & mask for number, units in known.applied.items()}

@@ -1,4 +1,4 @@
-"""Messages by which servers write checkpoints and load them; see `pslib.wire.messages`."""
+"""Messages of checkpoint saves and loads; see `pslib.wire.messages`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BeginSave", "CheckLoad", "DescribeTables", "EndSave", "Load", "Save"
 
 @dataclass(frozen=True, slots=True)
 class Save(Message):
-    """Write all rows and dense blocks of this server below ``path``; answered by `Result` with the files.
+    """Request: write all rows and dense blocks of this server below ``path``. Reply: `Result` with the files.
 
     ``stem`` goes into the file names: it differs for every checkpoint and server, so nothing is overwritten.
     """
@@ -23,7 +23,7 @@ class Save(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginSave(Message):
-    """Remember this instant: its image is written while pushes go on. Answered by `Done`, at once.
+    """Request: take an image of this instant; it is written while pushes go on. Reply: `Done`, at once.
 
     ``path`` and ``stem`` as for `Save`. With ``base`` it is an increment of the committed image of that name,
     or refused (``checkpoint``) where that is not the last one; with ``keep`` the next may be one of this.
@@ -37,14 +37,14 @@ class BeginSave(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaveFiles(Message):
-    """The files of an image that `BeginSave` has begun; answered as `Save`, when they are written."""
+    """Request: the files of an image begun by `BeginSave`. Reply: as for `Save`, when they are written."""
 
     stem: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndSave(Message):
-    """What has become of an image: ``committed`` under ``name``, or nobody wants it. Answered by `Done`."""
+    """Request: end an image, ``committed`` under ``name`` or abandoned. Reply: `Done`."""
 
     stem: str
     name: str
@@ -53,10 +53,10 @@ class EndSave(Message):
 
 @dataclass(frozen=True, slots=True)
 class CheckLoad(Message):
-    """Say whether a `Load` of the same fields could be done, as far as it shows without reading files whole.
+    """Request: check a `Load` of the same fields, as far as possible without reading files whole.
 
-    Changes no row; answered by `Done`, or refused as the load would be. ``stem`` differs for every load, so
-    that a copy does not look at everything again.
+    Changes no row. Reply: `Done`, or the refusal of the load. ``stem`` differs for every load, so that a copy
+    does not repeat the check.
     """
 
     path: str
@@ -69,10 +69,10 @@ class CheckLoad(Message):
 
 @dataclass(frozen=True, slots=True)
 class DescribeTables(Message):
-    """Say how the tables of the checkpoint at ``path`` are to be set up, for a client that may not see it.
+    """Request: describe the tables of the checkpoint at ``path``, for a client that may not see it.
 
-    Answered by `Result` with ``tables``, each as this server has it, or as it was saved if it has none. With
-    no ``path``: all tables that this server has, for a client that reads their rows and has not made them.
+    Reply: `Result` with ``tables``, each as this server has it, or as it was saved if it has none. With no
+    ``path``: all tables of this server, for a client that reads their rows and has not created them.
     """
 
     path: str = ""
@@ -80,16 +80,16 @@ class DescribeTables(Message):
 
 @dataclass(frozen=True, slots=True)
 class Load(Message):
-    """Read from the checkpoint at ``path`` all that this server owns; answered by `Result` with counts.
+    """Request: read all that this server owns from the checkpoint at ``path``. Reply: `Result` with counts.
 
-    ``stem`` differs for every load: a copy that comes late must not undo what was pushed meanwhile. Without
-    ``state`` the optimizer's begins anew; ``tables`` names those to load, with commas between, or is empty
-    for all of them and the dense parameters. Rows that are loaded without state, or by name, count as seen
-    last at ``step`` and ``time_s``.
+    ``stem`` differs for every load: a late copy must not undo later pushes. Without ``state`` the optimizer's
+    begins anew; ``tables`` names those to load, separated by commas, or is empty for all of them and the
+    dense parameters. Rows that are loaded without state, or by name, count as seen last at ``step`` and
+    ``time_s``.
 
-    ``stream`` and ``epoch`` are those of the lease under which this is done. A server that has heard of a
-    later holder (from a `Load` or a `CheckLoad`), or that the lease is over, refuses it (``fenced``). Streams
-    from 2^63 on are of no lease.
+    ``stream`` and ``epoch`` are those of the load's lease. A server that knows of a later holder (from a
+    `Load` or a `CheckLoad`), or that the lease is over, refuses it (``fenced``). Streams from 2^63 on are of
+    no lease.
     """
 
     path: str

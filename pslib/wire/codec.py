@@ -1,11 +1,11 @@
-"""Messages to frames and back, with every length checked before memory is taken for it.
+"""Codec of messages and frames; every length is checked before memory is taken for it.
 
 A message is a msgpack header, with the small arrays in it, and one raw little-endian frame for each other
-array; the grammar stands in docs/design/wire.md. Decoded arrays are views of what came: large ones
-are never copied.
+array; docs/design/wire.md has the grammar. Decoded arrays are views of the received frames: large ones are
+never copied.
 
-What is here is the definition, in plain Python. `cython_ext.wire.message_writer` and `message_reader` do the
-same for the common messages in a tenth of the time; what they do not take comes here.
+This is the definition, in plain Python. `cython_ext.wire.message_writer` and `message_reader` do the same for
+the common messages in a tenth of the time; messages that they do not take come here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ __all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope", "Reply"]
 
 PROTOCOL_VERSION = 6
 SMALL_BYTES_MAX = 8192
-"""An array of so many bytes travels in the header: a frame of its own costs both ends some 5 us together, a
-copy of 8 KiB less than one."""
+"""Largest array in the header: a frame of its own costs both ends some 5 us together, a copy of 8 KiB less
+than one.
+"""
 SMALL_ROOM_BYTES = 1 << 16
-"""All arrays in one header together."""
+"""Total bytes of all arrays in one header."""
 SMALL_ALIGNMENT = 8
 
 Buffer = bytes | bytearray | memoryview
@@ -43,18 +44,18 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _UINT64_END = 1 << 64
 _LIMITS = Limits()
 NAME_CHARS_MAX = 4096
-"""Of a name or text in a message: names are identifiers, and paths end here on Linux."""
+"""Longest name or text in a message: names are identifiers, and 4096 is the limit of paths on Linux."""
 
 
 class Reply(NamedTuple):
-    """An instruction to send frames to a peer."""
+    """Instruction to send frames to a peer."""
 
     peer: bytes
     frames: list[Buffer]
 
 
 class Envelope(NamedTuple):
-    """A decoded message and the number that pairs it with its request or reply."""
+    """Decoded message and the number that pairs it with its request or reply."""
 
     request_id: int
     message: Message
@@ -87,13 +88,13 @@ def _fits(array: np.ndarray[Any, Any], rule: ArrayRule) -> bool:
 
 
 def _small_start(size: int, used: int) -> int | None:
-    """Where an array of ``size`` bytes stands among the small ones; None: it is a frame of its own."""
+    """Return the offset of an array of ``size`` bytes among the small ones; None: it has its own frame."""
     start = -(-used // SMALL_ALIGNMENT) * SMALL_ALIGNMENT
     return start if size <= SMALL_BYTES_MAX and start + size <= SMALL_ROOM_BYTES else None
 
 
 class _Arrays:
-    """Arrays of a message that is being written: small ones together, all others as frames of their own."""
+    """Arrays of a message being encoded: small ones together, all others as frames of their own."""
 
     def __init__(self) -> None:
         self.descriptions: list[Any] = []
@@ -112,14 +113,14 @@ class _Arrays:
 
 
 class _Views:
-    """Arrays of a message that has come, one after the other."""
+    """Arrays of a received message, in order."""
 
     def __init__(self, descriptions: list[Any], small: bytes, frames: Sequence[Buffer]) -> None:
         self._descriptions, self._small, self._frames = iter(descriptions), small, iter(frames)
         self._used = 0
 
     def next(self) -> np.ndarray[Any, Any] | None:
-        """The next array, after its size has been compared with its description; None: there is no other."""
+        """Return the next array, its size checked against its description; None: there is no other."""
         description = next(self._descriptions, None)
         if description is None:
             return None
@@ -153,7 +154,7 @@ class Codec:
     Parameters
     ----------
     cluster_id : str
-        Stands in every header; a message of another cluster is refused.
+        Written to every header; a message of another cluster is refused.
     limits : Limits
         Bounds on headers, frames and messages.
     """
@@ -165,7 +166,7 @@ class Codec:
         self._writer, self._reader = _compiled(cluster_id, limits)
 
     def encode(self, request_id: int, message: Message) -> list[Buffer]:
-        """Frames of a message; large arrays are passed as views (``C``-contiguous ones are not copied).
+        """Encode a message as frames; large arrays are passed as views, without a copy if C-contiguous.
 
         Raises
         ------
@@ -176,7 +177,7 @@ class Codec:
         return self.encode_by_definition(request_id, message) if frames is None else frames
 
     def encode_by_definition(self, request_id: int, message: Message) -> list[Buffer]:
-        """As `encode`, which gives the same bytes."""
+        """Encode in plain Python, to the same bytes as `encode`."""
         values: list[Any] = []
         arrays = _Arrays()
         for spec in _LAYOUT[message.kind]:
@@ -201,7 +202,7 @@ class Codec:
 
     @staticmethod
     def _check_plain(message: Message) -> None:
-        """What the other side would refuse is this side's fault, and is found here."""
+        """Raise LocalProtocolError for values that the receiver would refuse."""
         for spec in _LAYOUT[message.kind]:
             if spec.plain is not None:
                 _plain(spec, getattr(message, spec.name))
@@ -227,7 +228,7 @@ class Codec:
                 raise error(f"message of {size} {what}: at most {limit} are allowed; send less at a time")
 
     def decode(self, frames: Sequence[Buffer]) -> Envelope:
-        """Check everything and build the message; large arrays are views of ``frames``.
+        """Check all frames and build the message; large arrays are views of ``frames``.
 
         Raises
         ------
@@ -238,7 +239,7 @@ class Codec:
         return self.decode_by_definition(frames) if read is None else Envelope(*read)
 
     def decode_by_definition(self, frames: Sequence[Buffer]) -> Envelope:
-        """As `decode`, which gives the same message."""
+        """Decode in plain Python, to the same message as `decode`."""
         if not frames:
             raise RemoteProtocolError("expected a header frame, got nothing")
         self._check_sizes(frames, 0, RemoteProtocolError)
@@ -272,7 +273,7 @@ class Codec:
 
 
 def _compiled(cluster_id: str, limits: Limits) -> tuple[MessageWriter, MessageReader] | tuple[None, None]:
-    """The same for common messages, compiled; None for a cluster with a name that they do not take."""
+    """Return the compiled writer and reader of common messages; None for cluster names they do not take."""
     places = {dtype: place for place, dtype in enumerate(DTYPES.values())}
     kinds = {}
     for kind, layout in _LAYOUT.items():
@@ -295,7 +296,7 @@ def _compiled(cluster_id: str, limits: Limits) -> tuple[MessageWriter, MessageRe
 
 
 def _compiled_rule(spec: _Field, places: Mapping[np.dtype[Any], int]) -> Any:
-    """What `MessageLayouts` is told of a field; None for nested values, which are left to the definition."""
+    """Return the rule of a field for `MessageLayouts`; None for nested values, left to the definition."""
     rule = spec.one or spec.many
     if rule is None:
         return None if spec.plain in (dict, list) else spec.plain
@@ -304,7 +305,7 @@ def _compiled_rule(spec: _Field, places: Mapping[np.dtype[Any], int]) -> Any:
 
 
 def _check_version(header: Any) -> None:
-    """Whether it is a header of this version; the version comes before the length, which it decides."""
+    """Check that a header has this version; the version precedes the length, which it decides."""
     if not isinstance(header, list) or not header:
         raise RemoteProtocolError("header: expected a list")
     version = header[0]
@@ -318,12 +319,12 @@ def _check_version(header: Any) -> None:
 
 
 def _told(value: Any) -> str:
-    """A received value for an error text: never long, and a deeply nested one is not walked through."""
+    """Format a received value for an error text, in bounded length and depth."""
     return f"{value!r:.80}" if isinstance(value, str | int | float | bytes | None) else type(value).__name__
 
 
 def _described(description: Any) -> tuple[np.dtype[Any], list[int], int]:
-    """dtype, shape and bytes of an array, as its description says."""
+    """Return dtype, shape and bytes of an array from its description."""
     if not isinstance(description, list) or not 2 <= len(description) <= 3:
         raise RemoteProtocolError("array: expected [dtype, length] or [dtype, rows, columns]")
     if not isinstance(description[0], str) or description[0] not in DTYPES:

@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 NOWHERE = (1 << 64) - 1
-"""`CutReady.reached` of a trainer that stands before no batch."""
+"""Value of `CutReady.reached` for a trainer without a next batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Register(Message):
-    """Join the cluster as ``role``; asked again until `Registered.ready`.
+    """Request: join the cluster as ``role``; repeated until `Registered.ready`.
 
-    ``incarnation`` is a number that no other process has. ``rank`` is the place to take, 2^32-1 for any free
-    one; of two that want the same the one of the higher ``generation`` has it, and the other is fenced. A
-    server is ``empty`` that knows nothing of what an earlier one at its place knew.
+    ``incarnation`` is a number that no other process has. ``rank`` is the rank to take, 2^32-1 for any free
+    one; of two processes that ask for the same, the one of the higher ``generation`` has it, and the other is
+    fenced. ``empty``: a server without the state of its predecessor.
     """
 
     role: str
@@ -60,10 +60,10 @@ class Register(Message):
 
 @dataclass(frozen=True, slots=True)
 class Registered(Message):
-    """Rank in the role, the cluster's settings and, once all servers are there, the map.
+    """Reply: rank in the role, the cluster's settings and, once all servers are there, the map.
 
-    ``term`` is the coordinator's, as in `Beat`: whoever has joined it obeys no earlier one.
-    ``begins`` tells a server that has lost what it knew how it begins (`Recovery.begins`).
+    ``term`` is the coordinator's, as in `Beat`: a process that has joined it ignores earlier ones.
+    ``begins`` tells a server that has lost its state how it begins (`Recovery.begins`).
     """
 
     rank: int
@@ -79,7 +79,7 @@ class Registered(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """I am alive; ``progress`` holds cumulative counters, ``term`` is the highest that was heard."""
+    """Request: heartbeat; ``progress`` holds cumulative counters, ``term`` is the highest received."""
 
     role: str
     rank: int
@@ -91,10 +91,10 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True)
 class Beat(Message):
-    """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed.
+    """Reply to a heartbeat: an order (``go``, ``leave`` or ``fail``), and the map when it has changed.
 
     ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
-    ``term`` counts how often the coordinator has been started: who has heard a higher one ignores this.
+    ``term`` counts the starts of the coordinator: a process that knows a higher one ignores this.
     ``cut`` tells a trainer of a cut that is under way: its ``number``, ``phase``, ``leader`` and ``step``
     (`CheckpointBarrier`).
     """
@@ -112,10 +112,10 @@ class Beat(Message):
 
 @dataclass(frozen=True, slots=True)
 class CutReady(Message):
-    """A trainer stops for cut ``cut`` before the batch that is step ``reached`` (2^64-1: it has none).
+    """Request: a trainer stops for cut ``cut`` before the batch of step ``reached`` (2^64-1: it has none).
 
-    With ``paused`` all that it has pushed is acknowledged, and of each of ``streams`` so many ``batches`` are
-    applied. Answered by `Done`, or `Failure` where that cut is over.
+    With ``paused`` all its pushes are acknowledged, and ``batches`` are the batches applied of each of
+    ``streams``. Reply: `Done`, or `Failure` where that cut is over.
     """
 
     rank: int
@@ -129,9 +129,9 @@ class CutReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class CutStep(Message):
-    """What the leader of a cut has done: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``.
+    """Request: progress of a cut's leader: ``begun``, ``commit`` (asks consent), ``saved``, ``failed``.
 
-    Answered by `Done`, ``begun`` by `CutTable`, and by `Failure` where that cut is over.
+    Reply: `Done`, to ``begun`` `CutTable`, and `Failure` where that cut is over.
     """
 
     rank: int
@@ -143,20 +143,20 @@ class CutStep(Message):
 
 @dataclass(frozen=True, slots=True)
 class CutTable(Message):
-    """The table of jobs at a cut: JSON, since a stream of months has more of them than a header may hold."""
+    """Reply: the table of jobs at a cut, as JSON, since a stream of months exceeds the limits of a header."""
 
     table: NDArray[np.uint8] = array(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenJob(Message):
-    """Start, or join, collective call number ``job``; all trainers must say the same. Answered by `Done`.
+    """Request: start, or join, collective call number ``job``; all trainers must agree. Reply: `Done`.
 
-    With ``by_rank`` each trainer gets leases of its own (`RankedLeases`); answered by `Result`
-    with ``ranks``, those that share the job, fixed when the first trainer opens it.
+    With ``by_rank`` each trainer gets leases of its own (`RankedLeases`); the reply is `Result` with
+    ``ranks``, those that share the job, fixed when the first trainer opens it.
 
-    ``resume`` is empty, or the table of a `CutTable`: jobs before this one are passed over, and this one goes
-    on with its leases.
+    ``resume`` is empty, or the table of a `CutTable`: jobs before this one are skipped, and this one
+    continues with its leases.
     """
 
     rank: int
@@ -171,7 +171,7 @@ class OpenJob(Message):
 
 @dataclass(frozen=True, slots=True)
 class NextLease(Message):
-    """Ask for work; ``holding`` are the streams that this trainer knows it holds."""
+    """Request: ask for a lease; ``holding`` are the streams that this trainer knows it holds."""
 
     rank: int
     incarnation: int
@@ -181,10 +181,10 @@ class NextLease(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lease(Message):
-    """A lease (``state`` "held"), none now ("wait") or none any more ("done").
+    """Reply: a lease (``state`` "held"), none now ("wait") or none any more ("done").
 
-    ``time_s`` is the coordinator's time, since the cluster began, when it first gave this lease to anybody:
-    the time of all records of the lease, whoever sends them.
+    ``time_s`` is the coordinator's time, since the cluster began, when it first granted this lease: the time
+    of all records of the lease, whichever trainer sends them.
     """
 
     state: str
@@ -197,10 +197,10 @@ class Lease(Message):
 
 @dataclass(frozen=True, slots=True)
 class EndLease(Message):
-    """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`.
+    """Request: end a lease, all batches applied everywhere; ``payload`` is its result. Reply: `Done`.
 
-    Of a save or load it has the ``place`` (JSON) of the checkpoint itself, as servers find it. With
-    ``given_back`` in it the lease is not done, but has failed here: others may have it.
+    For a save or load it has the ``place`` (JSON) of the checkpoint itself, as servers find it. With
+    ``given_back`` in it the lease has failed here, and is returned to other trainers.
     """
 
     rank: int
@@ -213,7 +213,7 @@ class EndLease(Message):
 
 @dataclass(frozen=True, slots=True)
 class Clock(Message):
-    """So many batches of a job are applied for this trainer. Answered by `Clocks`."""
+    """Request: the number of batches of a job applied for this trainer. Reply: `Clocks`."""
 
     rank: int
     incarnation: int
@@ -223,7 +223,7 @@ class Clock(Message):
 
 @dataclass(frozen=True, slots=True)
 class Clocks(Message):
-    """The clock of whom has asked, as the coordinator counts it, and of the slowest trainer that has work."""
+    """Reply: the clocks of the sender, as the coordinator counts it, and of the slowest trainer with work."""
 
     clock: int
     slowest: int
@@ -231,16 +231,16 @@ class Clocks(Message):
 
 @dataclass(frozen=True, slots=True)
 class JobResult(Message):
-    """Ask for the outcome of a job; answered by `Result` with ``done`` true or false."""
+    """Request: the outcome of a job. Reply: `Result` with ``done`` true or false."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
 class Missing(Message):
-    """A server that came back does not have ``pushes`` of ``asked`` pushes that it had acknowledged to us.
+    """Request: report that a restarted server lacks ``pushes`` of ``asked`` pushes it had acknowledged to us.
 
-    Answered by `Done`.
+    Reply: `Done`.
     """
 
     rank: int
@@ -252,14 +252,14 @@ class Missing(Message):
 
 @dataclass(frozen=True, slots=True)
 class Status(Message):
-    """Ask the coordinator how the cluster is; answered by `Result`; with ``details``, of every member."""
+    """Request: the state of the cluster; with ``details``, of every member. Reply: `Result`."""
 
     details: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """Ask the coordinator to end the cluster. Answered by `Done`."""
+    """Request: end the cluster. Reply: `Done`."""
 
     reason: str
     failed: bool
@@ -267,17 +267,17 @@ class Stop(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaveSoon(Message):
-    """Ask the coordinator for a checkpoint of the training as soon as it can be made (`CheckpointBarrier`).
+    """Request: a checkpoint of the training as soon as possible (`CheckpointBarrier`).
 
-    Answered by `Result`: ``asked`` is false where no training goes on that can be saved.
+    Reply: `Result`; ``asked`` is false where no training goes on that can be saved.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Message):
-    """This process has flushed all its work and goes. Answered by `Done`.
+    """Request: this process has flushed all its work and leaves. Reply: `Done`.
 
-    ``preempted``: it was asked to, though there is work; it, or another one, may come again.
+    ``preempted``: it leaves by request, with work left; it, or another one, may join again.
     """
 
     role: str
@@ -289,10 +289,10 @@ class Leave(Message):
 
 @dataclass(frozen=True, slots=True)
 class Scale(Message):
-    """``servers`` shall own all units from now on (0: as many as now), and those in ``drain`` none.
+    """Request: scale to ``servers`` owners of units (0: as many as now), with none on those in ``drain``.
 
-    The highest ranks go when there are too many. Answered by `Result` with the progress of the moves. A wish
-    that has come before (the same ``name``, any number) is answered and not granted again, however late.
+    The highest ranks leave when there are too many. Reply: `Result` with the progress of the moves. A
+    repeated request (same ``name``, any number) is answered and not applied again, however late.
     """
 
     servers: int
@@ -302,11 +302,11 @@ class Scale(Message):
 
 @dataclass(frozen=True, slots=True)
 class NextHand(Message):
-    """A server asks which of its units it shall hand over, and says what has become of earlier ones.
+    """Request: a server asks which of its units to hand over, and reports earlier ones.
 
     Of the wave ``version`` the units in ``done`` have arrived, and those in ``kept`` are here again because
-    of ``reason``. ``bytes`` were sent since the last such message. ``owners`` are ``[rank, address]`` of
-    those whom it gives units, as far as it knows: one that has come back elsewhere may have lost them.
+    of ``reason``. ``bytes`` were sent since the last such message. ``owners`` are the known ``[rank,
+    address]`` of the receivers of units: one that has come back elsewhere may have lost them.
     """
 
     rank: int
@@ -321,9 +321,9 @@ class NextHand(Message):
 
 @dataclass(frozen=True, slots=True)
 class Hand(Message):
-    """Hand these ``units`` to the servers ``owners`` under map ``version`` (``state`` "hand").
+    """Reply: hand these ``units`` to the servers ``owners`` under map ``version`` (``state`` "hand").
 
-    "wait": nothing now, ask again; "done": nothing moves any more. Both with the ``version`` of the published
+    "wait": nothing now, ask again; "done": no unit moves any more. Both with the ``version`` of the published
     map, up to which all moves are complete.
     """
 

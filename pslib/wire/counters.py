@@ -1,4 +1,4 @@
-"""Counters that travel with heartbeats, summed over shards and servers."""
+"""Counters of heartbeats, summed over shards and servers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ STORE_COUNTERS = (
     "evicted_score",
     "evicted_share",
 )
-"""Of `Store.stats`: what heartbeats, status and records show of every table."""
+"""Counters of `Store.stats` that heartbeats, status and records show of every table."""
 
 TABLE_COUNTERS = ("memory_limit_bytes", "maintained", *STORE_COUNTERS)
-"""All that records show of tables beside rows, parameters and memory_bytes."""
+"""Counters that records show of tables beside rows, parameters and memory_bytes."""
 
 APPLIED_COUNTERS = ("pushes_applied", "updates_applied")
-"""Those that count what was done, whatever has become of it."""
+"""Counters of completed work, whatever happened to the rows afterwards."""
 
 SERVER_COUNTERS = (
     "rows",
@@ -49,7 +49,7 @@ SERVER_COUNTERS = (
     *APPLIED_COUNTERS,
     *TABLE_COUNTERS,
 )
-"""What the coordinator sums over servers."""
+"""Counters that the coordinator sums over servers."""
 
 TRAINER_COUNTERS = (
     "examples",
@@ -66,21 +66,21 @@ TRAINER_COUNTERS = (
     "cache_hits",
     "cache_bytes_saved",
 )
-"""What the coordinator sums over trainers."""
+"""Counters that the coordinator sums over trainers."""
 
 LARGEST_COUNTERS = ("staleness_max", "between_max", "lead_max")
-"""Of which it tells the largest."""
+"""Counters of which the coordinator reports the maximum."""
 
 _NUMBERS = frozenset((*SERVER_COUNTERS, *TRAINER_COUNTERS, *LARGEST_COUNTERS))
 
 
 def is_sound(name: str, value: Any) -> bool:
-    """Whether what a heartbeat says is a number where the coordinator computes with one; a loss may be nan.
+    """Return whether a heartbeat's value is a number where the coordinator needs one; a loss may be nan.
 
     Parameters
     ----------
     name : str
-        Of a counter, or of anything else that a heartbeat tells.
+        Name of a counter, or of another entry of a heartbeat.
     value : object
     """
     if name not in _NUMBERS:

@@ -1,7 +1,7 @@
-"""Dense blocks of an answer to a pull: only those that have changed, where the client says what it has.
+"""Dense blocks of a pull's reply: only the changed ones, where the client states its versions.
 
-The version of a block counts its steps from a number that follows from what it began with; no block has the
-version 0, so a client that has nothing says 0.
+The version of a block counts its steps from a number that follows from its initial values; no block has the
+version 0, so a client that has nothing sends 0.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class KnownDense:
     Attributes
     ----------
     vector : (length,) float32
-        Not to be changed; not read where the version is 0.
+        Read-only; not read where the version is 0.
     versions : (blocks,) uint64
-        Of each block, as it came; 0 for none.
+        Version of each block as received; 0 for none.
     """
 
     vector: NDArray[np.float32]
@@ -44,20 +44,20 @@ class KnownDense:
 
 @dataclass(slots=True)
 class DenseDelta:
-    """Room for the blocks of one answer, filled by all shards of a server.
+    """Buffer for the dense blocks of one reply, filled by all shards of a server.
 
     Attributes
     ----------
     vector : (n,) of one of `DENSE_TYPES`
-        All blocks that were asked for, side by side.
+        All requested blocks, concatenated.
     blocks : (k,) uint32
-        Which these are.
+        Numbers of these blocks.
     ends : (k,) int64
-        Where each ends in the vector.
+        End of each block in the vector.
     known : (k,) uint64 or None
-        The version of each that the client has. None: it wants all blocks and no versions.
+        The client's version of each. None: it wants all blocks and no versions.
     versions : (k,) uint64
-        The version of each here; 0 where it is refused, or not written yet.
+        The server's version of each; 0 where it is refused, or not written yet.
     """
 
     vector: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -68,19 +68,19 @@ class DenseDelta:
 
     @staticmethod
     def to(message: Pull, bounds: BlockBounds) -> DenseDelta:
-        """Room for the blocks that a pull asks for, with whatever is in it."""
+        """Allocate the buffer for the blocks of a pull, uninitialized."""
         blocks, ends = message.blocks, bounds.ends(message.blocks)
         vector = np.empty(int(ends[-1]) if blocks.size else 0, DENSE_TYPES[message.dense_as])
         known = message.known[VERSIONS] if message.known else None
         return DenseDelta(vector, blocks, ends, known, np.zeros(blocks.size, np.uint64))
 
     def put(self, places: Sequence[int], weights: Mapping[int, Floats], versions: Mapping[int, int]) -> int:
-        """Blocks as they are now; those that are no news are not written. Returns how many floats were.
+        """Write current blocks, except those the client has; return how many floats were written.
 
         Parameters
         ----------
         places : sequence of int
-            Which of ``blocks``, rising.
+            Indices into ``blocks``, rising.
         weights, versions : mapping of block to its weights, and to its version
         """
         news: list[Floats] = []
@@ -100,21 +100,21 @@ class DenseDelta:
         return written
 
     def _write(self, start: int, stop: int, pieces: list[Floats]) -> None:
-        """Blocks that stand side by side, in one go."""
+        """Write adjacent blocks in one operation."""
         if pieces and self.vector.dtype == np.float32:
             np.concatenate(pieces, out=self.vector[start:stop])
         elif pieces:
             put_floats(self.vector[start:stop], np.concatenate(pieces))
 
     def refuse(self, place: int) -> None:
-        """A block that is not here; zeros, else the answer would show what was in this memory before."""
+        """Refuse a block that is not here; zero it, so that the reply does not expose old memory."""
         self._view(place)[:] = 0
 
     def _view(self, place: int) -> NDArray[Any]:
         return self.vector[self.ends[place - 1] if place else 0 : self.ends[place]]
 
     def frames(self) -> tuple[NDArray[Any], dict[str, NDArray[np.uint64]]]:
-        """What travels: the blocks that are news side by side, and the versions of all (0: refused)."""
+        """Return the arrays to send: changed blocks concatenated, and the versions of all (0: refused)."""
         if self.known is None:
             return self.vector, {}
         is_news = (self.versions != 0) & (self.versions != self.known)

@@ -1,4 +1,4 @@
-"""Errors as refusals, and refusals as errors: which code of a `Failure` stands for which exception."""
+"""Mapping between the codes of a `Failure` and exceptions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pslib.wire.messages import Failure, Message
 __all__ = ["COUNTS_AS_LOST", "error_of", "failure_of", "fitting"]
 
 COUNTS_AS_LOST = "the coordinator counts this process as lost"
-"""What the reason begins with when others have its place, or its work."""
+"""Prefix of the reason when others have this process's rank, or its work."""
 CHARS_MAX = 1000
-"""An error text must fit a message, whatever it quotes."""
+"""Longest error text, so that it fits a message, whatever it quotes."""
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (FencedError, "fenced"),
@@ -36,7 +36,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (MemoryLimitError, "memory-limit"),
     (PslibError, "configuration"),
 )
-"""The first that an error belongs to; what is none of them is a fault of ours."""
+"""Codes by exception class; the first match counts, and no match is an internal error."""
 _ERRORS: dict[str, type[PslibError]] = {
     "configuration": ConfigurationError,
     "unknown-table": UnknownTableError,
@@ -52,7 +52,7 @@ _ERRORS: dict[str, type[PslibError]] = {
 
 
 def failure_of(error: Exception) -> Failure:
-    """How a peer is told of an error."""
+    """Return the refusal for an error."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return Failure(code, str(error))
@@ -60,11 +60,11 @@ def failure_of(error: Exception) -> Failure:
 
 
 def error_of(failure: Failure, peer: str) -> PslibError:
-    """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
+    """Return the exception for a refusal from ``peer``; a thread of this process is not named."""
     text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
     return _ERRORS.get(failure.code, UnavailableError)(text)
 
 
 def fitting(answer: Message) -> Message:
-    """An answer as it can be sent: the text of a refusal is cut where it is too long."""
+    """Return a reply that can be sent: the text of a refusal is cut where it is too long."""
     return Failure(answer.code, answer.text[:CHARS_MAX]) if isinstance(answer, Failure) else answer

@@ -1,4 +1,4 @@
-"""How a message says what its fields hold: one array, named arrays, or plain values."""
+"""Field declarations of messages: one array, named arrays, or plain values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 
 
 def json_array(plain: Any) -> NDArray[np.uint8]:
-    """Nested dicts and lists of numbers, strings, booleans and None as JSON, in UTF-8."""
+    """Encode nested dicts and lists of numbers, strings, booleans and None as JSON, in UTF-8."""
     return np.frombuffer(json.dumps(plain).encode(), np.uint8)
 
 
 def plain_of(array: NDArray[np.uint8]) -> Any:
-    """What `json_array` was given.
+    """Decode an array of `json_array`.
 
     Raises
     ------
@@ -53,7 +53,7 @@ PlainList = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class ArrayRule:
-    """What an array field may hold: dtypes (empty: any of the wire's) and number of dimensions."""
+    """Rule of an array field: dtypes (empty: any of the wire's) and number of dimensions."""
 
     dtypes: tuple[np.dtype[Any], ...]
     ndim: int

@@ -1,15 +1,14 @@
-"""Credit: how many bytes may be on their way to and from one server.
+"""Credit-based flow control: a bound on the bytes in flight to and from one server.
 
 The pool of a server (`ClusterConfig.credit_bytes`) has two halves. One is shared out evenly among as many
 clients as the cluster is set up for (one that joins beyond them adds a share): each may have its share of
-bytes in flight to each server, and needs to ask nobody. From the other half the server
-grants what does not fit a share: a request that is larger, and every second copy of one that is not small
-(the first may lie in a queue of a server that only is slow). Who needs such a grant sends `Reserve`, and the
-request when that is answered. So a stopped server receives no second copies, and its clients keep what does
-not fit until it goes on.
+bytes in flight to each server without a request. From the other half the server grants what does not fit a
+share: a larger request, and every second copy of one that is not small (the first may be queued at a slow
+server). A client that needs such a grant sends `Reserve`, and sends the request when that is answered. So a
+stopped server receives no second copies, and its clients keep what does not fit until it goes on.
 
-A request counts with its own bytes and those of its answer, from when it is sent until it is over for the
-client. What a client does not give back (it has vanished, or the message was lost) comes back by itself after
+A request counts with its own bytes and those of its reply, from its sending until it is over for the client.
+Credit that a client does not give back (it has vanished, or the message was lost) returns by itself after
 `Timing.request_s`, when the client has given up too.
 """
 
@@ -22,12 +21,13 @@ from dataclasses import dataclass
 __all__ = ["SMALL_BYTES", "ClientShares", "CreditPool"]
 
 SMALL_BYTES = 16 << 10
-"""Requests that are so small pass larger ones that wait for credit, and may be sent again without asking: a
-pull of 100 rows of 32 floats is 14 KB."""
+"""Largest small request. Small requests pass larger ones that wait for credit, and may be sent again without
+credit: a pull of 100 rows of 32 floats is 14 KB.
+"""
 
 
 class ClientShares:
-    """What one client has in flight to each peer, and what waits until there is room.
+    """Bytes that one client has in flight to each peer, and its requests that wait for room.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class ClientShares:
     Attributes
     ----------
     small_bytes : int
-        Requests up to here are small.
+        Requests up to this size are small.
     flying : dict of str to int
-        Bytes on their way to each peer and back.
+        Bytes in flight to each peer and back.
     waiting : dict of str to deque of (ticket, bytes)
-        Requests that wait until there is room.
+        Requests that wait for room.
     """
 
     def __init__(self, share_bytes: int = 0) -> None:
@@ -51,15 +51,15 @@ class ClientShares:
         self.waiting: dict[str, deque[tuple[int, int]]] = {}
 
     def in_flight_bytes(self, peer: str) -> int:
-        """Bytes that are on their way to a peer and back."""
+        """Return the bytes in flight to a peer and back."""
         return self.flying.get(peer, 0)
 
     def is_beyond(self, cost: int) -> bool:
-        """Whether a request of this size never fits the share: the server must grant it."""
+        """Return whether a request of this size never fits the share, so that the server must grant it."""
         return self.share_bytes > 0 and cost > self._most(cost)
 
     def enter(self, peer: str, ticket: int, cost: int) -> bool:
-        """Whether a request may go now; otherwise it waits, and `leave` says when its turn has come."""
+        """Return whether a request may go now; otherwise it waits until `leave` returns it."""
         if not self.has_room(peer, cost):
             self.waiting.setdefault(peer, deque()).append((ticket, cost))
             return False
@@ -67,7 +67,7 @@ class ClientShares:
         return True
 
     def enter_small(self, peer: str, ticket: int, cost: int) -> bool:
-        """`enter` of what is small and has room; False: it is not, and nothing has changed."""
+        """Enter a small request that has room; False: it is not one, and nothing has changed."""
         flying = self.flying.get(peer, 0) + cost
         if cost > self.small_bytes or 0 < self.share_bytes < flying:
             return False
@@ -75,11 +75,11 @@ class ClientShares:
         return True
 
     def has_room(self, peer: str, cost: int) -> bool:
-        """Whether a request of this size need not wait."""
+        """Return whether a request of this size may go now."""
         return self._fits(peer, cost) and not (cost > self.small_bytes and self.waiting.get(peer))
 
     def leave(self, peer: str, ticket: int) -> list[int]:
-        """A request is over, or is not wanted any more; the tickets of those that may go now."""
+        """Remove a request that is over or cancelled; return the tickets of those that may go now."""
         if cost := self._costs.pop(ticket, 0):
             self.flying[peer] -= cost
         freed: list[int] = []
@@ -93,7 +93,7 @@ class ClientShares:
         return freed
 
     def forget(self, peer: str, tickets: Iterable[int]) -> None:
-        """A peer is no more: what was on its way there, and what waits for it, is not counted any longer.
+        """Drop a peer that is gone: its requests in flight and waiting count no longer.
 
         These are all its ``tickets``; they may `enter` again, to another peer.
         """
@@ -103,7 +103,7 @@ class ClientShares:
         self.waiting.pop(peer, None)
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Drop all requests."""
         self._costs.clear()
         self.flying.clear()
         self.waiting.clear()
@@ -121,7 +121,7 @@ class ClientShares:
 
 @dataclass(slots=True)
 class _CreditRequest:
-    """Somebody waits for a grant; ``answer_to`` is the request_id of its last `Reserve`."""
+    """Request for a grant; ``answer_to`` is the request_id of its last `Reserve`."""
 
     answer_to: int
     bytes: int
@@ -133,14 +133,14 @@ Name = tuple[bytes, int]
 
 
 class CreditPool:
-    """The half of a server's credit that it grants itself.
+    """Pool of the credit that a server grants itself, half of its total.
 
     Parameters
     ----------
     pool_bytes : int
         0 is no limit. A request that is larger is granted when nothing else is.
     hold_s : float
-        After so long a grant comes back by itself, and a request that nobody has repeated is forgotten.
+        Time after which a grant returns by itself, and a request that was not repeated is dropped.
     """
 
     def __init__(self, pool_bytes: int = 0, hold_s: float = 60.0) -> None:
@@ -151,23 +151,23 @@ class CreditPool:
         self._now_s = 0.0
 
     def reserve(self, name: Name, answer_to: int, size: int) -> list[tuple[Name, int]]:
-        """Somebody asks for ``size`` bytes; whom to answer now: (name, request_id), oldest request first."""
+        """Request ``size`` bytes; return the grants to send now: (name, request_id), oldest request first."""
         if name in self._held:
             return [(name, answer_to)]
         self._credit_requests[name] = _CreditRequest(
             answer_to, size, self._now_s
-        )  # asked again, it keeps its place
+        )  # a repeated request keeps its place
         return self._grant()
 
     def give_back(self, name: Name) -> list[tuple[Name, int]]:
-        """A reserved request is over; whom to answer now."""
+        """End a reserved request; return the grants to send now."""
         self._credit_requests.pop(name, None)
         size, _since = self._held.pop(name, (0, 0.0))
         self.granted_bytes -= size
         return self._grant()
 
     def summary(self) -> dict[str, int]:
-        """Bytes that it has, has granted, and is asked for, and by how many requests."""
+        """Return the bytes of the pool, the granted and the requested bytes, and the number of requests."""
         return {
             "credit_bytes": self.pool_bytes,
             "credit_granted_bytes": self.granted_bytes,
@@ -176,9 +176,9 @@ class CreditPool:
         }
 
     def tick(self, now_s: float) -> list[tuple[Name, int]]:
-        """Time passes: take back what nobody has given back; whom to answer now."""
+        """Take back expired grants; return the grants to send now."""
         self._now_s = now_s
-        if not self._credit_requests and not self._held:  # nearly always
+        if not self._credit_requests and not self._held:  # the common case
             return []
         for name in [
             name for name, request in self._credit_requests.items() if request.asked_s + self.hold_s < now_s
@@ -195,7 +195,7 @@ class CreditPool:
                 and self.pool_bytes
                 and self.granted_bytes + request.bytes > self.pool_bytes
             ):
-                break  # in their order: a large one must not wait for ever
+                break  # in order: a large one must not starve
             del self._credit_requests[name]
             self._held[name] = request.bytes, self._now_s
             self.granted_bytes += request.bytes

@@ -1,4 +1,4 @@
-"""What a pure machine sees of its log: where it says what is about to change it."""
+"""Journal interface of a pure state machine: it records changes before they happen."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pslib.wire.fields import Message, Plain
 __all__ = ["Journal", "Note"]
 
 Note = Plain
-"""What no message says: plain values, with ``note`` as its name."""
+"""Journal entry that is no message: plain values, with ``note`` as its name."""
 
 Entry = Message | Note
 
 
 class Journal(Protocol):
-    """Takes records of what changes a machine, before it does.
+    """Receiver of records of a machine's changes, before they happen.
 
     The entries of one record count together or not at all.
     """
 
     def append(self, *entries: Entry) -> None:
-        """Write a record, before anything that it says is done.
+        """Append a record, before the changes that it describes.
 
         Raises
         ------
@@ -31,9 +31,9 @@ class Journal(Protocol):
         ...
 
     def write_images(self) -> None:
-        """Write images of everything soon, and keep no record from before them."""
+        """Write images of everything soon, and drop all records from before them."""
         ...
 
     def later(self, *entries: Entry) -> None:
-        """Write these with the next record, before it: what may be lost if nothing follows it."""
+        """Write these before the next record, with it: they may be lost if no record follows."""
         ...

@@ -1,9 +1,9 @@
-"""Every message of pslib, as data.
+"""Messages of pslib, as data classes.
 
 A new message touches three places: its class here, the session that sends it, the session that answers it.
 Fields are plain values (checked against their annotation by the codec), one array, or `Arrays` (named
-arrays); arrays travel as frames of their own and are never copied. The grammar of the bytes stands in
-``docs/design/wire.md``.
+arrays); arrays travel as frames of their own and are never copied. ``docs/design/wire.md`` has the grammar of
+the bytes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ __all__ = [
 ]
 
 NOBODY = 0xFFFF
-"""Owner in a refusal when the server does not know one: ask again a little later, or wait for the map."""
+"""Owner in a refusal when the server does not know one: retry a little later, or wait for the map."""
 
 
 # --- between client and server -----------------------------------------------------------------------------
@@ -118,11 +118,11 @@ NOBODY = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class Setup(Message):
-    """Make these tables and dense parameters, or check that they are the same as those that exist.
+    """Request: create these tables and dense parameters, or check that they equal the existing ones.
 
-    ``tables`` holds ``tables`` (`TableSpec.to_dict`) and, where trainers say it, ``models``, whose they are
-    (`pslib.table.descriptions`). ``dense`` are the first values of dense blocks that have none. Servers tell
-    each other of their tables ``without_values``: blocks come with theirs.
+    ``tables`` holds ``tables`` (`TableSpec.to_dict`) and, where trainers give it, ``models``, which own them
+    (`pslib.table.descriptions`). ``dense`` are the initial values of dense blocks that have none. Servers
+    describe their tables to each other ``without_values``: blocks come with theirs.
     """
 
     tables: Plain
@@ -134,11 +134,11 @@ class Setup(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pull(Message):
-    """Read rows and dense blocks; creates nothing.
+    """Request: read rows and dense blocks; creates nothing.
 
-    ``step`` and ``time_s`` are the reader's time: weight decay that a row has missed shows in the answer.
-    ``rows_as`` (one of `ROW_TYPES`) and ``dense_as`` (of `DENSE_TYPES`) say how they are to travel, ``known``
-    which version of each block the client has already (`KnownDense`).
+    ``step`` and ``time_s`` are the reader's time: the reply includes weight decay that a row has missed.
+    ``rows_as`` (one of `ROW_TYPES`) and ``dense_as`` (of `DENSE_TYPES`) are the wire types, ``known`` the
+    version of each block that the client has already (`KnownDense`).
     """
 
     keys: Arrays = arrays(np.uint64)
@@ -152,11 +152,11 @@ class Pull(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pulled(Message):
-    """Rows in the order of the keys (int8: and scales), dense blocks side by side; refusals by unit.
+    """Reply: rows in the order of the keys (int8: and scales), dense blocks concatenated; refusals by unit.
 
-    ``pushes_before`` is 1 and how many pushes and erases the server's first shard thread had applied, since
-    the server started, when it read the rows; 0: it read none. With `Pushed.pushes_before` it tells how stale
-    gradients are (`StalenessCounter`).
+    ``pushes_before`` is 1 plus the pushes and erases that the server's first shard thread had applied, since
+    the server started, when it read the rows; 0: it read none. With `Pushed.pushes_before` it gives the
+    staleness of gradients (`StalenessCounter`).
     """
 
     rows: Arrays = arrays(*ROW_TYPES.values(), ndim=2)
@@ -170,21 +170,21 @@ class Pulled(Message):
 
 @dataclass(frozen=True, slots=True)
 class Push(Message):
-    """Gradients of distinct keys and of dense blocks, named (stream, number).
+    """Request: apply gradients of distinct keys and of dense blocks, named (stream, number).
 
     ``epoch`` fences the holder of a lease; all numbers below ``all_acked_below`` are applied everywhere;
     ``home`` is the one unit by which the whole push is counted (`pushes_applied`). ``step`` and ``time_s``
-    are its time: a server never looks at a clock. ``shows`` and ``clicks`` say how often each key was shown
-    and clicked, of the tables that need it (`TableSpec.takes_counts`); without them 1 and 0. How gradients
-    are packed is said by their dtypes, and by ``gradient_scales`` where the type has scales
-    (`QuantizedRows`).
+    are its time: a server never looks at a clock. ``shows`` and ``clicks`` count how often each key was shown
+    and clicked, for the tables that need it (`TableSpec.takes_counts`); the defaults are 1 and 0. The dtypes
+    of gradients give their packing, with ``gradient_scales`` where the type has scales (`QuantizedRows`).
 
-    Learning rates count ``rate`` times. With ``delta`` gradients are added to weights, and no step is taken.
+    Learning rates are multiplied by ``rate``. With ``delta`` gradients are added to weights, and no step is
+    taken.
 
     With ``sync`` it is one of the pushes that make step ``step``: ``contributors`` (n,) are the ranks of all
-    of them, ``rank`` is its own, and ``units`` (k,) are those for which it speaks, with gradients or without.
-    It is answered when all contributors have spoken for them and the step is applied; with ``maintain`` the
-    tables are maintained after it.
+    of them, ``rank`` is its own, and ``units`` (k,) are those that it covers, with gradients or without. The
+    reply comes when all contributors have covered them and the step is applied; with ``maintain`` the tables
+    are maintained after it.
     """
 
     stream: int
@@ -210,7 +210,7 @@ class Push(Message):
 
 @dataclass(frozen=True, slots=True)
 class Erase(Message):
-    """Erase rows; named like a push, because a late second copy must not erase a row that has come back."""
+    """Request: erase rows; named like a push, because a late copy must not erase a row created since."""
 
     stream: int
     number: int
@@ -222,9 +222,9 @@ class Erase(Message):
 
 @dataclass(frozen=True, slots=True)
 class Maintain(Message):
-    """Let counts of ``table`` fade (``decay``) and rows leave by its rules, in these ``units``.
+    """Request: decay counts of ``table`` (``decay``) and evict rows by its rules, in these ``units``.
 
-    Named and marked like a push, by unit: a second copy does nothing. Answered by `Pushed`.
+    Named and marked like a push, by unit: a second copy does nothing. Reply: `Pushed`.
     """
 
     stream: int
@@ -241,7 +241,7 @@ class Maintain(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pushed(Message):
-    """All that this server owns of the push is applied (now or before); the rest comes back by unit.
+    """Reply: the part of a push that this server owns is applied (now or before); the rest returns by unit.
 
     ``pushes_before`` counts as in `Pulled`, up to this push; 0: the first shard thread has applied nothing of
     it now, or it was a part of a sync step.
@@ -254,11 +254,11 @@ class Pushed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Reserve(Message):
-    """Ask for credit: so many bytes for the request, and its answer, that will have this ``request_id``.
+    """Request: reserve credit for the request that will have this ``request_id``, and its reply.
 
-    Answered by `Done` when they are granted, which may be late or never: ask again. ``last`` is the attempt
-    before, 0 for none; while the server works on that, there is no grant. 0 bytes give a grant back, and are
-    not answered.
+    Reply: `Done` when it is granted, which may be late or never: ask again. ``last`` is the attempt before, 0
+    for none; while the server works on that, there is no grant. 0 bytes give a grant back, and are not
+    answered.
     """
 
     request_id: int
@@ -268,16 +268,16 @@ class Reserve(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Ask a server for its counters; answered by `Result`."""
+    """Request: the counters of a server. Reply: `Result`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Witness(Message):
-    """Ask whether a server knows pushes that it, or its predecessor, has acknowledged.
+    """Request: ask whether a server knows pushes that it, or its predecessor, has acknowledged.
 
-    Push ``numbers[i]`` of ``streams[i]`` touched ``units[i]``; all are (n,). Answered by `Result` with how
-    many it does not know (``unknown``), of units that it owns. One that has lost what its predecessor knew
-    says when that was (``began_with``, one a shard): all that it has acknowledged since is lost.
+    Push ``numbers[i]`` of ``streams[i]`` touched ``units[i]``; all are (n,). Reply: `Result` with the number
+    that it does not know (``unknown``), of units that it owns. A server that has lost its predecessor's state
+    says from when its own dates (``began_with``, one a shard): all pushes acknowledged since are lost.
     """
 
     streams: NDArray[np.uint64] = array(np.uint64)
@@ -287,18 +287,18 @@ class Witness(Message):
 
 @dataclass(frozen=True, slots=True)
 class TrimLog(Message):
-    """Write images of all units to the log, so that nothing older is kept; answered by `Done` at once.
+    """Request: write images of all units to the log, so that nothing older is kept. Reply: `Done` at once.
 
-    Heartbeats count rounds of images (``log_rounds``, of each shard thread) as they are over.
+    Heartbeats count completed rounds of images (``log_rounds``, of each shard thread).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Message):
-    """Stop owning ``unit``, which goes to server ``owner``; answered by `Image`, also when asked again.
+    """Request: stop owning ``unit``, which goes to server ``owner``. Reply: `Image`, also when repeated.
 
     ``map_version`` is the version of the map that this move makes: it names the move, as (stream, number)
-    names a push, so that a copy which comes late, when the unit is back here, moves nothing.
+    names a push, so that a late copy, when the unit is back here, moves nothing.
     """
 
     unit: int
@@ -308,7 +308,7 @@ class Release(Message):
 
 @dataclass(frozen=True, slots=True)
 class Image(Message):
-    """Rows, state and marks of one unit; `Marks.export` says what ``marks`` holds."""
+    """Reply: rows, state and marks of one unit; `Marks.export` describes ``marks``."""
 
     unit: int
     map_version: int
@@ -319,7 +319,7 @@ class Image(Message):
 
 @dataclass(frozen=True, slots=True)
 class Adopt(Message):
-    """Own ``unit`` from ``map_version`` on, with this content. Answered by `Done`.
+    """Request: own ``unit`` from ``map_version`` on, with this content. Reply: `Done`.
 
     A second copy changes nothing, also when it comes after the unit has moved on.
     """
@@ -333,9 +333,9 @@ class Adopt(Message):
 
 @dataclass(frozen=True, slots=True)
 class Keep(Message):
-    """Own ``unit`` again, which was released under ``map_version``: its new owner has refused it.
+    """Request: own ``unit`` again, which was released under ``map_version``: its new owner has refused it.
 
-    Answered by `Done`, also when asked again.
+    Reply: `Done`, also when repeated.
     """
 
     unit: int
@@ -347,25 +347,25 @@ class Keep(Message):
 
 @dataclass(frozen=True, slots=True)
 class Done(Message):
-    """Done, nothing to tell."""
+    """Reply: done, without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result(Message):
-    """Plain values."""
+    """Reply: plain values."""
 
     values: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class Failure(Message):
-    """The request was refused. Asked again under the same name, it is exact.
+    """Reply: the request was refused. A retry under the same name is exact.
 
     A push that one shard refuses may have been applied by another (``fenced``, ``memory-limit``,
-    ``log-full``, ``internal``): marks say to which units, so the same push under the same name still counts
-    once. All other refusals change nothing. ``code`` is one of protocol, configuration, forbidden, fenced,
-    memory-limit, unknown-table, checkpoint, checkpoint-full and log-full (ask again: there is no space just
-    now), unavailable, internal.
+    ``log-full``, ``internal``): marks record to which units, so the same push under the same name still
+    counts once. All other refusals change nothing. ``code`` is one of protocol, configuration, forbidden,
+    fenced, memory-limit, unknown-table, checkpoint, checkpoint-full and log-full (retry: there is no space
+    just now), unavailable, internal.
     """
 
     code: str

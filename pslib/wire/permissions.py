@@ -1,8 +1,8 @@
-"""Who may ask what: a pure table of message kinds and roles.
+"""Permissions: a pure table of message kinds and the roles that may send them.
 
 A cluster with keys knows the role of every connection from the key that it was opened with (see
-`pslib.transport.curve`), and both sessions refuse, in one line and before anything else looks at the message,
-what the role may not ask. A network without keys knows nobody, and everybody may do everything.
+`pslib.transport.curve`). Both sessions refuse, in one line and before any other check, what the role may not
+send. A network without keys has no roles, and everything is allowed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pslib.wire.messages import (
 __all__ = ["ALLOWED", "ROLES", "refusal"]
 
 ROLES = ("server", "trainer", "reader", "admin")
-"""A server's key is the coordinator's too."""
+"""Roles; the coordinator uses a server's key too."""
 
 _EVERYBODY = frozenset(ROLES)
 _TRAINING = frozenset({"trainer", "admin"})
@@ -99,13 +99,14 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         SaveSoon: _TRAINING,
     }
 )
-"""Roles that may send a request; kinds that are missing here are answers, or nobody's to ask.
+"""Roles that may send a request; missing kinds are replies, or never requests.
 
-Whoever may `Pull` may also ask what tables there are: `DescribeTables` without a path."""
+A role that may `Pull` may also list tables: `DescribeTables` without a path.
+"""
 
 
 def refusal(role: str | None, message: Message) -> Failure | None:
-    """Why a connection of this role may not ask this; None when it may.
+    """Return the refusal of a request for a connection's role; None when it is allowed.
 
     Parameters
     ----------

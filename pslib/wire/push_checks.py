@@ -1,4 +1,4 @@
-"""Whether the manner of a push can be: its learning rate, and what it says about its sync step."""
+"""Checks of a push's options: its learning rate, and its sync step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["RATE_MAX", "manner_problem"]
 
 
 RATE_MAX = 1e6
-"""Times a learning rate; no schedule is known to go beyond a few thousand."""
+"""Maximum factor of a learning rate; no schedule is known to go beyond a few thousand."""
 
 
 def manner_problem(
     message: Push, tables: Mapping[str, TableSpec], dense: DenseSpec | None, units: int
 ) -> str | None:
-    """What is wrong with a push beside its keys and gradients, one line; None where nothing is.
+    """Return the fault of a push beside its keys and gradients, one line; None where there is none.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def manner_problem(
     tables : mapping of name to TableSpec
     dense : DenseSpec or None
     units : int
-        How many units the cluster has.
+        Number of units of the cluster.
     """
     if not 0 <= message.rate <= RATE_MAX:
         return f"rate: expected 0..{RATE_MAX:g}, got {message.rate:g}"

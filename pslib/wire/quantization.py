@@ -1,4 +1,4 @@
-"""Rows as they travel: values of one of the wire's types, and scales where the type has them.
+"""Quantized rows on the wire: values of one wire type, and scales where the type has them.
 
 float32, bfloat16     no scales
 float16               none, or one for all rows: a power of two keeps small gradients above the least one
@@ -37,12 +37,12 @@ FLOAT16_EXPONENT = 14
 """Gradients are scaled so that the largest is below 2^15; the largest float16 is 65504."""
 
 _SCALES = {dtype: {"float16": (0, 1), "int8": ()}.get(name, (0,)) for name, dtype in ROW_TYPES.items()}
-"""How many scales rows of a type may have; nothing: one a row."""
+"""Allowed numbers of scales by type; empty: one a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """``n`` rows.
+    """Array of ``n`` rows in a wire type.
 
     Attributes
     ----------
@@ -55,17 +55,17 @@ class QuantizedRows:
 
     @staticmethod
     def empty(rows: int, dim: int, kind: str) -> QuantizedRows:
-        """Room for rows of one of `ROW_TYPES`, with whatever is in it."""
+        """Allocate rows of one of `ROW_TYPES`, uninitialized."""
         scales = np.empty(rows, np.float32) if kind == "int8" else NO_SCALES
         return QuantizedRows(np.empty((rows, dim), ROW_TYPES[kind]), scales)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the values are the rows themselves."""
+        """Return whether the values are the rows themselves."""
         return bool(self.values.dtype == np.float32)
 
     def problem(self, rows: int, dim: int) -> str:
-        """What is wrong with rows that came; empty when they are ``rows`` rows of ``dim``."""
+        """Return the fault of received rows; empty when they are ``rows`` rows of ``dim``."""
         kind, scales = self.values.dtype, self.scales
         if self.values.shape != (rows, dim):
             return f"expected {(rows, dim)}, got {self.values.shape}"
@@ -80,14 +80,14 @@ class QuantizedRows:
         return ""
 
     def cut(self, start: int, stop: int) -> QuantizedRows:
-        """Rows that stand side by side; a view."""
+        """Return adjacent rows, as a view."""
         if start == 0 and stop == len(self.values):
             return self
         scales = self.scales[start:stop] if self.values.dtype == np.int8 else self.scales
         return QuantizedRows(self.values[start:stop], scales)
 
     def take(self, places: Places | None) -> QuantizedRows:
-        """Rows at these places; None: all."""
+        """Return the rows at these places; None: all."""
         if places is None:
             return self
         scales = self.scales[places] if self.values.dtype == np.int8 else self.scales
@@ -97,7 +97,7 @@ class QuantizedRows:
         return QuantizedRows(out, scales)
 
     def clear(self, places: Places) -> None:
-        """Zeros at these places."""
+        """Zero the rows at these places."""
         self.values[places] = 0
         if self.scales.size:
             self.scales[places] = 0
@@ -112,7 +112,7 @@ class QuantizedRows:
             scatter_rows(rows, places, self.values)
 
     def floats(self) -> Floats:
-        """The rows as float32; plain ones are not copied."""
+        """Return the rows as float32; plain ones are not copied."""
         if self.is_plain:
             return self.values
         out = np.empty(self.values.shape, np.float32)
@@ -128,17 +128,17 @@ class QuantizedRows:
 
 
 def rows_of(message: Pulled, table: str) -> QuantizedRows:
-    """Rows of one table as they came."""
+    """Return the rows of one table as received."""
     return QuantizedRows(message.rows[table], message.row_scales.get(table, NO_SCALES))
 
 
 def gradients_of(message: Push, table: str) -> QuantizedRows:
-    """Gradients of one table as they came."""
+    """Return the gradients of one table as received."""
     return QuantizedRows(message.gradients[table], message.gradient_scales.get(table, NO_SCALES))
 
 
 def request_problem(message: Pull | Push) -> str:
-    """What is wrong with the types and scales that a request names; empty when nothing is."""
+    """Return the fault of a request's types and scales; empty when there is none."""
     if isinstance(message, Push):
         strangers = message.gradient_scales.keys() - message.keys.keys() if message.gradient_scales else ()
         return f"scales of {min(strangers)}: there are no gradients of it" if strangers else ""
@@ -157,7 +157,7 @@ def request_problem(message: Pull | Push) -> str:
 
 
 def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt: int) -> QuantizedRows:
-    """Gradients of rows as they travel: to the nearest value, int8 stochastically.
+    """Pack gradients of rows for the wire: rounded to the nearest value, int8 stochastically.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt:
 
 
 def _float16_factor(gradients: Floats) -> float:
-    """A power of two that brings the largest gradient just below the largest float16."""
+    """Return the power of two that brings the largest gradient just below the largest float16."""
     largest = max(float(gradients.max()), -float(gradients.min())) if gradients.size else 0.0
     if not 0 < largest < math.inf:
         return 1.0
@@ -191,7 +191,7 @@ def _float16_factor(gradients: Floats) -> float:
 
 
 def floats_of(vector: NDArray[Any]) -> Floats:
-    """A dense vector that came, as float32; a plain one is not copied."""
+    """Return a received dense vector as float32; a plain one is not copied."""
     return QuantizedRows(vector[None]).floats()[0]
 
 

@@ -1,9 +1,9 @@
-"""How stale gradients are: the pushes of all trainers that servers apply between a batch's pull and its push.
+"""Staleness of gradients: pushes of all trainers that servers apply between a batch's pull and its push.
 
-That is the delay of asynchronous SGD as its literature counts it (Zhang, Gupta, Lian and Liu, Staleness-aware
+This is the delay of asynchronous SGD in its literature (Zhang, Gupta, Lian and Liu, Staleness-aware
 Async-SGD, arXiv:1511.05950, section 3.1: the updates that weights have seen since the gradient's weights were
-read). Servers say it: each counts its pushes, and tells the count before a pull reads and before a push steps
-(`pslib.wire.messages.Pulled`, `Pushed`); here is the difference.
+read). Each server counts its pushes, and sends the count before a pull reads and before a push steps
+(`pslib.wire.messages.Pulled`, `Pushed`); this module takes the difference.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 __all__ = ["BETWEEN_MAX", "NOTHING_SEEN", "Seen", "StalenessCounter"]
 
 BETWEEN_MAX = 1 << 32
-"""More never come between a pull and its push: that is no count, and sums have to fit a heartbeat."""
+"""Maximum of one measurement: a larger one is no count, and sums have to fit a heartbeat."""
 
 
 class Seen(dict[int, int]):
-    """What a pull has seen: of each server how many pushes it had applied. Only pulls make one."""
+    """Pushes that each server had applied when a pull read it. Only pulls create one."""
 
 
 NOTHING_SEEN = Seen()
-"""Of a push whose pull is not known: nothing is measured."""
+"""Default for a push whose pull is not known: nothing is measured."""
 
 
 @dataclass(slots=True)
 class StalenessCounter:
-    """Sum, number and largest of what was measured; one measure for each server that a push went to.
+    """Sum, number and maximum of the measurements; one for each server that a push went to.
 
-    A push that a server had applied before (its acknowledgement was lost, and it was sent again) gives none,
-    and so does one to a server that did not answer the pull or that counts anew since then.
+    A push that a server had applied before (its acknowledgement was lost, and it was sent again) gives none;
+    nor does one to a server that did not answer the pull or whose count restarted since then.
     """
 
     sum: int = 0
@@ -37,7 +37,7 @@ class StalenessCounter:
     max: int = 0
 
     def note(self, before_pull: int, before_push: int) -> None:
-        """Take one server's two counts, of `Pulled` and of `Pushed`; 0 is not known."""
+        """Add one server's two counts, of `Pulled` and of `Pushed`; 0 is not known."""
         between = before_push - before_pull
         if before_pull and 0 <= between <= BETWEEN_MAX:
             self.sum += between

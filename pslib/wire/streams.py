@@ -6,4 +6,4 @@ __all__ = ["CLIENT_STREAMS"]
 
 
 CLIENT_STREAMS = 1 << 63
-"""From here on streams are clients' own: no lease is one."""
+"""First stream number of clients: leases use smaller ones."""
