@@ -1,4 +1,4 @@
-"""Data: Parquet in, batches of keys out; converters, a checker and a generator of samples."""
+"""Data: Parquet reader, converters to Parquet, data checks and a generator of synthetic samples."""
 
 from pslib.data.column_types import column_problems
 from pslib.data.dataset import ParquetData, RowGroup

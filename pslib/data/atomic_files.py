@@ -1,4 +1,4 @@
-"""Output files that exist whole or not at all."""
+"""Atomic output files: a file appears complete under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pslib.errors import ConfigurationError
 __all__ = ["atomic_output", "real_file", "refuse_existing"]
 
 NAME_SHOWN = 40
-"""Letters of a file's name in that of its draft, which may not be longer than a file system takes."""
+"""Characters of the final name kept in the temporary name; file systems limit the length of a name."""
 
 
 def refuse_existing(*paths: Path, overwrite: bool) -> None:
-    """Raise ConfigurationError naming ``paths`` that can be no file, or that exist, unless ``overwrite``."""
+    """Raise ConfigurationError for ``paths`` that cannot be files, or that exist, unless ``overwrite``."""
     if problems := [problem for path in paths if (problem := _problem(path, overwrite))]:
         raise ConfigurationError(*problems)
 
 
 def real_file(path: Path) -> Path:
-    """Where a link leads to, whether something is there or not; a path that is no link as it is."""
+    """Target of a link, existing or not; any other path unchanged."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _problem(path: Path, overwrite: bool = True) -> str | None:
-    """Why a path can't become that of a new file; None where it can."""
+    """Reason why ``path`` cannot become a new file; None if it can."""
     try:
         kind = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):  # the folder is somebody else's to look at
+    except (FileNotFoundError, NotADirectoryError):  # the folder is left for another check
         return None
-    except (OSError, ValueError) as error:  # the latter of a zero byte
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         return f"{path} can't be written: {getattr(error, 'strerror', None) or error}; give another name"
     if stat.S_ISREG(kind):
         return None if overwrite else f"{path} exists already: remove it, or overwrite it with --overwrite"
@@ -44,13 +44,13 @@ def _problem(path: Path, overwrite: bool = True) -> str | None:
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path``; rename it on success, remove it on any error.
+    """Yield a temporary name beside ``path``; rename it on success, remove it on any error.
 
     Parameters
     ----------
     path : Path
-        The final name; its folder is made where it is missing. A file that stood there is replaced at the
-        end, where a link leads to in its own place.
+        The final name; its folder is created if missing. An existing file is replaced at the end; of a link,
+        the target is replaced.
 
     Yields
     ------
@@ -60,12 +60,12 @@ def atomic_output(path: Path) -> Iterator[Path]:
     Raises
     ------
     ConfigurationError
-        When the folder can't be made or written to, or what stands at ``path`` is no file.
+        If the folder can't be created or written to, or if ``path`` exists and is not a file.
     """
     if problem := _problem(path):
         raise ConfigurationError(problem)
     path = real_file(path)
-    # Hidden, so that a reader of the folder passes over a half-written file.
+    # Hidden, so that a reader of the folder skips a partial file.
     temporary = path.with_name(f".{path.name[:NAME_SHOWN]}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Types of Parquet columns: which make keys, labels, weights and numbers, and why the others do not."""
+"""Arrow types accepted for keys, labels, weights and numbers, with the reasons for rejecting others."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 KeyKinds = dict[str, tuple[str, str, str]]
-"""Of vocabularies: ``"integer"`` or ``"string"``, and a column and a file that have it."""
+"""Key kind of each vocabulary: ``"integer"`` or ``"string"``, with a column and a file that have it."""
 
 
 def plain_kinds(kinds: KeyKinds) -> dict[str, list[str]]:
-    """What a checkpoint keeps of them: kind and column of each vocabulary."""
+    """Form stored in a checkpoint: kind and column of each vocabulary."""
     return {vocabulary: [kind, column] for vocabulary, (kind, column, _file) in kinds.items()}
 
 
 def kinds_of(about: Mapping[str, Any], place: str) -> KeyKinds:
-    """What a checkpoint says of the keys that its rows belong to.
+    """Read the key kinds recorded in a checkpoint.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def kinds_of(about: Mapping[str, Any], place: str) -> KeyKinds:
     Returns
     -------
     KeyKinds
-        Empty for one that does not say it: saved by an earlier pslib, or before any training.
+        Empty if not recorded: the checkpoint is from an earlier pslib, or from before any training.
     """
     kept, where = about.get("key_kinds"), f"the data that {shown(place)} was trained on"
     found = kept.items() if isinstance(kept, Mapping) else ()
@@ -57,13 +57,13 @@ def kinds_of(about: Mapping[str, Any], place: str) -> KeyKinds:
 
 
 def key_kind(kind: pa.DataType) -> str | None:
-    """How values of an Arrow type become keys.
+    """Return the kind of keys made from values of an Arrow type.
 
     Returns
     -------
     str or None
         ``"integer"`` (all widths, bool), ``"string"`` (also binary, as bytes), ``"null"``, or None when this
-        type makes no keys. A dictionary is what its values are.
+        type makes no keys. A dictionary has the kind of its values.
     """
     if types.is_dictionary(kind):
         return key_kind(kind.value_type)
@@ -77,21 +77,21 @@ def key_kind(kind: pa.DataType) -> str | None:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of this type are lists: variable, large, fixed-size or view."""
+    """Return whether values of this type are lists: variable, large, fixed-size or view."""
     tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view,
              types.is_large_list_view)  # fmt: skip
     return any(test(kind) for test in tests)
 
 
 def label_problem(kind: pa.DataType) -> str | None:
-    """Why values of this type are no labels; None: they may be."""
+    """Reason why this type is invalid for labels; None if valid."""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return None
     return f"a label is integer, float or boolean, got {kind}; cast it to one of them"
 
 
 def weight_problem(kind: pa.DataType) -> str | None:
-    """Why values of this type are no weights; None: they may be."""
+    """Reason why this type is invalid for weights; None if valid."""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return None
     return f"a weight is a number, got {kind}; cast it to float"
@@ -120,7 +120,7 @@ def _sparse_problem(kind: pa.DataType) -> str | None:
 
 
 def _sparse_check(field: SparseField) -> Callable[[pa.DataType], str | None]:
-    """What a column must be for this field."""
+    """Return the type check for the columns of this sparse field."""
     return partial(field_problem, field) if field.take or field.buckets else _sparse_problem
 
 
@@ -136,18 +136,18 @@ def _ragged_problem(kind: pa.DataType) -> str | None:
 
 
 def _inside(kind: pa.DataType) -> str:
-    """Advice about types that hold other columns."""
+    """Advice for nested types, which hold other columns."""
     holds = types.is_struct(kind) or types.is_map(kind)
     return "; make columns of what is in it" if holds else ""
 
 
 def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list[str]:
-    """What keeps columns of these Arrow types from being read by the schema.
+    """List the problems that keep columns of these Arrow types from being read by the schema.
 
     Parameters
     ----------
     arrow_schema : pyarrow.Schema
-        Of a file.
+        Schema of a file.
     schema : Schema
     where : str
         Name of the file, for the messages.
@@ -155,7 +155,7 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
     Returns
     -------
     list of str
-        One line a problem; empty when all columns are there and fit.
+        One line per problem; empty if all columns exist with valid types.
     """
     checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = []
     checks += [(name, label_problem) for name in schema.labels]
@@ -186,13 +186,13 @@ def _suggestion(name: str, names: list[str]) -> str:
 
 
 def _from_csv(kind: str, column: str, arrow_type: pa.DataType) -> str:
-    """Advice where texts came in place of integers: mostly they are from CSV, where all is text."""
+    """Advice for strings found in place of integers: usually the file was made from CSV as text."""
     is_text = kind == "string" and not is_list(arrow_type)
     return f" (pslib convert csv makes integers with --integers {quote(column)})" if is_text else ""
 
 
 class ColumnKinds:
-    """Whether the keys of each vocabulary are made of integers or of strings, the same over all files."""
+    """Check that the keys of each vocabulary are of one kind, integer or string, in all files."""
 
     def __init__(self, schema: Schema, before: KeyKinds) -> None:
         self.columns: list[tuple[str, str]] = []
@@ -207,7 +207,7 @@ class ColumnKinds:
         self.seen = dict(before)
 
     def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:
-        """Lines about columns of a file whose keys would be of another kind than in files before it."""
+        """Lines about columns of a file whose key kind differs from that of earlier files."""
         problems: list[str] = []
         for name, vocabulary in self.columns:
             arrow_type = arrow_schema.field(name).type

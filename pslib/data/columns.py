@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays, straight from their buffers: no Python object a value.
+"""Arrow columns as NumPy arrays, read from their buffers without a Python object per value.
 
 Every function takes one Arrow array (not chunked), with any offset, and honours its validity bitmap.
 """
@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 KeySource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, int | None, NDArray[np.uint64] | None]
-"""Values, bitmap, its first bit, salt (None: they are keys), and the keys that the values are places of."""
+"""Values, bitmap, its first bit, salt (None: values are keys), and the keys that the values are indices of.
+"""
 
 _WIDE_OFFSETS = (types.is_large_string, types.is_large_binary)
 _NARROW_OFFSETS = (types.is_string, types.is_binary)
@@ -42,7 +43,7 @@ def _bits(buffer: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
 
 
 def validity_of(array: pa.Array) -> NDArray[np.uint8] | None:
-    """(n,) uint8 with 0 where the value is null; None when none is."""
+    """(n,) uint8 with 0 where the value is null; None if there are no nulls."""
     if array.null_count == 0:
         return None
     if types.is_null(array.type):
@@ -74,15 +75,15 @@ def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:
     Parameters
     ----------
     array : pyarrow.Array
-        Of a type that `pslib.data.column_types.key_kind` knows.
+        Its type is accepted by `pslib.data.column_types.key_kind`.
     salt : int
-        Of the vocabulary.
+        Salt of the vocabulary.
 
     Returns
     -------
     (n,) uint64
-        The same for the same value in any of these types: int8 or uint64, string or dictionary of large
-        strings. A null has a key of its own.
+        Equal values have equal keys in all of these types: int8 or uint64, string or dictionary of large
+        strings. Null has its own key.
     """
     kind = array.type
     if types.is_null(kind):
@@ -100,7 +101,7 @@ def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:
 
 
 def plain_text(array: pa.Array) -> pa.Array:
-    """Views and fixed sizes as large strings or large binaries; other texts as they are."""
+    """Cast string views and fixed sizes to large strings or binaries; return other strings unchanged."""
     kind = array.type
     if types.is_string_view(kind):
         return pc.cast(array, pa.large_string())
@@ -110,12 +111,12 @@ def plain_text(array: pa.Array) -> pa.Array:
 
 
 def _as_int64(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Integers as int64; unsigned 64-bit ones by their bits."""
+    """Integers as int64; unsigned 64-bit ones keep their bits."""
     return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
 def _text(array: pa.Array, dtype: np.dtype[np.generic]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Data and offsets of a string array; the offsets are int32 or int64."""
+    """Data and offsets of a string array; offsets are int32 or int64."""
     _, offset_buffer, data_buffer = array.buffers()
     if len(array) == 0 or offset_buffer is None:
         return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int32)
@@ -125,7 +126,7 @@ def _text(array: pa.Array, dtype: np.dtype[np.generic]) -> tuple[NDArray[np.uint
 
 
 def bitmap_of(array: pa.Array) -> tuple[NDArray[np.uint8] | None, int]:
-    """Arrow's bitmap of what is no null and the bit at which the array begins; None when nothing is null."""
+    """Arrow's validity bitmap and the bit at which the array begins; None if there are no nulls."""
     buffer = array.buffers()[0]
     if array.null_count == 0 or buffer is None:
         return None, 0
@@ -133,14 +134,14 @@ def bitmap_of(array: pa.Array) -> tuple[NDArray[np.uint8] | None, int]:
 
 
 def key_source(array: pa.Array, salt: int) -> KeySource:
-    """A column as `cython_ext.data.examples.fill_keys` takes it: what `keys_of` gives, where that can wait.
+    """Column as input of `cython_ext.data.examples.fill_keys`: `keys_of`, deferred where possible.
 
     Parameters
     ----------
     array : pyarrow.Array
         As for `keys_of`.
     salt : int
-        Of the vocabulary.
+        Salt of the vocabulary.
     """
     kind = array.type
     if types.is_dictionary(kind):
@@ -152,28 +153,28 @@ def key_source(array: pa.Array, salt: int) -> KeySource:
 
 
 def given_source(keys: NDArray[np.uint64]) -> KeySource:
-    """Keys that are there already, as `cython_ext.data.examples.fill_keys` takes them."""
+    """Precomputed keys as input of `cython_ext.data.examples.fill_keys`."""
     return keys, None, 0, None, None
 
 
 def _dictionary_keys(array: pa.DictionaryArray, salt: int) -> NDArray[np.uint64]:
-    """Each dictionary value is hashed once, however often it is used."""
+    """Keys of a dictionary array; each dictionary value is hashed once."""
     indices = array.indices
     valid = validity_of(indices)
     keys = np.append(keys_of(array.dictionary, salt), np.uint64(null_key(salt)))
     places = numbers_of(indices).astype(np.int64)
     if valid is not None:
-        places[valid == 0] = keys.size - 1  # the index of a null may hold anything
+        places[valid == 0] = keys.size - 1  # the index of a null is arbitrary
     return keys[places]
 
 
 def lists_of(array: pa.Array, salt: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Keys of all list elements, one list after the other, and the length of each list.
+    """Keys of all list elements, concatenated, and the length of each list.
 
     Parameters
     ----------
     array : pyarrow.Array
-        Lists of what `keys_of` takes, or all null.
+        Lists of types that `keys_of` takes, or all null.
     salt : int
         Of the vocabulary.
 
@@ -189,7 +190,7 @@ def lists_of(array: pa.Array, salt: int) -> tuple[NDArray[np.uint64], NDArray[np
 
 
 def elements_of(array: pa.Array) -> tuple[pa.Array, NDArray[Any]]:
-    """All list elements, one list after the other, and where each list ends.
+    """All list elements, concatenated, and the bounds of each list.
 
     Parameters
     ----------

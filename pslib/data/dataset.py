@@ -1,4 +1,4 @@
-"""Parquet files as one data set: opened, checked against the schema up front, listed by row group."""
+"""Parquet data set: opens files, checks them against the schema up front, lists their row groups."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from pslib.text import counted
 __all__ = ["ParquetData", "RowGroup", "files_below", "files_of"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
-"""Names that count as data in a folder; a file that is named itself may have any."""
+"""File suffixes read from a folder; a file named explicitly may have any suffix."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""How Python reads bytes of a name that are no UTF-8."""
+"""Python's representation of bytes in a file name that are not UTF-8."""
 LOOKS = 8
-"""At a folder in which others make and remove folders: of 40,000 beside one who did only that two failed."""
+"""Tries to list a folder in which others create and remove folders; 2 of 40,000 failed in a stress test."""
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".libsvm", ".svm")
-"""Names of what `pslib convert` reads."""
+"""Suffixes of text formats that `pslib convert` reads."""
 
 PROBLEMS_MAX = 50
-"""Problems shown at once: a thousand files with the same fault need not be listed."""
+"""Most problems shown at once; a thousand files with the same fault need not all be listed."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One row group of one file.
+    """Row group of a Parquet file.
 
     Attributes
     ----------
@@ -67,27 +67,28 @@ class RowGroup:
 
 
 class ParquetData:
-    """All row groups of some Parquet files with the columns of a schema.
+    """All row groups of a set of Parquet files, with the columns of a schema.
 
     Parameters
     ----------
     paths : path, URI, folder, glob pattern, or a sequence of them
         A folder gives its ``*.parquet`` (``.parq``, ``.pq``) files, at any depth, ordered by name; names that
-        start with ``_`` or ``.`` are left out. A pattern gives the files that match it and those in folders
-        that do. URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) go through pyarrow.fs, with settings
+        start with ``_`` or ``.`` are left out. A pattern gives the matching files and the files of matching
+        folders. URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) go through pyarrow.fs, with settings
         such as ``endpoint_override`` in their query; patterns are for local paths.
     schema : Schema
     may_be_empty : bool
-        Whether files without any row are data too.
+        Accept data without any row.
     key_kinds : dict, optional
-        Of other data for the same rows, as training data for those of a test: vocabularies, each with the
-        kind of its values and a column and a file that have it. Gets those of this data.
+        Key kinds of other data for the same table rows (training data, when this is test data): each
+        vocabulary with the kind of its values and a column and a file that have it. Updated with those of
+        this data.
 
     Raises
     ------
     DataError
-        When a path is missing, a file is twice there (a local one under any name), not Parquet, without a
-        column or with one of a wrong type, or there is no row: all problems at once.
+        If a path is missing, a file is listed twice (a local file under any name), is not Parquet, lacks a
+        column or has one of a wrong type, or there is no row. Lists all problems at once.
 
     Attributes
     ----------
@@ -95,13 +96,13 @@ class ParquetData:
     row_groups : tuple of RowGroup
         In file order.
     rows : int
-        Rows of all of them.
+        Rows of all row groups.
     fingerprint : int
-        64-bit hash of file names (without folders), sizes and row counts: the same after a move to another
-        folder, another one when a file was added, renamed, or has other bytes or rows in number. Values that
-        changed in a file of the same size are not seen: that would take reading all of it.
+        64-bit hash of file names (without folders), sizes and row counts. Unchanged by a move to another
+        folder; changed when a file is added or renamed, or its size or row count changes. Changed values in a
+        file of the same size are not detected, since that would require reading the whole file.
     names : frozenset of str
-        Columns that a file has, whether the schema reads them or not.
+        All columns of a file, including those that the schema does not read.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class ParquetData:
 
     @classmethod
     def known(cls, schema: Schema, row_groups: Sequence[RowGroup], fingerprint: int) -> ParquetData:
-        """Data that another process has looked at: nothing is opened before it is read."""
+        """Build from metadata gathered by another process; opens no file before it is read."""
         data = cls.__new__(cls)
         data.schema, data.row_groups, data.names = schema, tuple(row_groups), frozenset()
         data.rows = sum(group.rows for group in row_groups)
@@ -159,7 +160,7 @@ class ParquetData:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the footer of one file tells: rows of its groups, its columns, bytes, and what does not fit."""
+    """Footer metadata of one file: rows of its groups, columns, size in bytes, and problems."""
 
     counts: Sequence[int]
     columns: pa.Schema | None
@@ -176,14 +177,14 @@ def _look(schema: Schema, file: str) -> _Look:
             problems = column_problems(opened.schema_arrow, schema, shown(file))
             of_values = [] if problems else statistics_problems(file, opened, schema)
             return _Look(counts, opened.schema_arrow, source.size(), problems, of_values)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last one: a damaged name
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # last: a damaged name
         return _Look([], None, 0, [not_parquet(file, error)])
 
 
 def _taken(
     file: str, look: _Look, kinds: ColumnKinds, groups: list[RowGroup], marks: list[str]
 ) -> Sequence[str]:
-    """Append a file's row groups and mark; its problems, those of types before those of values."""
+    """Append a file's row groups and fingerprint; return its problems, types before values."""
     if look.columns is None:
         return look.of_columns
     first_row = 0
@@ -197,7 +198,7 @@ def _taken(
 
 
 def not_parquet(file: str, error: Exception) -> str:
-    """A line about a file that can't be opened as Parquet, with the way out."""
+    """Error line for a file that can't be opened as Parquet, with a hint."""
     if isinstance(error, PermissionError) and not is_uri(file):
         who = f"this user (uid {os.geteuid()}) may not read it"
         return f"{file}: {who}: chmod a+r it, or let its owner do so; a folder above it needs a+x"
@@ -213,7 +214,7 @@ def open_parquet(file: str) -> pq.ParquetFile:
 
 
 def _given(paths: Paths) -> list[str]:
-    """The paths one by one; a data frame, which would be taken for its column names, is told what to do."""
+    """Yield the paths; reject a data frame (which would iterate over its column names) with a hint."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     if hasattr(given, "columns") or not all(isinstance(path, str | os.PathLike) for path in given):
         raise ConfigurationError(
@@ -224,7 +225,7 @@ def _given(paths: Paths) -> list[str]:
 
 
 def files_of(path: str) -> tuple[list[str], list[str]]:
-    """Files that a path, folder, pattern or URI stands for, and what is wrong with it."""
+    """Expand a path, folder, pattern or URI to files, with the problems found."""
     try:
         filesystem, inner = open_uri(path)
         info = filesystem.get_file_info(inner)
@@ -255,7 +256,7 @@ def files_of(path: str) -> tuple[list[str], list[str]]:
 
 
 def _matches(pattern: str) -> set[str]:
-    """Files that match a pattern, and the data in folders that do: each once, as ``**`` matches both."""
+    """Files that match a pattern and data files in matching folders, without duplicates from ``**``."""
     names: set[str] = set()
     local = pafs.LocalFileSystem()
     for path in map(Path, glob.glob(pattern, recursive=True)):
@@ -269,21 +270,21 @@ def _matches(pattern: str) -> set[str]:
 
 
 def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
-    """Paths of the files in a folder, at any depth.
+    """List paths of the files in a folder, at any depth.
 
-    Folders in it may vanish and come again meanwhile: others write there before they rename what is whole.
+    Subfolders may vanish and reappear during the listing: writers create temporary folders and rename them.
 
     Raises
     ------
     OSError
-        When the folder itself is gone or can't be read, or a name in it is no text.
+        If the folder itself is missing or unreadable, or contains a name that is not valid text.
     """
     selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
     for left in reversed(range(LOOKS)):
         try:
             infos = filesystem.get_file_info(selector)
             break
-        except FileNotFoundError:  # gone when Arrow went into it, and there again when it asked
+        except FileNotFoundError:  # missing when Arrow listed it, present again when checked
             if not left:
                 raise
     if not infos and filesystem.get_file_info(folder).type != pafs.FileType.Directory:
@@ -305,20 +306,20 @@ def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
 
 
 def _is_data(inner: str) -> bool:
-    """Whether a path below a folder is one of data, by its name."""
+    """Return whether a path below a folder is a data file, by its name."""
     hidden = any(part.startswith(("_", ".")) for part in inner.strip("/").split("/"))
     return inner.lower().endswith(SUFFIXES) and not hidden
 
 
 def _lost_links(folder: str) -> list[str]:
-    """Links with names of data that lead to no file, which Arrow leaves out."""
+    """Dangling links with names of data files, which Arrow skips."""
     names = (os.path.join(place, name) for place, _folders, files in os.walk(folder) for name in files)
     lost = (name for name in names if os.path.islink(name) and not os.path.exists(name))
     return sorted(name for name in lost if _is_data(name[len(folder) :]))
 
 
 def _dangling(links: list[str]) -> list[str]:
-    """What is wrong with links that lead to no file: left out, a part of the data would be missing unseen."""
+    """Error lines for dangling links; skipping them would silently drop a part of the data."""
     return [
         f"{link}: a link to {os.readlink(link)}, which is not there; mend it or remove it" for link in links
     ]

@@ -1,4 +1,4 @@
-"""Keys of a sparse field from the columns that it is made of: as they stand, bucketed, by the clock, crossed.
+"""Keys of a sparse field from its columns: unchanged values, buckets, parts of a time, crosses.
 
 With ``k(c)`` the keys of column ``c`` as `pslib.data.columns.keys_of` makes them with the field's salt, and
 ``mix`` a bijection of 64-bit numbers (`cython_ext.common.hashing`)::
@@ -34,9 +34,9 @@ DAY_S = 86_400
 
 
 def field_problem(field: SparseField, kind: pa.DataType) -> str | None:
-    """Why a column of this Arrow type can't be turned into keys as the field says; None: it can.
+    """Reason why a column of this Arrow type can't supply keys for the field; None if it can.
 
-    Fields without ``take`` and ``buckets`` are left to `pslib.data.column_types`.
+    `pslib.data.column_types` checks fields without ``take`` and ``buckets``.
     """
     value = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_null(value):
@@ -64,7 +64,7 @@ def field_keys(batch: pa.RecordBatch, field: SparseField) -> NDArray[np.uint64]:
     Parameters
     ----------
     batch : pyarrow.RecordBatch
-        Of n rows, with the field's columns.
+        n rows with the field's columns.
     field : SparseField
 
     Returns
@@ -83,26 +83,26 @@ def field_keys(batch: pa.RecordBatch, field: SparseField) -> NDArray[np.uint64]:
 
 
 def field_source(batch: pa.RecordBatch, field: SparseField) -> KeySource:
-    """What `field_keys` gives, as `cython_ext.data.examples.fill_keys` takes it."""
+    """Result of `field_keys` as input of `cython_ext.data.examples.fill_keys`."""
     if field.take or field.buckets or len(field.columns) > 1:
         return given_source(field_keys(batch, field))
     return key_source(batch.column(field.columns[0]), field.salt)
 
 
 def _clock(array: pa.Array, take: str) -> pa.Array:
-    """Part of a time as integers; a timestamp with a time zone counts in it, whole seconds in UTC."""
+    """Part of a time as integers; timestamps with a time zone use it, integers are seconds in UTC."""
     if types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if types.is_null(array.type):
         return array
     if types.is_integer(array.type):
-        array = array.cast(pa.int64(), safe=False).cast(pa.timestamp("s"))  # uint64 by its bits, as in keys
+        array = array.cast(pa.int64(), safe=False).cast(pa.timestamp("s"))  # uint64 bits, as in keys
     elif types.is_date(array.type):
         array = array.cast(pa.timestamp("s"))
     if array.type.tz is not None:
         array = pc.local_timestamp(array)
     if take == "day":
-        # The first day that nanoseconds reach, in 1677, has no midnight in reach.
+        # The first day of the nanosecond range, in 1677, has its midnight out of range.
         midnight = pc.floor_temporal(array, unit="day").cast(pa.timestamp("s"), safe=False)
         return pc.divide(midnight.cast(pa.int64()), DAY_S)
     return _PARTS[take](array)

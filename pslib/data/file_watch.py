@@ -1,9 +1,9 @@
-"""Files that arrive in a folder while a training goes on: which of them count, and when no more will come.
+"""Folder watch for streaming training: selects complete new files and detects the end of the stream.
 
-A file counts when its name ends as data does (`pslib.data.dataset.SUFFIXES`) and neither it nor a folder on
-its way begins with ``_`` or ``.``: a writer gives it its name when it is whole, by a rename within the file
-system (object stores show whole files anyway). With a marker, say ``_SUCCESS``, a file counts when a file of
-that name stands beside it. What has counted once must not change, nor come again under another name.
+A file counts if its name ends with a suffix of `pslib.data.dataset.SUFFIXES` and neither it nor a folder on
+its path begins with ``_`` or ``.``: a writer renames the file when it is complete, within the file system
+(object stores show complete files only). With a marker, say ``_SUCCESS``, a file counts if a file of that
+name is in its folder. A file once counted must not change, nor reappear under another name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE_NAME = "[^/]+"
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings(Settings):
-    """How a folder is watched."""
+    """Settings of a folder watch."""
 
     AT = "stream: "
 
@@ -72,7 +72,7 @@ class StreamSettings(Settings):
 
 
 class FileWatch:
-    """Looks into a folder.
+    """Folder watch: lists new complete files.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class FileWatch:
     Raises
     ------
     DataError
-        When it is no folder.
+        If ``folder`` is not a folder.
     """
 
     def __init__(self, folder: str, settings: StreamSettings) -> None:
@@ -96,21 +96,21 @@ class FileWatch:
             raise DataError(f"{shown(folder)}: expected a folder to watch; make it, or give another")
 
     def look(self, done: Collection[str]) -> tuple[list[str], bool]:
-        """Names of the files of the next window, below the folder, and whether no more will come.
+        """List the files of the next window, relative to the folder, and whether the stream has ended.
 
         Parameters
         ----------
         done : collection of str
-            Names that were in earlier windows.
+            Names of files in earlier windows.
 
         Raises
         ------
         DataError
-            When the folder can't be read any more.
+            If the folder can't be read.
         """
         try:
             stop = self._filesystem.get_file_info(f"{self._inner.rstrip('/')}/{self._settings.stop}")
-            stopped = stop.type == pafs.FileType.File  # first: what came before it is found below
+            stopped = stop.type == pafs.FileType.File  # before the listing: earlier files are in it
             everything = files_below(self._filesystem, self._inner)
         except OSError as error:
             raise DataError(f"{shown(self.folder)}: can't be read any more; {one_line(error)}") from error
@@ -120,7 +120,7 @@ class FileWatch:
         return new[: self._settings.window_files], stopped
 
     def place(self, name: str) -> str:
-        """Path or URI of a file that `look` has named."""
+        """Path or URI of a file returned by `look`."""
         if is_uri(self.folder):
             return below(self.folder, escaped(name))
         return f"{self.folder.rstrip('/')}/{name}"

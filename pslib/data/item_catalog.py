@@ -1,4 +1,4 @@
-"""The items that some data names: their keys, and what the data calls them."""
+"""Item catalogue: distinct keys of an item field in some data, and their values."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["SORT_AT_ONCE", "catalogue_of", "record_batches"]
 Named: TypeAlias = tuple[NDArray[np.uint64], pa.Array]
 
 SORT_AT_ONCE = 1 << 22
-"""Keys that are sorted together: 32 MiB."""
+"""Keys sorted together: 32 MiB."""
 
 
 def record_batches(data: ParquetData) -> Iterator[pa.RecordBatch]:
-    """All rows of the data in their order, with the schema's columns.
+    """Yield all rows of the data in order, with the schema's columns.
 
     Raises
     ------
     DataError
-        When a file has vanished, changed or is damaged.
+        If a file is missing, changed or damaged.
     """
     with closing(GroupScanner(data)) as scanner:
         scanner.expect(
@@ -47,32 +47,32 @@ def record_batches(data: ParquetData) -> Iterator[pa.RecordBatch]:
 
 
 def catalogue_of(data: ParquetData, field: SparseField | RaggedField) -> Named:
-    """Distinct items of a field, by their keys.
+    """Return the distinct keys of an item field and their values.
 
     Parameters
     ----------
     data : ParquetData
     field : SparseField or RaggedField
-        Of its schema.
+        A field of the data's schema.
 
     Returns
     -------
     (V,) uint64
         Keys, ascending.
     pyarrow.Array of V
-        Their values, in a type that holds those of all files; the keys themselves where a field takes part
-        of a column, or is made of several.
+        Their values, in a common type of all files; the keys themselves if a field takes part of a column, or
+        crosses several.
 
     Raises
     ------
     ConfigurationError
-        When there is no item.
+        If there is no item.
     """
     known: Named = np.empty(0, np.uint64), pa.nulls(0)
     waiting: list[Named] = []
     for batch in record_batches(data):
         waiting.append(_named(batch, field))
-        # As many as are known already, or sorting those again would be most of the work.
+        # At least as many as are known already; otherwise re-sorting the known keys dominates.
         if sum(keys.size for keys, _ in waiting) >= max(SORT_AT_ONCE, known[0].size):
             known, waiting = _distinct([known, *waiting]), []
     keys, values = _distinct([known, *waiting])
@@ -82,7 +82,7 @@ def catalogue_of(data: ParquetData, field: SparseField | RaggedField) -> Named:
 
 
 def _distinct(pieces: list[Named]) -> Named:
-    """Each key once, ascending, with the value that came first; values in a type that holds all of them."""
+    """Distinct keys, ascending, with the first value of each; values in a common type."""
     kind = reduce(_common, (values.type for _, values in pieces))
     keys, first = np.unique(np.concatenate([keys for keys, _ in pieces]), return_index=True)
     values = pa.concat_arrays([_as(kind, values) for _, values in pieces])
@@ -94,9 +94,9 @@ def _as(kind: pa.DataType, values: pa.Array) -> pa.Array:
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """A type for values of two types whose equal values have equal keys: both are integers, or both texts.
+    """Common type for values of two types whose equal values have equal keys: both integers, or both strings.
 
-    An unsigned one beside a signed one counts by its bits, as in its key.
+    An unsigned type beside a signed one keeps its bits, as in its key.
     """
     if one == other or types.is_null(other):
         return one
@@ -110,7 +110,7 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _named(batch: pa.RecordBatch, field: SparseField | RaggedField) -> Named:
-    """Keys and values of a batch's items, some of them several times."""
+    """Keys and values of a batch's items, with repetitions."""
     if isinstance(field, SparseField) and (field.take or field.buckets or len(field.columns) > 1):
         keys = np.unique(field_keys(batch, field))
         return keys, pa.array(keys)

@@ -1,4 +1,4 @@
-"""Elements of one list column of a window, part after part."""
+"""Buffer for the elements of one list column of a window."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SMALLEST, _LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 class ListBuffer:
-    """Elements of one list column, in arrays that are kept from window to window.
+    """Elements of one list column, in arrays reused from window to window.
 
-    Integers stay integers, of 2 or 4 bytes, for as long as all of a window's fit and none is null: batches
-    gather them in shuffled order out of memory, and wait less for them than for keys of 8 bytes. From the
-    first part on that holds anything else the elements are keys.
+    Integers are stored as integers of 2 or 4 bytes while all elements of the window fit and none is null:
+    batches gather them in shuffled order from memory, and small integers cost less memory traffic than 8-byte
+    keys. From the first part with any other element on, elements are stored as keys.
 
     Parameters
     ----------
     salt : int
-        Of the field.
+        Salt of the field.
     """
 
     def __init__(self, salt: int) -> None:
@@ -47,14 +47,14 @@ class ListBuffer:
         self._hashed = False
 
     def begin(self, rows: int) -> None:
-        """A new window of so many rows."""
+        """Begin a new window of ``rows`` rows."""
         self._rows = self._used = 0
         self._hashed, self._kind = False, np.uint16
         if rows >= self._offsets.size or self._offsets.dtype != np.int32:
             self._offsets = np.zeros(rows + 1, np.int32)
 
     def add(self, array: pa.Array) -> None:
-        """The lists of some more rows."""
+        """Append the lists of more rows."""
         elements, bounds = elements_of(array)
         small = None if self._hashed else _small_integers(elements)
         if small is None:
@@ -71,7 +71,7 @@ class ListBuffer:
         self._rows = stop
 
     def lists(self) -> Lists:
-        """All of the window."""
+        """Return all lists of the window."""
         offsets = self._offsets[: self._rows + 1]
         if self._hashed:
             return self._keys[: self._used, 0], offsets, None
@@ -97,7 +97,7 @@ class ListBuffer:
 
 
 def _with_room(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:
-    """The array, or a larger copy of what is used of it, with room for so many elements more."""
+    """Return the array, or a larger copy of its used part, with room for more elements."""
     if used + more <= len(array):
         return array
     grown = np.empty((max(used + more, 2 * len(array)), *array.shape[1:]), array.dtype)
@@ -106,13 +106,13 @@ def _with_room(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:
 
 
 def _small_integers(elements: pa.Array) -> tuple[NDArray[Any], type[np.integer[Any]]] | None:
-    """The elements, and the smallest type for them, where they are integers that fit int32; else None."""
+    """Elements in the smallest integer type, if they are integers that fit int32; else None."""
     if not len(elements):
         return np.empty(0, np.uint16), np.uint16
     if not types.is_integer(elements.type) or elements.null_count:
         return None
     values = numbers_of(elements)
-    every = int(np.bitwise_or.reduce(values))  # one pass; below 0 where one of them is
+    every = int(np.bitwise_or.reduce(values))  # one pass; negative if one of them is
     if 0 <= every <= _TINY_MAX:
         return values, np.uint16
     fits = np.can_cast(values.dtype, np.int32)

@@ -1,8 +1,8 @@
-"""Items that a session did not go on with, drawn by how often they occur; for the same batch always the same.
+"""Negative sampler: draws items by their frequency, deterministically for each batch.
 
-The chance of an item is ``q = count^alpha / sum of all count^alpha`` over the training data: ``alpha`` 0
-draws all items alike, 1 as often as they occur. Draws of one batch are independent (with repetition), and a
-function of (seed, epoch, lease, number of the batch): whoever takes a lease over draws the same.
+The probability of an item is ``q = count^alpha / sum of all count^alpha`` over the training data. ``alpha`` 0
+draws uniformly, 1 in proportion to the counts. Draws of one batch are independent (with repetition), and a
+function of (seed, epoch, lease, batch number): a trainer that takes a lease over draws the same items.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["NegativeSampler", "Sampling", "item_counts"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What a model wants to be drawn for each batch.
+    """Sampling options of a model.
 
     Attributes
     ----------
     field : str
-        The sparse field whose keys are items, or the ragged one whose elements are.
+        Sparse field whose keys are items, or ragged field whose elements are items.
     count : int
-        Items drawn for a batch; 0: none, `NegativeSampler.log_q` alone is wanted.
+        Items drawn for a batch; 0: none, only `NegativeSampler.log_q` is used.
     alpha : float
-        Exponent of the item's count.
+        Exponent of the item count.
     each : bool
         Whether ``count`` are drawn for each example of a batch, one example after the other.
     told : float or None
-        Exponent of the count in what `NegativeSampler.log_q` tells; None: ``alpha``.
+        Exponent of the count in `NegativeSampler.log_q`; None: ``alpha``.
     """
 
     field: str
@@ -50,12 +50,12 @@ class Sampling:
 
 
 def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Keys of all items of a sparse or ragged field, ascending, and how often each occurs.
+    """Count the items of a sparse or ragged field; return keys, ascending, and counts.
 
     Raises
     ------
     ConfigurationError
-        When the schema has no such field, or no list has an element.
+        If the schema has no such field, or all lists are empty.
     """
     fields: tuple[SparseField | RaggedField, ...] = (*data.schema.sparse, *data.schema.ragged)
     known = {one.name: one for one in fields}
@@ -67,7 +67,7 @@ def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDAr
     waiting: list[NDArray[np.uint64]] = []
     for some in _key_pieces(data, known[field]):
         waiting.append(some)
-        # As many as are known already, or sorting those again would be most of the work.
+        # At least as many as are known already; otherwise re-sorting the known keys dominates.
         if sum(map(len, waiting)) >= max(SORT_AT_ONCE, found[0].size):
             found, waiting = _counted(*found, waiting), []
     keys, counts = _counted(*found, waiting)
@@ -79,7 +79,7 @@ def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDAr
 def _counted(
     keys: NDArray[np.uint64], counts: NDArray[np.int64], more: list[NDArray[np.uint64]]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Keys and counts with some more keys counted in."""
+    """Merge more keys into keys and counts."""
     fresh, times = np.unique(np.concatenate([np.empty(0, np.uint64), *more]), return_counts=True)
     joined, inverse = np.unique(np.concatenate([keys, fresh]), return_inverse=True)
     weights = np.concatenate([counts, times])
@@ -95,7 +95,7 @@ def _key_pieces(data: ParquetData, field: SparseField | RaggedField) -> Iterator
 
 
 class NegativeSampler:
-    """Draws items.
+    """Negative sampler over the items of a data set.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class NegativeSampler:
         self._log_q = np.log(_shares(counts, told)).astype(np.float32)
 
     def draw(self, epoch: int, lease: int, number: int, examples: int = 1) -> NDArray[np.uint64]:
-        """Keys for one batch, (count,), or (examples * count,) where each example has its own; may repeat."""
+        """Keys drawn for one batch, (count,), or (examples * count,) if drawn per example; may repeat."""
         key = text_hash("negatives", *map(str, (self._seed, epoch, lease, number)))
         count = self.sampling.count * (examples if self.sampling.each else 1)
         words = np.random.Philox(key=key).random_raw(count)
@@ -121,7 +121,7 @@ class NegativeSampler:
         return self.keys[np.minimum(drawn, self.keys.size - 1)]
 
     def log_q(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Logarithm of each key's chance (`Sampling.told`); 0 for those that are no items of the data."""
+        """Log probability of each key (`Sampling.told`); 0 for keys that are not items of the data."""
         places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
         return np.where(self.keys[places] == keys, self._log_q[places], np.float32(0))
 

@@ -1,8 +1,8 @@
-"""The order of one epoch's examples, and its leases, as a pure function of (seed, epoch).
+"""Example order and leases of an epoch, as a pure function of (seed, epoch).
 
-Row groups are permuted, packed into windows, and the rows of each window are shuffled; a lease is a run of
-one window's shuffled rows. Nothing is drawn from a stateful generator: a permutation sorts the mixed numbers
-``mix64(base + i)``, so any process finds the same order for any window without computing those before it.
+Row groups are permuted, packed into windows, and the rows of each window are shuffled. A lease is a run of
+one window's shuffled rows. There is no stateful generator: a permutation sorts the mixed numbers ``mix64(base
++ i)``, so any process computes the order of any window without those before it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ WINDOW_ROWS = 262_144
 """Rows shuffled together: 54 MB of keys for 26 sparse fields, decoded once and used for several leases."""
 
 LEASE_ROWS_MAX = 65_536
-"""Rows that one dead trainer can hold up; chosen leases stay below it unless one batch is larger."""
+"""Most rows delayed by one dead trainer; chosen leases are smaller unless one batch is larger."""
 
 LEASES_WANTED = 32
-"""Leases that an epoch is cut into where there is little data, so that several trainers all get some."""
+"""Leases per epoch for small data, so that several trainers all get some."""
 
 _MASK = (1 << 64) - 1
 _GROUPS, _ROWS = 1, 2  # the two kinds of permutation
 
 
 def default_lease_rows(rows_total: int, batch_rows: int) -> int:
-    """Rows of a lease that suit this much data: whole batches, 1/32 of an epoch, at most LEASE_ROWS_MAX.
+    """Choose lease rows for a data size: whole batches, 1/32 of an epoch, at most LEASE_ROWS_MAX.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def default_lease_rows(rows_total: int, batch_rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupSlice:
-    """Rows ``start`` to ``stop`` of one row group, by its place among all row groups of the data."""
+    """Rows ``start`` to ``stop`` of one row group, given by its index among all row groups of the data."""
 
     row_group: int
     start: int
@@ -69,7 +69,7 @@ class GroupSlice:
 
 @dataclass(frozen=True, slots=True)
 class LeasePiece:
-    """Places ``start`` to ``stop`` of one window's shuffled order: the examples of one lease."""
+    """Positions ``start`` to ``stop`` of one window's shuffled order: the examples of one lease."""
 
     window: int
     start: int
@@ -85,12 +85,12 @@ class LeasePiece:
 class _Plan:
     windows: tuple[tuple[GroupSlice, ...], ...]
     window_rows: tuple[int, ...]
-    first_leases: tuple[int, ...]  # one a window, and the count at the end
+    first_leases: tuple[int, ...]  # one per window, and the count at the end
 
 
 @dataclass(frozen=True)
 class Order:
-    """Which examples an epoch gives, in which order, cut into which leases.
+    """Order of an epoch's examples and their division into leases.
 
     Parameters
     ----------
@@ -101,15 +101,14 @@ class Order:
     lease_rows : int
         Most rows of a lease; the last lease of a window may be shorter.
     window_rows : int
-        Most rows that are shuffled together. Row groups are kept whole where they fit, larger ones are cut
-        evenly.
+        Most rows shuffled together. Row groups are kept whole if they fit; larger ones are split evenly.
     shuffle : bool
         False: file order, the same in every epoch.
 
     Raises
     ------
     ConfigurationError
-        When a number is out of range or there is no row; all problems at once.
+        If a number is out of range or there is no row; lists all problems at once.
 
     Examples
     --------
@@ -140,16 +139,16 @@ class Order:
             raise ConfigurationError(*problems)
 
     def leases(self, epoch: int) -> int:
-        """Number of leases of an epoch (it may differ between epochs, since row groups pack differently)."""
+        """Number of leases of an epoch (varies between epochs, since row groups pack differently)."""
         return self._plan(epoch).first_leases[-1]
 
     def lease(self, epoch: int, index: int) -> LeasePiece:
-        """Lease ``index`` of an epoch.
+        """Return lease ``index`` of an epoch.
 
         Raises
         ------
         IndexError
-            When the epoch has no such lease.
+            If the epoch has no such lease.
         """
         plan = self._plan(epoch)
         if not 0 <= index < plan.first_leases[-1]:
@@ -159,16 +158,16 @@ class Order:
         return LeasePiece(window, start, min(start + self.lease_rows, plan.window_rows[window]))
 
     def windows(self, epoch: int) -> tuple[tuple[GroupSlice, ...], ...]:
-        """Slices of row groups that make up each window of an epoch."""
+        """Return the row-group slices of each window of an epoch."""
         return self._plan(epoch).windows
 
     def window_order(self, epoch: int, window: int) -> NDArray[np.int64]:
-        """Shuffled row numbers of one window.
+        """Return the shuffled row numbers of one window.
 
         Returns
         -------
         (n,) int64
-            A permutation of the window's rows, these counted through its slices one after the other.
+            Permutation of the window's rows, numbered across its slices in order.
         """
         rows = self._plan(epoch).window_rows[window]
         if not self.shuffle:
@@ -179,7 +178,7 @@ class Order:
         epoch_key = epoch if self.shuffle else 0
         plan = self._plans.get(epoch_key)
         if plan is None:
-            if len(self._plans) >= 2:  # the epoch at hand and its neighbour
+            if len(self._plans) >= 2:  # the current epoch and its neighbour
                 self._plans.clear()
             plan = self._plans[epoch_key] = self._make_plan(epoch)
         return plan
@@ -202,7 +201,7 @@ class Order:
         return _Plan(tuple(windows), window_rows, tuple(int(n) for n in np.cumsum([0, *leases])))
 
     def _pieces(self, group: int) -> list[GroupSlice]:
-        """A row group whole, or cut evenly where it is larger than a window."""
+        """Return a row group whole, or split evenly if it is larger than a window."""
         rows = self.row_counts[group]
         count = -(-rows // self.window_rows)
         cuts = [rows * i // max(1, count) for i in range(count + 1)]
@@ -210,10 +209,10 @@ class Order:
 
 
 def _permutation(rows: int, *numbers: int) -> NDArray[np.int64]:
-    """Permutation of 0..rows-1 named by the numbers.
+    """Return the permutation of 0..rows-1 named by the numbers.
 
-    The mixed numbers are all different (mixing is a bijection), so sorting them has one outcome, whatever the
-    sorting algorithm and its version.
+    The mixed numbers are distinct (mixing is a bijection), so the sorted order does not depend on the sorting
+    algorithm or its version.
     """
     base = 0
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Something about each of many files, found out by several threads: an object store answers slowly."""
+"""Map a function over files with a thread pool, to hide object-store latency."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pslib.clock import Clock, SystemClock
 __all__ = ["about_each"]
 
 THREADS = 16
-"""Of which each waits for one file: a footer on S3 takes two answers of 20 to 100 ms each."""
+"""Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
 
 FILES_FEW = 8
-"""So many local files are read sooner than threads are started."""
+"""Up to this many local files are read faster than threads start."""
 
 REPORT_S = 5.0
 
@@ -26,7 +26,7 @@ FoundT = TypeVar("FoundT")
 def about_each(
     files: Sequence[str], look: Callable[[str], FoundT], clock: Clock | None = None
 ) -> Iterator[FoundT]:
-    """What ``look`` finds in each file, in the order of the files; tells how far it is where that takes long.
+    """Return ``look`` of each file, in file order; report progress if slow.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Parquet files, opened where they lie: on a disk at once, in an object store before they are wanted.
+"""Parquet files, opened on demand from a disk or ahead of use from an object store.
 
-An object store answers after 20 to 100 ms, so what counts there is how many answers are waited for, one after
-the other. A small file comes whole with one; the next files of a window are opened by threads meanwhile.
+An object store replies after 20 to 100 ms, so cost is the number of sequential replies. A small file is
+fetched whole with one request; threads open the next files of a window in the background.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from pslib.storage import is_uri, open_uri
 __all__ = ["AHEAD", "READ_BYTES", "OpenedAhead", "is_far", "open_file", "parquet_from"]
 
 READ_BYTES = 1 << 20
-"""Read ahead for each column: bounds memory whatever the size of a row group."""
+"""Read-ahead of each column; bounds memory for any row-group size."""
 
 WHOLE_BYTES = 4 << 20
-"""A file of an object store up to this size is fetched whole: its footer and columns are one answer."""
+"""Largest file fetched whole from an object store, so that footer and columns are one reply."""
 
 AHEAD = 16
-"""Files of an object store that are opened before they are wanted: 64 MiB at most."""
+"""Object-store files opened ahead of use: 64 MiB at most."""
 
 
 def is_far(file: str) -> bool:
-    """Whether each look at a file waits for an answer over the network."""
+    """Return whether each read of a file waits for a network reply."""
     return is_uri(file) and not file.lower().startswith("file:")
 
 
 def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
-    """Open a path or URI to be read.
+    """Open a path or URI for reading.
 
-    Read, not mapped into memory: somebody who writes a mapped file anew ends this process with SIGBUS, where
-    reading gives an error that can be told. It costs no time (880,000 examples/s of CPU on the demo's data
+    Reads instead of mapping into memory: a mapped file that another process rewrites ends this process with
+    SIGBUS, while a read raises an error. Speed is the same (880,000 examples/s of CPU on the demo's data
     either way, 2026-11-21).
 
     Parameters
     ----------
     file : str
     whole : bool
-        All of it will be read: a small file of an object store is fetched at once.
+        The whole file will be read: fetch a small file of an object store at once.
     """
     filesystem, path = open_uri(file)
     source = filesystem.open_input_file(path)
@@ -55,7 +55,7 @@ def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
 
 
 def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
-    """A Parquet file in an open source, which is closed where it is none."""
+    """Open a Parquet file from an open source; close the source if it is not Parquet."""
     try:
         return pq.ParquetFile(source, buffer_size=READ_BYTES)
     except BaseException:
@@ -64,7 +64,7 @@ def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
 
 
 class OpenedAhead:
-    """Opens files in the order that was told, those of an object store by threads before they are wanted.
+    """Open files in announced order; threads open those of an object store ahead of use.
 
     Parameters
     ----------
@@ -79,13 +79,13 @@ class OpenedAhead:
         self._threads: ThreadPoolExecutor | None = None
 
     def expect(self, files: Sequence[str]) -> None:
-        """These files will be asked for, in this order; what was told before is forgotten."""
+        """Announce the files to be opened, in order; replaces the previous announcement."""
         self._forget()
         far = [file for file in files if is_far(file)]
         self._later = deque(far if len(far) > 1 else ())
 
     def open(self, file: str) -> pq.ParquetFile:
-        """The file, opened; raises what opening it raised."""
+        """Return the open file; raises the error of opening it."""
         self._begin()
         if not self._waiting or self._waiting[0][0] != file:
             return self._open_one(file)
@@ -94,7 +94,7 @@ class OpenedAhead:
         return opened.result()
 
     def close(self) -> None:
-        """Close what is open and was not asked for, and end the threads."""
+        """Close files opened but not used, and end the threads."""
         self._forget()
         if self._threads is not None:
             self._threads.shutdown()

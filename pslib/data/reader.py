@@ -1,4 +1,4 @@
-"""Batches of a lease: the same bits for the same (seed, epoch, lease, batch rows), whatever came before."""
+"""Lease reader: batches of a lease, bit-identical for the same (seed, epoch, lease, batch rows)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ NO_KEYS = np.empty(0, np.uint64)
 
 
 class LeaseReader:
-    """Reads leases of an order as keyed batches; keeps one window decoded, for the leases that share it.
+    """Read leases of an order as keyed batches; cache one decoded window for the leases that share it.
 
-    Not for several threads at once.
+    Not thread-safe.
 
     Parameters
     ----------
-    data : ParquetData
-    schema : Schema
-        The one that ``data`` was opened with.
+    data : ParquetData schema : Schema
+        The schema that ``data`` was opened with.
     order : Order
         Over the row groups of ``data``.
     batch_rows : int
@@ -43,7 +42,7 @@ class LeaseReader:
     Raises
     ------
     ConfigurationError
-        When schema or order belong to other data, or ``batch_rows`` is below 1; all problems at once.
+        If schema or order belong to other data, or ``batch_rows`` is below 1; lists all problems at once.
 
     Examples
     --------
@@ -84,7 +83,7 @@ class LeaseReader:
 
     @property
     def leases(self) -> int:
-        """How many leases the first epoch has."""
+        """Number of leases of the first epoch."""
         return self._order.leases(0)
 
     def batch_count(self, epoch: int, lease_index: int) -> int:
@@ -93,26 +92,26 @@ class LeaseReader:
         Raises
         ------
         IndexError
-            When the epoch has no such lease.
+            If the epoch has no such lease.
         """
         return -(-self._order.lease(epoch, lease_index).rows // self._batch_rows)
 
     def batches(self, epoch: int, lease_index: int, first_batch: int = 0) -> Iterator[Batch]:
-        """Batches of a lease from ``first_batch`` on; those before it are not built.
+        """Return the batches of a lease from ``first_batch`` on; earlier ones are not built.
 
         Parameters
         ----------
         epoch : int
         lease_index : int
         first_batch : int
-            0 to `batch_count`, which gives no batch.
+            0 to `batch_count`, which yields no batch.
 
         Raises
         ------
         IndexError
-            At once, when there is no such lease or batch.
+            At once, if there is no such lease or batch.
         DataError
-            With the first batch, when the lease's window holds a bad value; it names file, row and column.
+            With the first batch, if the lease's window has a bad value; names file, row and column.
         """
         count = self.batch_count(epoch, lease_index)
         if not 0 <= first_batch <= count:
@@ -120,7 +119,7 @@ class LeaseReader:
         return self._cut(epoch, lease_index, self._order.lease(epoch, lease_index), first_batch)
 
     def close(self) -> None:
-        """Forget the window and close the file at hand; reading again opens it again."""
+        """Drop the window and close the open file; the next read opens it again."""
         self._decoder.close()
         self._cached, self._window = None, None
 
@@ -134,7 +133,7 @@ class LeaseReader:
             yield self._batch(window, rows, drawn)
 
     def _batch(self, window: DecodedWindow, rows: NDArray[np.int64], drawn: NDArray[np.uint64]) -> Batch:
-        """Examples of some rows of a window, their keys and those ``drawn`` made distinct."""
+        """Build a batch from some rows of a window; deduplicate their keys and the ``drawn`` ones."""
         keys, inverse, starts = batch_keys(window.sparse_keys, window.lists, rows, drawn)
         stop = rows.size * window.sparse_keys.shape[1]
         places, ragged = inverse[:stop].reshape(rows.size, window.sparse_keys.shape[1]), {}
@@ -152,7 +151,7 @@ class LeaseReader:
 
     def _decoded(self, epoch: int, index: int) -> tuple[DecodedWindow, NDArray[np.int64]]:
         if self._window is None or self._cached != (epoch, index):
-            self._cached = None  # a window that fails half way must not pass for a whole one
+            self._cached = None  # a window that fails halfway must not pass for a complete one
             self._window = self._decoder.decode(self._order.windows(epoch)[index])
             self._window_order = self._order.window_order(epoch, index)
             self._cached = (epoch, index)

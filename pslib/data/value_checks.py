@@ -1,4 +1,4 @@
-"""Values that nothing can be trained on: which they are, where they are, and what to do about them."""
+"""Checks for values that cannot be trained on, with their location and a hint."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _bad_weights(array: pa.Array) -> NDArray[np.bool_]:
     values, valid = numbers_of(array), validity_of(array)
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
-    bad = ~((narrow >= 0) & (narrow <= FLOAT32_MAX))  # also where it is nan
+    bad = ~((narrow >= 0) & (narrow <= FLOAT32_MAX))  # false for nan too
     return bad if valid is None else bad | (valid == 0)
 
 
 def _ends(statistics: pq.Statistics) -> tuple[float, float] | None:
-    """Smallest and largest value; None where they are not told, or as bytes: those of half floats."""
+    """Smallest and largest value; None if absent, or given as bytes (half floats)."""
     if not statistics.has_min_max or isinstance(statistics.min, bytes):
         return None
     return float(statistics.min), float(statistics.max)
@@ -69,16 +69,16 @@ def _number_shown(statistics: pq.Statistics) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a column's values must be.
+    """Rule for the values of a column.
 
     Attributes
     ----------
     expected, advice : str
-        In words, and what to do about a value that is otherwise.
+        Text of the rule, and a hint for a value that breaks it.
     bad : callable
-        Which values of an array are otherwise, ``(n,)`` bool.
+        Mask of an array's values that break the rule, ``(n,)`` bool.
     in_statistics : callable
-        Whether a row group's statistics say that there is such a value.
+        Whether a row group's statistics show such a value.
     """
 
     expected: str
@@ -103,14 +103,14 @@ DENSE = Rule(
 
 
 def place_of(file: str, row: int, row_group: int, column: str) -> str:
-    """Where a value is; ``row`` counts in the file, from 0."""
+    """Location of a value, for messages; ``row`` counts in the file, from 0."""
     return f"{shown(file)}: row {row} (from 0) in row group {row_group}, column {column!r}"
 
 
 def first_problem(
     array: pa.Array, rule: Rule, file: str, first_row: int, row_group: int, column: str
 ) -> str | None:
-    """The line about the first value of an array that breaks the rule; None where there is none."""
+    """Error line for the first value of an array that breaks the rule; None if there is none."""
     bad = rule.bad(array)
     if not bad.any():
         return None
@@ -121,20 +121,20 @@ def first_problem(
 
 
 def statistics_problems(file: str, opened: pq.ParquetFile, schema: Schema) -> list[str]:
-    """What the statistics of row groups tell of targets and numbers: nothing is decoded where all is well.
+    """Check targets and numbers by row-group statistics, without decoding if all are valid.
 
     Parameters
     ----------
     file : str
         For the messages.
     opened : pyarrow.parquet.ParquetFile
-        Its columns fit ``schema``.
+        Its columns match ``schema``.
     schema : Schema
 
     Returns
     -------
     list of str
-        At most one line a column: its first bad value.
+        At most one line per column: its first bad value.
     """
     metadata = opened.metadata
     places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
@@ -164,17 +164,17 @@ def _first_told(opened: pq.ParquetFile, place: int | None, name: str, rule: Rule
 
 
 def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.Array, int]]:
-    """Parts of a column of a row group, and the row at which each begins in it."""
+    """Yield parts of a row group's column, each with its first row."""
     row = 0
     try:
         for batch in opened.iter_batches(row_groups=[group], columns=[name], use_threads=False):
             yield batch.column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
             row += len(batch)
-    except (OSError, pa.ArrowException):  # whoever reads it will say so
+    except (OSError, pa.ArrowException):  # the later read reports it
         return
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of what an error says, without signs that a terminal can't show."""
+    """First line of an error message, without characters that a terminal can't show."""
     line = str(error).strip().partition("\n")[0] or type(error).__name__
     return "".join(sign if sign.isprintable() else "?" for sign in line)

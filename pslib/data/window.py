@@ -1,4 +1,4 @@
-"""One window of examples, decoded from Parquet and hashed: plain arrays that batches are cut from."""
+"""Window decoder: one window of examples from Parquet, as plain arrays of values and keys."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from pslib.text import counted
 __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder", "unreadable"]
 
 SCAN_ROWS = 65_536
-"""Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
+"""Rows decoded at a time: bounds memory for any row-group size, and still amortises calls."""
 
 SPARE_BYTES_MAX = 256 << 20
-"""Kept for the next reader when one is closed: what `launch.worker.main` lets a process hold unused."""
+"""Most bytes kept for the next reader after a close; `launch.worker.main` allows a process to hold them
+unused.
+"""
 
 Floats = NDArray[np.float32]
 _NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float, bool]
@@ -47,9 +49,9 @@ class DecodedWindow:
     ----------
     labels : (n,) float32
     dense : (n, N) float32
-        Filled and squeezed as the schema says.
+        Filled and squeezed per the schema.
     sparse_keys : (n, F) uint64
-    lists : one (values, offsets, salt) a ragged field
+    lists : one (values, offsets, salt) per ragged field
         As `cython_ext.data.batch_keys.batch_keys` takes them.
     more_labels : (n, M) float32 or None
     weights : (n,) float32 or None
@@ -65,7 +67,7 @@ class DecodedWindow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Room:
-    """Where a window is decoded to; as in `DecodedWindow`, with room for as many rows as any had so far."""
+    """Arrays that windows are decoded into; as in `DecodedWindow`, sized for the largest window so far."""
 
     labels: Floats
     dense: Floats
@@ -75,7 +77,7 @@ class _Room:
 
     @staticmethod
     def of(rows: int, schema: Schema) -> _Room:
-        """Room for so many rows."""
+        """Allocate arrays for so many rows."""
         return _Room(
             np.empty(rows, np.float32),
             np.empty((rows, len(schema.dense)), np.float32),
@@ -86,20 +88,23 @@ class _Room:
 
     @property
     def bytes(self) -> int:
-        """Of all of it."""
+        """Bytes of all arrays."""
         parts = (self.labels, self.dense, self.sparse, self.more_labels, self.weights)
         return sum(array.nbytes for array in parts)
 
     def part(self, rows: slice) -> _Room:
-        """Some rows of it."""
+        """Return a slice of rows."""
         return _Room(
             self.labels[rows], self.dense[rows], self.sparse[rows], self.more_labels[rows], self.weights[rows]
         )
 
 
 _SPARE: list[tuple[tuple[int, ...], _Room]] = []
-"""At most one room of a decoder that was closed, by its widths: the system clears fresh memory beyond 32 MiB,
-which no allocator keeps, for a tenth of the time that int64 columns take."""
+"""Arrays of at most one closed decoder, by their widths, for reuse.
+
+The system clears fresh memory beyond 32 MiB, which no allocator keeps, at a tenth of the time that int64
+columns take.
+"""
 
 
 def _widths(schema: Schema) -> tuple[int, ...]:
@@ -115,7 +120,7 @@ def _room_for(rows: int, schema: Schema) -> _Room:
 
 
 class GroupScanner:
-    """Reads slices of row groups; a slice that goes on where the last one stopped decodes nothing twice.
+    """Read slices of row groups; a slice that continues the previous one decodes nothing twice.
 
     Parameters
     ----------
@@ -133,17 +138,17 @@ class GroupScanner:
         self._rest: pa.RecordBatch | None = None
 
     def expect(self, pieces: Sequence[GroupSlice]) -> None:
-        """These slices will be asked for, in this order."""
+        """Announce the slices to be read, in order."""
         files = (self._data.row_groups[piece.row_group].file for piece in pieces)
         self._opened.expect([file for file, _ in groupby(files) if file != self._file_name])
 
     def rows(self, piece: GroupSlice) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Record batches of the slice, each with the row number in the file of its first row.
+        """Yield record batches of the slice, each with the file row number of its first row.
 
         Raises
         ------
         DataError
-            When the file has vanished, changed or is damaged.
+            If the file is missing, changed or damaged.
         """
         group = self._data.row_groups[piece.row_group]
         try:
@@ -163,7 +168,7 @@ class GroupScanner:
             raise DataError(unreadable(group, self._data.schema.columns, error)) from error
 
     def close(self) -> None:
-        """Close the file at hand and those opened ahead; the next slice opens its own."""
+        """Close the open file and those opened ahead; the next slice opens its own."""
         self._opened.close()
         self._close_file()
 
@@ -189,7 +194,7 @@ class GroupScanner:
 
 
 def _check_same(file: pq.ParquetFile, columns: Iterable[str], group: RowGroup) -> None:
-    """Raise ArrowInvalid where a file that was replaced meanwhile has other columns or rows there."""
+    """Raise ArrowInvalid if a file replaced meanwhile has other columns or rows in the row group."""
     lacked = sorted(set(columns).difference(file.schema_arrow.names))
     if lacked:
         raise pa.ArrowInvalid(f"it has no column {lacked[0]!r} now")
@@ -202,7 +207,7 @@ def _check_same(file: pq.ParquetFile, columns: Iterable[str], group: RowGroup) -
 
 
 def unreadable(group: RowGroup, columns: Iterable[str], error: BaseException) -> str:
-    """The line about a row group of which some of these columns can't be read, and which of them it is."""
+    """Error line for a row group with an unreadable column, naming the column."""
     what = one_line(error) if str(error) else "it is shorter now"
     return (
         f"{shown_path(group.file)}: row group {group.row_group} can't be read any more"
@@ -211,7 +216,7 @@ def unreadable(group: RowGroup, columns: Iterable[str], error: BaseException) ->
 
 
 def _damaged_column(group: RowGroup, columns: Iterable[str]) -> str:
-    """Which column of a row group can't be read, where it is not the whole file."""
+    """Name of the unreadable column of a row group, unless the whole file is unreadable."""
     try:
         with open_parquet(group.file) as opened:
             for name in columns if group.row_group < opened.metadata.num_row_groups else ():
@@ -226,16 +231,16 @@ def _damaged_column(group: RowGroup, columns: Iterable[str]) -> str:
 
 
 def _opened_whole(file: str) -> pq.ParquetFile:
-    """A file of which all is read.
+    """Open a file that will be read whole.
 
-    Not with ``read_dictionary``, by which each string of a dictionary would be hashed once (a tenth of an
-    epoch): of one that holds a string twice Arrow forgets one, and gives rows the strings of others.
+    Does not use ``read_dictionary``, which would hash each string of a dictionary once (a tenth of an epoch):
+    of a dictionary with a duplicate string Arrow drops one, and gives rows the wrong strings.
     """
     return parquet_from(open_file(file, whole=True))
 
 
 class WindowDecoder:
-    """Decodes one window at a time into arrays that it keeps: fresh ones would cost more than filling them.
+    """Decode one window at a time into reused arrays; allocating fresh ones costs more than filling them.
 
     Parameters
     ----------
@@ -250,13 +255,13 @@ class WindowDecoder:
         self._writes = False  # a thread is in `decode`, or an error has ended it there
 
     def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
-        """Read and hash the slices of one window; the window before it is overwritten.
+        """Read and hash the slices of one window; overwrites the previous window.
 
         Raises
         ------
         DataError
             For the first label, weight or dense value that `pslib.data.value_checks` has a rule against:
-            file, row (0-based, in the file), column and value; or when a file can't be read any more.
+            file, row (0-based, in the file), column and value; or if a file can't be read any more.
         """
         rows, self._writes = sum(piece.rows for piece in pieces), True
         if rows > self._room.labels.size:
@@ -285,9 +290,10 @@ class WindowDecoder:
         )
 
     def close(self) -> None:
-        """Close the file at hand and leave the arrays to whoever decodes next.
+        """Close the open file and release the arrays for the next decoder.
 
-        Unless a thread may be writing to them still: one that hangs in a read may outlive its fit.
+        The arrays are not released if a thread may still write to them: a thread blocked in a read may
+        outlive its fit.
         """
         self._scanner.close()
         if not self._writes and 0 < self._room.bytes <= SPARE_BYTES_MAX:
@@ -316,7 +322,7 @@ class WindowDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where a record batch comes from, for messages."""
+    """Source of a record batch, for messages."""
 
     file: str
     row_group: int
@@ -330,13 +336,13 @@ class _Where:
 
 
 def _held_to(rule: Rule, array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:
-    """The values of a column that breaks no rule."""
+    """Return the values of a column after checking the rule."""
     where.check(array, name, rule)
     return numbers_of(array)
 
 
 def _number_source(array: pa.Array, field: DenseField) -> _NumberSource:
-    """A dense column as `cython_ext.data.examples.fill_numbers` takes it."""
+    """Dense column as input of `cython_ext.data.examples.fill_numbers`."""
     plain = array.cast(array.type.value_type) if types.is_dictionary(array.type) else array
     values = numbers_of(plain)
     if types.is_null(plain.type):
