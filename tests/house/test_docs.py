@@ -23,8 +23,17 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SETTINGS = (ROOT / "docs" / "guide" / "job_keys.md").read_text(encoding="utf-8")
 OVERVIEW = ROOT / "docs" / "design" / "overview.md"
 FILE_TABLES = {
-    "launch": "launcher.md",
+    "launch/calibration": "launcher.md",
+    "launch/cli": "launcher.md",
+    "launch/job": "launcher.md",
+    "launch/places": "launcher.md",
+    "launch/runs": "launcher.md",
+    "launch/supervisor": "launcher.md",
+    "launch/worker": "launcher.md",
     "pslib/checkpoint": "checkpoint.md",
+    "pslib/client": "wire.md",
+    "pslib/coordinator": "wire.md",
+    "pslib/server": "wire.md",
     "pslib/wire": "wire.md",
     "pslib/update_log": "log.md",
 }
