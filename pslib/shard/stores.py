@@ -110,8 +110,7 @@ class DenseBlocks:
                 )
 
     def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
-        """Take one optimizer step of a block, its learning rate times ``rate``; with ``delta``, add instead.
-        """
+        """Take one optimizer step of a block, learning rate times ``rate``; with ``delta``, add instead."""
         self.apply_all([block], gradient, rate, delta)
 
     def apply_all(

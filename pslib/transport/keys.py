@@ -47,15 +47,15 @@ class Keys:
     Attributes
     ----------
     role : str
-        What the own key stands for: one of `pslib.wire.permissions.ROLES`.
+        Role of the own key: one of `pslib.wire.permissions.ROLES`.
     server_public : str
-        Key of coordinator and servers, so that nobody else can play one.
+        Key of coordinator and servers, so that no other process can impersonate one.
     public, secret : str
         The own pair.
     server_secret : str
-        Of those who listen; empty for all others.
+        Of listening processes; empty for all others.
     allowed : mapping of str to str
-        Of those who listen: public keys that may connect, and their roles.
+        Of listening processes: public keys that may connect, and their roles.
 
     Raises
     ------
