@@ -1,1 +1,1 @@
-"""The process that owns rows: a receiving thread, shard threads, moves to other servers."""
+"""Server process: a receive thread, shard threads that own rows, and migration to other servers."""

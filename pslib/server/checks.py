@@ -1,6 +1,6 @@
-"""What is wrong with a request, seen by a server before any shard has touched anything.
+"""Checks of a request by a server, before any shard has changed.
 
-Each finding is a `Failure`, or None where nothing is wrong. Only table descriptions of shards are read.
+Each finding is a `Failure`, or None where there is no fault. Only table descriptions of shards are read.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from pslib.wire.quantization import gradients_of, request_problem
 __all__ = ["RequestChecks"]
 
 TIME_S_MAX = 1e12
-"""31,000 years; tables keep times in float32, which ends at 3e38."""
+"""Maximum time: 31,000 years; tables keep times in float32, which ends at 3e38."""
 
 
 class RequestChecks:
-    """Looks at requests as they come.
+    """Checker of received requests.
 
     Parameters
     ----------
     limits : Limits
-        Of the codec that would send the answer.
+        Of the codec that would send the reply.
     shards : sequence of Shard
-        All shards of the server: they know its tables.
+        All shards of the server, with its tables.
     """
 
     def __init__(self, limits: Limits, shards: Sequence[Shard]) -> None:
         self._limits, self._shards = limits, shards
 
     def problem(self, message: Message) -> Failure | None:
-        """What is wrong with a request that servers take, beside `setup_problem`."""
+        """Return the fault of a request, except those of `setup_problem`."""
         if isinstance(message, Pull):
             return self._split_problem(message) or self._answer_problem(message)
         if isinstance(message, Push | Erase):
@@ -60,7 +60,7 @@ class RequestChecks:
         return self._rare_problem(message)
 
     def setup_problem(self, message: Message) -> Failure | None:
-        """What is wrong with a set-up, for any shard: one may know tables for which another had no space."""
+        """Return the fault of a set-up, for any shard: one may have tables for which another had no space."""
         if not isinstance(message, Setup):
             return None
         for shard in self._shards:
@@ -108,11 +108,11 @@ class RequestChecks:
         return Failure("configuration", f"{what}: expected 0..{units - 1}, got {unit}")
 
     def _answer_problem(self, message: Pull) -> Failure | None:
-        """Whether all that is asked for would fit an answer; looked at before memory is taken for it."""
+        """Return a failure when the reply to a pull would exceed a limit; checked before memory is taken."""
         tables, limits = self._shards[0].tables, self._limits
         width = ROW_TYPES[message.rows_as].itemsize
         sizes = [keys.size * tables[name].dim * width for name, keys in message.keys.items()]
-        half = limits.message_bytes_max // 2  # of an answer; refusals need room too
+        half = limits.message_bytes_max // 2  # of a reply; refusals need room too
         dense, dense_bytes = self._shards[0].dense, 0
         if dense and message.blocks.size:
             dense_bytes = dense.bounds.floats(message.blocks) * DENSE_TYPES[message.dense_as].itemsize
@@ -130,7 +130,7 @@ class RequestChecks:
         dense, blocks = self._shards[0].dense, message.blocks
         if dense is None:
             return Failure("configuration", "dense parameters have not been set up")
-        rising = (blocks[1:] > blocks[:-1]).all()  # as a client asks
+        rising = (blocks[1:] > blocks[:-1]).all()  # the order of a client's request
         repeated = not rising and np.unique(blocks).size != blocks.size
         if int(blocks.max()) >= self._shards[0].dense_blocks or repeated:
             return Failure("configuration", "dense blocks: out of range or repeated")
@@ -168,7 +168,7 @@ def _packing_problem(message: Pull | Push) -> Failure | None:
 
 
 def _count_problem(message: Push) -> Failure | None:
-    """Whether shows and clicks are of keys of this push, shows above 0 and clicks not below."""
+    """Return a failure unless shows and clicks are of keys of this push, shows above 0, clicks not below."""
     if not message.shows and not message.clicks:
         return None
     for what, given, least in (("shows", message.shows, SHOWS_MIN), ("clicks", message.clicks, 0.0)):

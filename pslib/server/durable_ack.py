@@ -1,4 +1,4 @@
-"""Answers that wait until what they say is durable: a pure machine."""
+"""Durable acknowledgement: replies wait until what they say is durable; a pure state machine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["Durable", "DurableAck"]
 
 
 class Durable(Protocol):
-    """A log, as far as its answers are concerned."""
+    """Log interface, as far as acknowledgements need it."""
 
     last: int
     """Number of its newest record."""
 
     @property
     def durable(self) -> int:
-        """All records up to this number are durable."""
+        """Number up to which all records are durable."""
         ...
 
 
 class DurableAck:
-    """Keeps answers back until all that the shards of a request had recorded by then is durable.
+    """Queue of replies that wait until all records of their shards, as of then, are durable.
 
     So a second copy of a push waits for the records of the first one, too.
 
@@ -31,7 +31,7 @@ class DurableAck:
     logs : sequence of Durable
         One a shard.
     wanted : callable
-        Called when an answer begins to wait: somebody should make the logs durable.
+        Called when a reply begins to wait, to make the logs durable.
     """
 
     def __init__(self, logs: Sequence[Durable], wanted: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class DurableAck:
         return len(self._waiting)
 
     def pass_when_durable(self, shards: Sequence[int], send: Callable[[], None]) -> None:
-        """Call ``send`` when all records that these shards have now are durable: perhaps at once."""
+        """Call ``send`` when all current records of these shards are durable: perhaps at once."""
         needs = [(self._logs[index], self._logs[index].last) for index in shards]
         if _is_durable(needs):
             send()
@@ -51,7 +51,7 @@ class DurableAck:
         self._wanted()
 
     def look(self) -> None:
-        """More may be durable: send what need not wait any longer."""
+        """Send the replies whose records have become durable."""
         waiting, self._waiting = self._waiting, deque()
         for needs, send in waiting:
             if _is_durable(needs):

@@ -1,4 +1,4 @@
-"""A cluster inside one process: coordinator and servers as threads."""
+"""Embedded cluster: coordinator and servers as threads of one process."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Embedded:
     transport : Transport or None
         Default: a network in memory.
     listen : str
-        Where each of them listens; port 0 means any free one.
+        Listening address of each; port 0 means any free one.
     log : str or None
-        Folder of logs and journal, where the configuration wants them; what is in it comes back.
+        Folder of logs and journal, where the configuration enables them; its content is recovered.
 
     Attributes
     ----------
     transport, address, cluster_id
-        What a `Client` needs to join.
+        Arguments that a `Client` needs to join.
     servers : list of Server
-        Those that have joined.
+        Servers that have joined.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Embedded:
             )
         except BaseException:
             if self._journal is not None:
-                self._journal.close()  # whoever tries again finds its folder free
+                self._journal.close()  # releases the folder for the next try
             raise
         if self._journal is not None and self._journal.term:
             self.coordinator.resume()
@@ -80,7 +80,7 @@ class Embedded:
         return thread
 
     def _guard(self, work: Callable[[], object], name: str) -> None:
-        """Do a thread's work; its death ends the run, as that of a process would, and in words."""
+        """Run a thread's work; an error in it ends the run, as that of a process would, with its message."""
         try:
             work()
         except BaseException as error:
@@ -108,13 +108,13 @@ class Embedded:
         self._threads.append(self._start(partial(self._serve, listen, number), f"server-{number}"))
 
     def join(self) -> Client:
-        """A client of this cluster; for threads that play trainers."""
+        """Return a client of this cluster, for threads that act as trainers."""
         term = 0 if self._journal is None else self._journal.term
-        place = Place(0, term) if term else ANYWHERE  # that of the process before this one
+        place = Place(0, term) if term else ANYWHERE  # rank of the process before this one
         return Client(self.transport, self.address, self.cluster_id, SystemClock(), place=place)
 
     def close(self) -> None:
-        """Stop servers, then the coordinator; servers that still wait for others to join give up."""
+        """Stop servers, then the coordinator; servers that still wait for others to join stop too."""
         self._closing = True
         if len(self.servers) < len(self._threads) - 1:
             self.coordinator.fail("the cluster was closed before all of it had joined")
@@ -129,5 +129,5 @@ class Embedded:
             self._journal.close()
 
     def last_status(self) -> dict[str, Any]:
-        """The status after everybody has left."""
+        """Return the status after all members have left."""
         return self.coordinator.status()

@@ -1,8 +1,9 @@
-"""A server hands units over to others: what it does with its part of a wave, as a pure machine.
+"""Migration of a server's units to others: its part of a wave, as a pure state machine.
 
-Of each unit: `Release` on the own shard, `Adopt` sent to the new owner until it is answered, and where that
-refuses it, `Keep` on the own shard: the unit is here again, with everything in it. A few units are on their
-way at a time. All of it may be done again, after a restart of anybody: each step is named by the wave.
+Each unit takes these steps: `Release` on the own shard, `Adopt` sent to the new owner until it is answered,
+and where that refuses it, `Keep` on the own shard, which then has the unit again with all its content. A few
+units are in flight at a time. Every step may be repeated, after a restart of any process: each is named by
+the wave.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Message
 __all__ = ["Action", "Migration"]
 
 IN_FLIGHT_MAX = 16
-"""Images on their way from one server, whose queues, and those of others, are full of pushes: with 4 of them
-2,080 units took 1.5 to 3 times as long, and pulls noticed as much (`benchmarks/moves.py`)."""
+"""Maximum images in flight from one server. Its queues, and those of others, are full of pushes: with 4 of
+them 2,080 units took 1.5 to 3 times as long, and pulls were slowed as much (`benchmarks/moves.py`).
+"""
 AGAIN_S = 0.5
 """Pause before a unit is sent again to a server that could not be reached."""
 REFUSALS = ("memory-limit", "configuration", "forbidden")
-"""Answers that say that the unit has not arrived and never will under this version."""
+"""Refusals after which the unit has not arrived and never will under this version."""
 DENSE = ""
-"""Among names of tables: the dense parameters."""
+"""Name of the dense parameters among names of tables."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """Ask ``message`` of the server at ``address``, or of the own shards where that is empty."""
+    """Action: send ``message`` to the server at ``address``, or to the own shards where that is empty."""
 
     address: str
     message: Message
@@ -38,7 +40,7 @@ class Action:
 
 @dataclass(slots=True)
 class _Unit:
-    """A unit of the wave: ``state`` is new, busy (an answer is awaited), released, refused, done or kept."""
+    """Unit of the wave: ``state`` is new, busy (a reply is awaited), released, refused, done or kept."""
 
     number: int
     owner: int
@@ -50,14 +52,14 @@ class _Unit:
 
 
 class Migration:
-    """One server's part in the moves.
+    """State machine of one server's part in the moves.
 
     Parameters
     ----------
     setup : callable
-        Gives the message that makes our tables at another server.
+        Returns the message that creates our tables at another server.
     in_flight_max : int
-        Units that are on their way at a time.
+        Maximum units in flight.
     """
 
     def __init__(self, setup: Callable[[], Setup], in_flight_max: int = IN_FLIGHT_MAX) -> None:
@@ -65,15 +67,15 @@ class Migration:
         self._units: dict[int, _Unit] = {}
         self._addresses: tuple[str, ...] = ()
         self._there: dict[str, frozenset[str] | None] = {}
-        """Of each address which tables of ours are there; None while that is asked for."""
+        """Our tables that exist at each address; None while the request for that is open."""
         self._version = 0
         self._reason = ""
         self._unsaid_bytes = 0
 
     def take(self, hand: Hand) -> None:
-        """Work at this part of a wave; told again, it may name other addresses, and more units.
+        """Take this part of a wave; a repeated one may name other addresses, and more units.
 
-        A coordinator that has come back asks for all of a wave, also for what a predecessor of ours has done.
+        A restarted coordinator asks for all of a wave, also for what our predecessor has done.
         """
         addresses = tuple(map(str, hand.addresses))
         if hand.version != self._version:
@@ -84,16 +86,16 @@ class Migration:
             if unit.action and unit.action.address and unit.action.address != addresses[unit.owner]:
                 unit.state, unit.action = "released", None
             elif unit.state == "done" and unit.sent_to != addresses[unit.owner]:
-                unit.state = "new"  # its successor may have lost it; else it says that it has it
+                unit.state = "new"  # its successor may have lost it; otherwise it answers that it has it
         self._version, self._addresses = hand.version, addresses
 
     @property
     def over(self) -> bool:
-        """Whether each unit has arrived or is here again."""
+        """Return whether each unit has arrived or is here again."""
         return all(unit.state in ("done", "kept") for unit in self._units.values())
 
     def report(self, rank: int, incarnation: int) -> NextHand:
-        """What has become of the units of this wave."""
+        """Report the outcome of the units of this wave."""
         done = [unit.number for unit in self._units.values() if unit.state == "done"]
         kept = [unit.number for unit in self._units.values() if unit.state == "kept"]
         said, self._unsaid_bytes = self._unsaid_bytes, 0
@@ -111,7 +113,7 @@ class Migration:
     # --- what to do ---------------------------------------------------------------------------------------
 
     def actions(self, now_s: float) -> list[Action]:
-        """What is to be asked now."""
+        """Return the actions that are due."""
         asked: list[Action] = []
         on_their_way = sum(unit.state in ("busy", "released", "refused") for unit in self._units.values())
         for unit in self._units.values():
@@ -128,9 +130,10 @@ class Migration:
         return asked
 
     def _is_ready(self, now_s: float, unit: _Unit, asked: list[Action]) -> bool:
-        """Whether the new owner has our tables: whoever we refuse a unit to asks there at once.
+        """Return whether the new owner has our tables: refused clients send requests there at once.
 
-        Tables may be set up while units move: an image that has more than we have told of goes after them.
+        Tables may be set up while units move: an image with more tables than we have described goes after
+        them.
         """
         address = self._addresses[unit.owner]
         if address in self._there:
@@ -144,7 +147,7 @@ class Migration:
             self._there[address] = None
             asked.append(Action(address, setup))
         else:
-            unit.not_before_s = now_s + AGAIN_S  # the shard that describes them has yet to make them
+            unit.not_before_s = now_s + AGAIN_S  # the shard that describes the tables has yet to create them
         return False
 
     @staticmethod
@@ -155,7 +158,7 @@ class Migration:
     # --- answers ------------------------------------------------------------------------------------------
 
     def answered(self, now_s: float, action: Action, answer: Message | None) -> None:
-        """Take the answer to an action; None: there was none in time."""
+        """Take the reply to an action; None: there was none in time."""
         if isinstance(action.message, Setup):
             self._set_up(now_s, action, answer)
             return
@@ -169,7 +172,7 @@ class Migration:
             unit.adopt = Adopt(answer.unit, answer.map_version, answer.marks, answer.content, answer.keys)
             unit.state = "released"
         elif isinstance(action.message, Keep) and not isinstance(answer, Done):
-            unit.state, unit.not_before_s = "refused", now_s + AGAIN_S  # nobody owns it: again
+            unit.state, unit.not_before_s = "refused", now_s + AGAIN_S  # without owner: again
         else:  # taken back, or never released
             self._stays(unit, answer)
 
@@ -213,13 +216,13 @@ class Migration:
 
 
 def _tables_in(setup: Setup) -> frozenset[str]:
-    """What a server has that was set up so."""
+    """Return the tables that a set-up creates at a server."""
     names = (str(plain["name"]) for plain in setup.tables["tables"])
     return frozenset([*names, DENSE] if setup.dense_length else names)
 
 
 def _tables_of(adopt: Adopt | None) -> frozenset[str]:
-    """What a server must have to take this image."""
+    """Return the tables that a server needs to adopt this image."""
     if adopt is None:
         return frozenset()
     if adopt.keys:

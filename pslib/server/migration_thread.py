@@ -1,6 +1,6 @@
-"""A server's moves, done: a thread that asks the coordinator what to hand over, and hands it over.
+"""Thread that runs a server's migration: asks the coordinator which units to hand over, and hands them over.
 
-It lives while units move. What to do is for `pslib.server.migration.Migration` to say.
+It runs while units move. `pslib.server.migration.Migration` decides the steps.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ __all__ = ["MigrationThread"]
 
 log = logging.getLogger("pslib")
 PAUSE_S = 0.02
-"""Between two questions for work while others are not through with the wave."""
+"""Interval between requests for work while other servers have not finished the wave."""
 ASK_AGAIN_S = 1.0
-"""While units are on their way the coordinator is asked so often where their owners are now."""
+"""Interval between requests to the coordinator for current owners, while units are in flight."""
 PATIENCE_S = 20.0
-"""For one answer: a partition of 1 GiB takes some 10 s to cross a network of 1 Gbit/s."""
+"""Patience for one reply: a partition of 1 GiB takes some 10 s to cross a network of 1 Gbit/s."""
 
 _FINAL = ConfigurationError | MemoryLimitError
-"""Refusals that stay what they are; whatever else happens, it is tried again."""
+"""Permanent refusals; all other errors are retried."""
 
 
 class MigrationThread:
-    """Hands units over for a server.
+    """Thread that hands over units of a server.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Asks the coordinator and other servers.
+        Sends requests to the coordinator and other servers.
     member : MemberHandle
-        Who we are.
+        This server's membership.
     clock : Clock
     ask_shards : callable
-        Given a message and who takes its answer, has the own shards do it.
+        Given a message and a callback for its reply, runs it on the own shards.
     setup : callable
-        Gives the message that makes our tables at another server.
+        Returns the message that creates our tables at another server.
     published : callable
-        Told up to which map all moves are complete.
+        Called with the map version up to which all moves are complete.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class MigrationThread:
         self._reached: set[str] = set()
 
     def begin(self) -> None:
-        """There is something to hand over; any number of times, from one thread."""
+        """Start handing over units; may be called repeatedly, from one thread."""
         if self._thread is not None and self._thread.is_alive():
             return
         self._thread = threading.Thread(target=self._run, name="pslib-hand-over", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End soon; what is on its way is asked for again by somebody."""
+        """Stop soon; units in flight are requested again later."""
         self._closing.set()
 
     def join(self) -> None:
@@ -99,11 +99,11 @@ class MigrationThread:
         try:
             while not self._closing.is_set() and self._turn():
                 pass
-        except PslibError as error:  # it can ask nobody any more, and so can't the rest of the server
+        except PslibError as error:  # the endpoint has failed, for all of the server
             log.info("pslib: moves end: %s", error)
 
     def _turn(self) -> bool:
-        """Ask for work and do it; False when nothing moves any more."""
+        """Request work and do it; return False when no unit moves any more."""
         hand = self._ask_for_work()
         if hand is None or hand.state == "wait":
             self._closing.wait(PAUSE_S)
@@ -120,7 +120,7 @@ class MigrationThread:
             for action in self._session.actions(now_s):
                 self._do(action)
             if not self._take_answers() and now_s - asked_s > ASK_AGAIN_S:
-                return True  # perhaps a new owner is elsewhere by now
+                return True  # a new owner may have another address by now
         return True
 
     def _ask_for_work(self) -> Hand | None:
@@ -132,7 +132,7 @@ class MigrationThread:
         return answer if isinstance(answer, Hand) else None
 
     def _let_go(self) -> None:
-        """Keep nothing for servers that were reached: images for one that died would stay for good."""
+        """Drop all state of the servers that were reached: images for a dead one would stay for good."""
         for address in self._reached:
             self._endpoint.end_waits_for(address, ServerLeftError(f"{address}: all moves are over"))
             self._endpoint.forget(address)
@@ -145,7 +145,7 @@ class MigrationThread:
         self._reached.add(action.address)
         try:
             pending = self._endpoint.ask(action.address, action.message, PATIENCE_S)
-        except LocalProtocolError as error:  # larger than a message may be
+        except LocalProtocolError as error:  # exceeds the limits of a message
             self._answered(action, Failure("configuration", str(error)))
             return
         pending.on_done(lambda: self._answered(action, _outcome(pending)))
@@ -154,7 +154,7 @@ class MigrationThread:
         self._events.put((action, answer))
 
     def _take_answers(self) -> bool:
-        """Wait a moment for answers, and take all that have come; whether there were any."""
+        """Wait briefly for replies, and take all that have come; return whether there were any."""
         try:
             event = self._events.get(timeout=PAUSE_S)
         except Empty:
@@ -168,7 +168,7 @@ class MigrationThread:
 
 
 def _outcome(pending: Pending[Any]) -> Message | None:
-    """The answer that a pending has; None where the peer could not be reached."""
+    """Return the reply of a pending; None where the peer could not be reached."""
     try:
         answer: Message = pending.wait(0)
     except PslibError as error:

@@ -1,4 +1,4 @@
-"""A server as a process of its own, over ZeroMQ."""
+"""Server process over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pslib.update_log import ServerLog
 __all__ = ["run_server"]
 
 IO_THREADS = 2
-"""One alone would let a short request wait while it copies a long one from another connection."""
+"""ZeroMQ threads. With one, a short request waits while a long one is copied from another connection."""
 
 
 def run_server(
@@ -27,7 +27,7 @@ def run_server(
 ) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
 
-    ``log`` is the folder of the cluster's logs: what a predecessor of the same rank has written comes back.
+    ``log`` is the folder of the cluster's logs: the log of a predecessor of the same rank is recovered.
 
     Raises
     ------

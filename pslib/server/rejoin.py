@@ -1,10 +1,10 @@
-"""A server that comes back without what its predecessor knew: what it does before it serves.
+"""Rejoin of a server that has lost its predecessor's state: what it restores before it serves.
 
-Nobody is answered until it has its tables from the first client that names them, its units from the last
-checkpoint, and the floors of all leases from the coordinator. Whoever asks meanwhile asks again. With a log,
-one that dies before it has all of that has written that it is ``bare`` and not that it is ``back``: then the
-next one begins anew. A client that only reads rows describes no dense parameters; where the checkpoint has
-some, another client is waited for that does.
+It answers no request until it has its tables from the first client that names them, its units from the last
+checkpoint, and the floors of all leases from the coordinator. Clients retry meanwhile. With a log, a server
+that dies before that has logged that it is ``bare`` and not that it is ``back``: then its successor begins
+anew. A client that only reads rows describes no dense parameters; where the checkpoint has some, the server
+waits for another client that does.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ __all__ = ["FIRST_VALUES", "Rejoin"]
 
 log = logging.getLogger("pslib")
 FIRST_VALUES = "first values"
-"""What a shard began with, where there was no checkpoint."""
+"""Initial state of a shard, where there was no checkpoint."""
 
 
 class Rejoin:
-    """Brings the shards of one server back.
+    """Restores the shards of one server.
 
     Parameters
     ----------
     begins : mapping
-        What the coordinator has said (`pslib.coordinator.recovery.Recovery.begins`); empty: nothing is lost.
+        The coordinator's instructions (`pslib.coordinator.recovery.Recovery.begins`); empty: nothing is lost.
     generation : int
         The server's; its dense blocks count their steps from numbers that no earlier one had.
     shards : sequence of Shard
     load : callable
-        Loads a checkpoint into a shard, as the message says.
+        Loads a checkpoint into a shard, by a message.
     put : callable
-        Lets a shard, given its index, do some work before anything that comes later.
+        Queues work of a shard, given its index, before anything that comes later.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Rejoin:
 
     @staticmethod
     def strip(shard: Shard) -> None:
-        """A new shard is one of a server that has lost what it knew."""
+        """Mark a new shard as one of a server that has lost its predecessor's state."""
         shard.say({"note": "bare"})
         shard.bare = True
 
     @property
     def waits(self) -> bool:
-        """Whether nothing may be answered yet."""
+        """Return whether requests must still wait."""
         return any(shard.bare for shard in self._shards)
 
     def hear(self, message: Message) -> None:
-        """Take what has come while it waits: the first description of tables, with first values."""
+        """Take a message that arrives meanwhile: the first description of tables, with initial values."""
         if self._begun or not isinstance(message, Setup) or message.without_values:
             return
         self._begun = True
@@ -76,7 +76,7 @@ class Rejoin:
     def _try(self, setup: Setup, shard: Shard) -> None:
         try:
             self._bring_back(setup, shard)
-        except LogFullError as error:  # whoever asks next begins it once more; what is done is done again
+        except LogFullError as error:  # the next request begins it once more; completed work is repeated
             log.warning("pslib: can't come back: %s", error)
             self._begun = False
         except CheckpointIncompatibleError as error:
@@ -98,7 +98,7 @@ class Rejoin:
             shard.say_later({"note": "seen", "stream": stream, "epoch": epoch, "below": below})
             shard.marks.saw(stream, epoch, below)
         for unit, version in self._begins["released"]:
-            if shard.owned >> unit & 1:  # who asks for it asks again until the hand-over has tables there
+            if shard.owned >> unit & 1:  # clients retry until the hand-over has created tables there
                 shard.release(Release(unit, NOBODY, version))
         if shard.dense is not None:
             shard.dense.renumber(self._generation)

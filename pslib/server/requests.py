@@ -1,4 +1,4 @@
-"""A request on its way through the shards of a server, and in which order one shard serves what waits."""
+"""Requests in the shards of a server, and the order in which one shard serves them."""
 
 from __future__ import annotations
 
@@ -59,34 +59,34 @@ __all__ = [
 ]
 
 Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
-"""Loads a checkpoint into a shard, or says whether it could, or what tables that needs."""
+"""Loads a checkpoint into a shard, checks whether it could, or lists the tables that it needs."""
 Work = Callable[[Shard], None]
 
 
 NO_DENSE = DenseDelta()
-"""Room for nothing: nobody writes to it."""
+"""Empty buffer, never written."""
 
 
 @dataclass(slots=True, eq=False)
 class ShardRequest:
-    """One request on its way through the shards.
+    """Request in progress on the shards.
 
     Attributes
     ----------
     peer, request_id, message
-        Who asks what.
+        Sender and content.
     shards : tuple of int
-        Those that have a part in it.
+        Shards that have a part in it.
     shares : mapping of shard to table to KeySlice
         Keys by shard, split once; a shard that is not in it looks at all keys.
     rows, dense
         Shared outputs of a pull.
     results : dict of int to outcome
-        What shards have done.
+        Outcomes of shards.
     answered : bool
-        Whether its reply has been made; a push of a sync step may be refused before all shards are done.
+        Whether its reply has been built; a push of a sync step may be refused before all shards are done.
     taker : callable or None
-        Takes the answer, where the server asks itself.
+        Takes the reply, for a request of the server itself.
     """
 
     peer: bytes
@@ -102,12 +102,12 @@ class ShardRequest:
 
     @property
     def key_count(self) -> int:
-        """Keys of all its tables."""
+        """Return the number of keys of all its tables."""
         keys = getattr(self.message, "keys", None) or {}
         return sum(array.size for array in keys.values())
 
     def is_short(self, rows: int) -> bool:
-        """Whether it is a pull or push of at most so many rows that waits for nobody.
+        """Return whether it is a pull or push of at most ``rows`` rows that waits for no other request.
 
         16 dense parameters count as one row.
         """
@@ -124,25 +124,25 @@ class ShardRequest:
 
 
 def run_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
-    """Do one shard's share of a request, all at once."""
+    """Run one shard's share of a request, all at once."""
     return finish(steps_on_shard(shard, request, loads))
 
 
 def steps_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
-    """Do one shard's share of a request; errors come back as values, so that a bad one harms no other."""
+    """Run one shard's share of a request in steps; errors are returned, so they harm no other request."""
     if shard.broken:
         return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
     try:
         return (yield from _steps(shard, request, loads))
-    except LogError:  # nothing can be promised any more: the server ends
+    except LogError:  # no acknowledgement can be given any more: the server ends
         raise
     except Exception as error:
         return failure_in(shard, request.message, error)
 
 
 def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
-    """How a peer is told of an error; after a fault of ours the server goes on, but perhaps not the shard."""
-    if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
+    """Return the refusal for an error; after an internal one the server goes on, perhaps not the shard."""
+    if isinstance(error, PreemptedError):  # raised by a signal: the request has no fault
         raise error
     failure = failure_of(error)
     if isinstance(error, PslibError | FencedError):
@@ -154,7 +154,7 @@ def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
 
 
 def requests_over(shard: Shard, request: ShardRequest, result: Any) -> list[tuple[ShardRequest, Any]]:
-    """The requests that one shard is through with when one has come to ``result``, with their outcomes.
+    """Return the requests that one shard has finished when one has come to ``result``, with outcomes.
 
     Nearly always that is this one alone. A push of a sync step waits, and the last of its step ends them all.
     """
@@ -165,7 +165,7 @@ def requests_over(shard: Shard, request: ShardRequest, result: Any) -> list[tupl
 
 
 def saves_over(shard: Shard) -> list[tuple[ShardRequest, Any]]:
-    """Requests that waited for the files of an image, and are over."""
+    """Return the finished requests that waited for the files of an image."""
     return [
         (request, failure_of(outcome) if isinstance(outcome, Exception) else outcome)
         for request, outcome in shard.cuts.take_over()
@@ -184,7 +184,7 @@ def _steps(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
     if isinstance(message, Erase):
         return (yield from shard.erase_steps(message, shares))
     if isinstance(message, Maintain) and message.decay:
-        while shard.cuts.copying:  # it changes every row: all of them would be copied aside
+        while shard.cuts.copying:  # a load changes every row: all of them would be copied aside
             if not shard.cuts.step():
                 shard.cuts.rest()
             yield
@@ -201,10 +201,10 @@ def _run_save(shard: Shard, request: ShardRequest) -> Any:
 
 
 def _run_load(shard: Shard, message: CheckLoad | DescribeTables | Load, loads: Loads) -> Any:
-    """Look, or load, unless others have the lease by now.
+    """Check or run a load, unless another trainer has the lease by now.
 
-    The bar stands before anything else may fail: who goes on after a load that was refused trains as well as
-    who has loaded. Its note is in the log before the first push of anybody who has heard of the outcome.
+    The fence comes before anything else may fail: a trainer may go on after a refused load as well as after a
+    load. Its note is in the log before the first push of any client that knows the outcome.
     """
     if isinstance(message, DescribeTables):
         if not message.path:
@@ -215,7 +215,7 @@ def _run_load(shard: Shard, message: CheckLoad | DescribeTables | Load, loads: L
         shard.say_later({"note": "seen", "stream": message.stream, "epoch": message.epoch, "below": 0})
     if isinstance(message, Load):
         shard.cuts.forget("rows are being loaded")
-    if not shard.owned:  # a server that has just joined knows neither tables nor dense parameters
+    if not shard.owned:  # a server that has just joined has neither tables nor dense parameters
         return {"rows": 0}
     return loads(shard, message)
 
@@ -241,7 +241,7 @@ def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
 
 
 def _unknown(shard: Shard, message: Witness) -> int:
-    """How many pushes a predecessor has not left to this shard, of those to units that it has or had then."""
+    """Return how many pushes this shard lacks of its predecessor's, to units that it has or had then."""
     if not message.streams.size == message.numbers.size == message.units.size:
         raise ConfigurationError("witness: expected as many numbers and units as streams")
     asked = zip(message.streams.tolist(), message.numbers.tolist(), message.units.tolist(), strict=True)
@@ -258,10 +258,10 @@ def _move(shard: Shard, message: Release | Adopt | Keep) -> Any:
 
 
 def shard_stats(shard: Shard) -> dict[str, Any]:
-    """Counters of one shard, to be summed over shards and servers.
+    """Return the counters of one shard, to be summed over shards and servers.
 
-    ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` say of what it consists and
-    what policies have done.
+    ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` give its parts, and the
+    work of policies.
     """
     totals = {
         "pushes_applied": shard.counters.pushes_applied,
@@ -287,16 +287,16 @@ def shard_stats(shard: Shard) -> dict[str, Any]:
 
 
 class ShardTurns:
-    """What waits for one shard, and what is served next: a pure machine.
+    """Scheduler of one shard's requests, a pure state machine.
 
-    Requests are served in the order in which they came, the long ones in slices; between two slices short
-    pulls have their turn. So a short pull waits for one slice, never for a whole long request; everything
-    else, and every second copy of a push, waits until the push before it is applied and marked.
+    Requests are served in order of arrival, the long ones in slices; between two slices short pulls have
+    their turn. So a short pull waits for one slice, never for a whole long request; all other requests, and
+    every second copy of a push, wait until the push before is applied and marked.
 
     Parameters
     ----------
     shard : Shard
-        Only this object touches it.
+        Used by this object only.
     loads : callable
         Loads a checkpoint into it.
     """
@@ -317,16 +317,16 @@ class ShardTurns:
 
     @property
     def has_long(self) -> bool:
-        """Whether a long request waits, or is half done."""
+        """Return whether a long request waits, or is half done."""
         return self._long > 0
 
     @property
     def in_request(self) -> bool:
-        """Whether a long request is half done."""
+        """Return whether a long request is half done."""
         return self._steps is not None
 
     def put(self, work: ShardRequest | Work) -> None:
-        """Take in a request, or a function of the shard, which is called in its turn."""
+        """Queue a request, or a function of the shard, which is called in its turn."""
         if isinstance(work, ShardRequest):
             is_long = work.key_count > self._shard.slice_rows
             if self._long and not is_long and isinstance(work.message, Pull):
@@ -336,9 +336,9 @@ class ShardTurns:
         self._lane.append(work)
 
     def turn(self) -> list[tuple[ShardRequest, Any]]:
-        """Serve one short request or one slice; the requests that this ended, with their outcomes.
+        """Serve one short request or one slice; return the requests that this ended, with their outcomes.
 
-        Short pulls go first, but long requests get every second slice: nobody waits for ever.
+        Short pulls go first, but long requests get every second slice: none starves.
         """
         if self._passing and (self._passed_rows < self._shard.slice_rows or not self._lane):
             request = self._passing.popleft()

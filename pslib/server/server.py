@@ -1,4 +1,4 @@
-"""A server: one receiving thread and K shard threads, each of which owns its partitions alone."""
+"""Server: one receive thread and K shard threads, each of which alone owns its partitions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ __all__ = ["Server"]
 log = logging.getLogger("pslib")
 TURN_S = 0.1
 TICK_S = 0.02
-"""Credit is held for seconds; to look at it after each message costs what a message costs."""
+"""Interval of credit checks. Credit is held for seconds; a check after each message costs as much as a
+message.
+"""
 LEAVE_S = 2.0
-"""Of the time of a server that was asked to leave: kept for its last answers and the end of its log."""
+"""Time that a server asked to leave keeps for its last replies and the end of its log."""
 
 
 class Server:
@@ -45,22 +47,22 @@ class Server:
     Parameters
     ----------
     transport : Transport
-        Where to listen and how to reach the coordinator.
+        Transport to listen on and to reach the coordinator.
     coordinator, cluster_id : str
         The cluster to join.
     listen : str
         Address; port 0 means any free one.
     clock : Clock
-        Time.
+        Time source.
     place : Place
         Rank to take, and generation.
     log : ServerLog or None
-        What a predecessor has written there comes back first; None: of a cluster without logs.
+        Log of a predecessor, recovered first; None: a cluster without logs.
 
     Raises
     ------
     ConfigurationError
-        When the address is taken, or the cluster has no place for another server.
+        When the address is taken, or the cluster has no rank for another server.
     WaitTimeoutError
         When the coordinator or the other servers do not come.
     """
@@ -78,14 +80,14 @@ class Server:
         self._clock, self._log = clock, log
         self._sync: SyncThread | None = None
         self._lock = threading.Lock()
-        """For the link and the session: the receiving thread asks, shard threads answer."""
+        """Lock of link and session: the receive thread takes requests, shard threads send replies."""
         self._streams_done_below = 0
         self._stopped = False
         self._tick_s = 0.0
         self._failure: BaseException | None = None
         self._hands: MigrationThread | None = None
         codec = Codec(cluster_id)
-        with ExitStack() as undone:  # an error leaves the log's folder and the address to others, no thread
+        with ExitStack() as undone:  # an error releases the log's folder and the address
             joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, place)
             self._set_up(undone, codec, joined, shards, journals)
             self._member.start_heartbeats(joined)
@@ -99,7 +101,7 @@ class Server:
         shards: list[Shard],
         journals: list[ShardLog | None],
     ) -> None:
-        """Make what serves as the cluster wants it. undone: gets what undoes it."""
+        """Build the serving parts by the cluster's configuration. undone: gets their clean-up."""
         config = joined.config
         self._may_be_followed = config.servers_come_back
         self._endpoint.use_timing(config.timing)
@@ -138,8 +140,8 @@ class Server:
         listen: str,
         place: Place,
     ) -> tuple[Joined, list[Shard], list[ShardLog | None]]:
-        """Recover the log, listen, and join the cluster. undone: gets what undoes it."""
-        timing = Timing()  # until the coordinator says which
+        """Recover the log, listen, and join the cluster. undone: gets their clean-up."""
+        timing = Timing()  # until the coordinator sends the cluster's
         if self._log is not None:
             undone.callback(self._close_log)
             self._log.recover(load_again)
@@ -154,7 +156,7 @@ class Server:
         return joined, *self._shards(joined)
 
     def _shards(self, joined: Joined) -> tuple[list[Shard], list[ShardLog | None]]:
-        """Shards as their logs say, or new ones that own what the map says; and their journals."""
+        """Return shards recovered from logs, or new ones that own what the map says; and their journals."""
         config = joined.config
         journals: list[ShardLog | None] = [None] * config.shard_threads
         if config.durability == "memory":
@@ -182,12 +184,12 @@ class Server:
                     Rejoin.strip(shard)
                 shard.own(joined.map.units_of(joined.rank))
         if config.durability == "disk" and self._log is not None:
-            for one in self._log.logs:  # the next heartbeat tells the coordinator that there is a log to miss
+            for one in self._log.logs:  # the next heartbeat reports that there is a log
                 one.sync()
         return shards, journals
 
     def _gate(self, config: ClusterConfig) -> DurableAck | None:
-        """Where answers wait until they are true after a loss of power, if that is the promise."""
+        """Return the queue of replies that wait for the disk, if the configuration promises durability."""
         if config.durability != "disk" or self._log is None:
             return None
         self._sync = SyncThread(self._log, self._synced, self._fail)
@@ -201,18 +203,18 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """Address for clients."""
         return self._link.address
 
     def stop(self) -> None:
-        """Leave soon, without waiting for the coordinator to say so; any thread may call it."""
+        """Stop soon, without an order of the coordinator; any thread may call it."""
         self._stopped = True
         self._link.wake()
 
     def run(self) -> int:
-        """Serve until the coordinator says to leave; return the exit code (0 in order, 69: it has failed).
+        """Serve until the coordinator orders to leave; return the exit code (0 in order, 69: it has failed).
 
-        However it ends, its heartbeats end with it: a server that does not serve must count as lost.
+        Heartbeats end with it in any case: a server that does not serve must count as lost.
         """
         try:
             with preemption.finishing():
@@ -221,7 +223,7 @@ class Server:
                         break
                     self._turn()
                     self._check()
-                self._turn(0.0)  # what has come is answered
+                self._turn(0.0)  # answers what has arrived
                 for thread in self._threads:
                     thread.finish()
                 if self._sync is not None:
@@ -240,15 +242,15 @@ class Server:
 
     @staticmethod
     def _leaves_now() -> bool:
-        """Whether its units have no time left to move to others, when it has been asked to leave.
+        """Return whether a server asked to leave has no time left to move its units to others.
 
-        The coordinator hears of it with the next heartbeat; it says when nothing is here any more, or that
-        nobody could take it.
+        The coordinator learns of the request with the next heartbeat; it answers when no unit is here any
+        more, or that no server could take them.
         """
         return preemption.left_s < LEAVE_S
 
     def _check(self) -> None:
-        """Raise what has ended a shard thread, or the endpoint without which no heartbeat goes out."""
+        """Raise the error that ended a shard thread, or the endpoint, without which no heartbeat is sent."""
         if failure := self._failure or self._endpoint.error:
             raise failure
 
@@ -257,7 +259,7 @@ class Server:
         self._link.wake()
 
     def _turn(self, patience_s: float = TURN_S) -> None:
-        """Serve what is short, and hand the rest to the shard threads, which answer it themselves."""
+        """Serve short requests, and pass the others to the shard threads, which answer them."""
         if len(self._threads) == 1:
             self._threads[0].drain(TICK_S)
         came = self._receive(patience_s)
@@ -276,7 +278,7 @@ class Server:
             self._send_all()
 
     def _receive(self, patience_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that have come; waits for one."""
+        """Wait for a message; return arrived messages."""
         with self._lock:
             came = self._link.receive()
         if came:
@@ -286,7 +288,7 @@ class Server:
             return self._link.receive()
 
     def _serve(self, request: ShardRequest) -> None:
-        """Serve a request at once if it is short and its shards are idle; else their threads do it."""
+        """Serve a request at once if it is short and its shards are idle; otherwise queue it."""
         short = request.is_short(SHORT_ROWS)
         for index in request.shards:
             outcome = self._threads[index].serve_now(request) if short else None
@@ -297,19 +299,19 @@ class Server:
                     self._session.complete(request, index, outcome[0])
 
     def _done(self, request: ShardRequest, shard_index: int, result: Any) -> None:
-        """A shard thread is done with a request; the last one sends the answer: nobody has to be woken."""
+        """Record a shard thread's result; the last one sends the reply, without waking another thread."""
         with self._lock:
             self._session.complete(request, shard_index, result)
             self._send_and_wake()
 
     def _send_and_wake(self) -> None:
-        """Send all answers, in another thread than the one that receives."""
+        """Send all replies from a thread other than the receive thread."""
         self._send_all()
-        if self._link.ready():  # sending may have taken notice of a message for which `wait` then sleeps
+        if self._link.ready():  # sending may have consumed the signal of a message that `wait` then misses
             self._link.wake()
 
     def _send_all(self) -> None:
-        """Send all answers; none while another may have our place, who does not know what we call done."""
+        """Send all replies; none while a replacement of this server may exist, which lacks these changes."""
         if self._may_be_followed and self._member.may_be_replaced:
             return
         if self._session.outbox:
@@ -317,7 +319,7 @@ class Server:
             self._link.send_all(replies)
 
     def _progress(self) -> dict[str, Any]:
-        """Counters for the heartbeat; also passes on which streams are over."""
+        """Return the counters of a heartbeat; also finish the streams that are over."""
         below, queues = self._member.streams_done_below, self._queues()
         if preemption.asked:
             queues["leaving"] = True
@@ -329,7 +331,7 @@ class Server:
         return merge_results([thread.stats for thread in self._threads]) | queues
 
     def _queues(self) -> dict[str, Any]:
-        """What waits here and for whom, for `pslib doctor`."""
+        """Return the waiting requests and what they wait for, for `pslib doctor`."""
         with self._lock:
             credit = self._session.credit.summary()
         steps = [one for thread in self._threads for one in thread.step_waits]
@@ -346,7 +348,7 @@ class Server:
         )
 
     def _rejoin(self, begins: Mapping[str, Any], generation: int, shards: list[Shard]) -> Rejoin:
-        """What brings back what is left, in the shards' threads."""
+        """Create the rejoin of the remaining state, run in the shards' threads."""
         return Rejoin(
             begins,
             generation,
@@ -356,18 +358,18 @@ class Server:
         )
 
     def _begin_hands(self) -> None:
-        """Hand units over, unless they are not here yet: every heartbeat asks for it again."""
+        """Start handing over units, unless they are not restored yet: every heartbeat repeats the order."""
         rejoin = self._session.rejoin
         if self._hands is not None and not (rejoin and rejoin.waits):
             self._hands.begin()
 
     def _moves_over(self, map_version: int) -> None:
-        """A published map says that the moves up to it are complete."""
+        """Handle a published map: the moves up to it are complete."""
         for thread in self._threads:
             thread.put(lambda shard: shard.moves.forget_images(map_version))
 
     def _ask_shards(self, message: Message, taker: Callable[[Message], None]) -> None:
-        """A request of our own about one unit, in its turn among those of others."""
+        """Queue a request of this server about one unit, in order with those of clients."""
         assert isinstance(message, Release | Keep)
         index = message.unit % len(self._threads)
         self._threads[index].put(ShardRequest(b"", 0, message, (index,), taker=taker))
@@ -387,5 +389,5 @@ class Server:
 
     def _close_log(self) -> None:
         if self._log is not None:
-            with suppress(PslibError, OSError):  # whatever ended this server has been told
+            with suppress(PslibError, OSError):  # the error that ended this server is reported already
                 self._log.close()

@@ -1,8 +1,8 @@
-"""A server's side of the wire, as a pure machine: frames in, requests for shards and replies out.
+"""Server session, a pure state machine: frames in, requests for shards and replies out.
 
-The receiving thread decodes a request and makes a `ShardRequest` of it, with the keys split by shard; the
-shards that have a part in it run it (`pslib.server.requests`); when the last of them is done the
-reply is built.
+The receive thread decodes a request and makes a `ShardRequest` of it, with the keys split by shard; the
+shards that have a part in it run it (`pslib.server.requests`); when the last of them is done the reply is
+built.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ REQUESTS = (
     *(Save, BeginSave, SaveFiles, EndSave, CheckLoad, DescribeTables, TrimLog, Witness),
 )
 CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
-"""Requests whose answers promise something."""
+"""Requests whose replies acknowledge a change."""
 SPLIT = (Pull, Push, Erase)
 """Requests with keys, of which each shard has its own."""
 ANSWERED_BY_UNIT = (*SPLIT, Maintain)
@@ -74,7 +74,7 @@ NO_UNITS, NO_OWNERS = np.empty(0, np.uint32), np.empty(0, np.uint16)
 
 
 class ServerSession:
-    """Decodes requests, splits them among shards, builds replies.
+    """Session that decodes requests, splits them among shards, and builds replies.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ class ServerSession:
     shards : sequence of Shard
         All shards of this server; the session reads their table descriptions only.
     credit : CreditPool or None
-        What it may grant; None has no limit.
+        Pool of the grants; None has no limit.
     gate : DurableAck or None
-        Through which answers leave that say that something has changed; None: at once.
+        Queue of replies that acknowledge a change; None: they are sent at once.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class ServerSession:
         self._open: set[tuple[bytes, int]] = set()
         self.outbox: list[Reply] = []
         self.rejoin: Rejoin | None = None
-        """Of a server that has lost what it knew: nobody is answered until it has what is left."""
+        """Rejoin of a server that has lost its state: no request is answered until it is complete."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
 
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> ShardRequest | None:
-        """A request for all shards, or None when it was answered at once (refused, or not a message)."""
+        """Return a request for the shards, or None when it was answered at once (refused, or undecodable)."""
         try:
             envelope = self.codec.decode(frames)
         except RemoteProtocolError as error:
@@ -131,18 +131,18 @@ class ServerSession:
         return request
 
     def _prepare(self, request: ShardRequest) -> None:
-        """Split a request among the shards, and make room for what it asks for."""
+        """Split a request among the shards, and allocate its outputs."""
         message = request.message
         if isinstance(message, SPLIT):
             self._split(request, message)
         if isinstance(message, Pull):
             self._make_outputs(request, message)
         elif isinstance(message, Push) and message.sync:
-            # it waits for others, who may need the same credit: what is held is bounded by its step
+            # a sync push waits for others, which may need the same credit: held bytes are bounded by its step
             self._granted(self.credit.give_back((request.peer, request.request_id)))
 
     def _waits(self, message: Message) -> bool:
-        """Whether nobody is answered yet; once somebody is, that is over."""
+        """Return whether requests must wait for the rejoin; its end is final."""
         assert self.rejoin is not None
         if self.rejoin.waits:
             self.rejoin.hear(message)
@@ -172,14 +172,14 @@ class ServerSession:
             self._reply(request.peer, request.request_id, self._answer(request))
 
     def tick(self, now_s: float) -> None:
-        """Time passes: credit that nobody has given back is granted to others."""
+        """Grant expired credit to other clients."""
         self._granted(self.credit.tick(now_s))
 
     def _reserve(self, peer: bytes, request_id: int, message: Reserve) -> None:
         if not message.bytes:
             self._granted(self.credit.give_back((peer, message.request_id)))
             return
-        if (peer, message.last) in self._open:  # its answer is on the way
+        if (peer, message.last) in self._open:  # its reply is in flight
             return
         lost = self.credit.give_back((peer, message.last))
         self._granted(lost + self.credit.reserve((peer, message.request_id), request_id, message.bytes))
@@ -204,7 +204,7 @@ class ServerSession:
     def _split(self, request: ShardRequest, message: Pull | Push | Erase) -> None:
         """Give each of several shards its own keys, so that they need not all look at all of them."""
         if len(self.shards) == 1 or (isinstance(message, Push) and message.sync):
-            return  # a push of a sync step speaks for units of all shards, and waits in each
+            return  # a sync push covers units of all shards, and waits in each
         first = self.shards[0]
         shares: dict[int, dict[str, KeySlice]] = {}
         for name, keys in message.keys.items():
@@ -223,7 +223,7 @@ class ServerSession:
         request.shards = tuple(request.shares)
 
     def _make_outputs(self, request: ShardRequest, message: Pull) -> None:
-        """Room for the rows, with whatever is in it: each row is written by the shard that answers for it."""
+        """Allocate the rows, uninitialized: each row is written by the shard that answers for it."""
         first = self.shards[0]
         for name, keys in message.keys.items():
             request.rows[name] = QuantizedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
@@ -241,7 +241,7 @@ class ServerSession:
             return Done()
         if isinstance(request.message, Release):
             return next(result for result in results if isinstance(result, Image))
-        if isinstance(request.message, DescribeTables):  # the first one's, should a set-up be between two
+        if isinstance(request.message, DescribeTables):  # the first shard's, should a set-up be between two
             return Result(results[0])
         return Result(merge_results(results))
 

@@ -1,4 +1,4 @@
-"""One shard thread of a server: requests in their order, images of checkpoints and of the log in between."""
+"""Shard thread of a server: serves requests in order, and writes images of checkpoints and log in between."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ from pslib.wire.messages import CheckLoad, DescribeTables, Load
 __all__ = ["SHORT_ROWS", "ShardThread", "load_again", "load_into"]
 
 SHORT_ROWS = 1024
-"""Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
-to hand them to another thread and their answer back."""
+"""Rows (or 16 dense parameters each) that the receive thread serves itself: some 50 us, less than handing
+them to another thread and their reply back.
+"""
 DRAIN_FROM = 32
-"""Requests that wait, before they are served to the last one."""
+"""Waiting requests from which the queue is drained to the last one."""
 TURN_S = 0.0003
-"""Of the thread on its core while it serves a long request, about what one slice of it takes.
+"""Time slice of the thread on its core while it serves a long request, about the duration of one slice of it.
 
-Else it keeps others there waiting for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is
-mostly on the core of the thread that woke him.
+Otherwise it keeps other threads waiting for 3 to 4 ms: a client that has just sent a short request, or is to
+get its reply, is mostly on the core of the thread that woke it.
 """
 LOADS_KEPT = 16
-"""Outcomes of loads, and of looks before them, that are remembered; a client has one at a time on its way."""
+"""Outcomes of loads and their checks that are kept; a client has one in flight at a time."""
 
 
 class _Loads:
-    """Loads one shard, and looks before it whether it could, each load once.
+    """Loads of one shard, and the checks before them, each run once.
 
-    It takes longer than the pause after which a request is sent again. A second copy that was done too would
-    throw away what has been trained since; so it gets the first one's answer.
+    A load takes longer than the retry interval. Running a second copy would discard the pushes since then; so
+    it gets the first one's reply.
     """
 
     def __init__(self, log: ShardLog | None = None) -> None:
@@ -95,22 +96,22 @@ class _Loads:
         if self._log is not None:
             try:
                 self._log.loaded(message, left)
-            except LogFullError as error:  # its rows have changed, and the log will not say so
+            except LogFullError as error:  # its rows have changed, and the log will not record it
                 raise LogError(f"loaded a checkpoint that the log does not name: {error}") from error
         return outcome
 
 
 def load_into(shard: Shard, message: Load) -> dict[str, Any]:
-    """Load a checkpoint into a shard, as the message says.
+    """Load a checkpoint into a shard, by a message.
 
-    It makes no tables, which other servers might have in another way: the one of the lowest rank decides what
-    they are. A server that comes back without what it knew has nobody to ask, and takes what was saved.
+    It creates no tables, which other servers might have with another description: the server of the lowest
+    rank decides. A rejoining server has no other source, and takes the saved descriptions.
     """
     return _load(shard, message, new_tables=shard.bare)
 
 
 def load_again(shard: Shard, message: Load) -> dict[str, Any]:
-    """The same of a load that a log tells of: tables that it has made are made again."""
+    """Repeat a load from the log: tables that it has created are created again."""
     return _load(shard, message, new_tables=True)
 
 
@@ -122,7 +123,7 @@ def _load(shard: Shard, message: Load, new_tables: bool) -> dict[str, Any]:
 
 
 def check_load(shard: Shard, message: CheckLoad) -> None:
-    """See whether a shard can load a checkpoint, as the message says."""
+    """Check whether a shard can load a checkpoint."""
     from pslib.checkpoint import LoadOptions, check_shard
 
     options = LoadOptions(message.state, _names(message), new_tables=shard.bare)
@@ -130,7 +131,7 @@ def check_load(shard: Shard, message: CheckLoad) -> None:
 
 
 def describe_tables(shard: Shard, message: DescribeTables) -> list[dict[str, Any]]:
-    """Tables of a checkpoint in plain form: as the shard has them, or else as they were saved."""
+    """Return the tables of a checkpoint in plain form: as the shard has them, or else as they were saved."""
     from pslib.checkpoint import read_manifest  # pyarrow: 40 MB for files alone
 
     mine = dict(shard.tables)
@@ -143,10 +144,10 @@ def _names(message: Load | CheckLoad) -> tuple[str, ...] | None:
 
 
 class ShardThread:
-    """Serves requests on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
+    """Thread that serves requests on one shard, in the order of `ShardTurns`; a fatal error calls ``failed``.
 
-    While it has none, the receiving thread serves short ones itself (`serve_now`): two hand-overs between
-    threads cost more than a few rows. Whoever touches the shard holds ``turn``.
+    While it has none, the receive thread serves short ones itself (`serve_now`): two hand-overs between
+    threads cost more than a few rows. A thread that touches the shard holds ``turn``.
     """
 
     def __init__(
@@ -159,7 +160,9 @@ class ShardThread:
         self.shard, self._log = shard, log
         self.stats = shard_stats(shard)
         self.held, self.step_waits = 0, list[list[Any]]()
-        """Pushes of a sync step that wait, and for whom, ``[step, ranks]``; as of the last heartbeat."""
+        """Waiting pushes of a sync step, and the ranks they wait for, ``[step, ranks]``; as of the last
+        heartbeat.
+        """
         self._done, self._failed = done, failed
         self._loads = _Loads(log)
         self._turns = ShardTurns(shard, self._loads)
@@ -168,7 +171,7 @@ class ShardThread:
         self.turn = threading.Lock()
         self._counting = threading.Lock()
         self.given = self.settled = 0
-        """Pieces of work that have been queued; and the same when none of them was left to do."""
+        """Number of queued pieces of work; and the same number when none was left to do."""
         self._taken = 0
         self._drained = threading.Event()
         self._work: SimpleQueue[ShardRequest | Work | None] = SimpleQueue()
@@ -187,7 +190,7 @@ class ShardThread:
         self._loads(shard, message)
 
     def serve_now(self, request: ShardRequest) -> tuple[Any] | None:
-        """The outcome of a request, when nothing else waits or is on its way; None: it is untouched."""
+        """Return the outcome of a request, served if no other work exists; None: it is untouched."""
         if not self._begin():
             return None
         try:
@@ -199,11 +202,11 @@ class ShardThread:
             self.turn.release()
 
     def drain(self, patience_s: float) -> None:
-        """Wait, at most so long, until nothing is left to do, if many short requests and no long one wait.
+        """Wait, at most ``patience_s``, until nothing is left to do, if many short and no long requests wait.
 
-        Else they could go on waiting as long as clients go on asking: each that comes finds the thread at
-        work and is handed over to it, which takes over ten times as long. With 256 pulls of 8 rows on their
-        way one piece of work of 20 ms left 6,200 answers a second of 243,500, for good (2026-11-25).
+        Otherwise they could go on waiting as long as clients send requests: each new one finds the thread at
+        work and is handed over to it, which takes over ten times as long. With 256 pulls of 8 rows in flight
+        one piece of work of 20 ms left 6,200 replies a second of 243,500, for good (2026-11-25).
         """
         if self.waiting < DRAIN_FROM or self._turns.has_long:
             return
@@ -212,7 +215,7 @@ class ShardThread:
             self._drained.wait(patience_s)
 
     def _begin(self) -> bool:
-        """Take the shard's turn, unless work waits or is on its way."""
+        """Take the shard's turn, unless work waits or is in progress."""
         if not self.turn.acquire(blocking=False):
             return False
         if self.given == self.settled:
@@ -221,7 +224,7 @@ class ShardThread:
         return False
 
     def finish(self) -> None:
-        """Do what waits, then end the thread."""
+        """Finish the queued work, then end the thread."""
         self._work.put(None)
         self._thread.join()
         if self._log is not None:
@@ -247,14 +250,15 @@ class ShardThread:
                 if self._log is not None and self._log.owes:
                     self._write_log_images(self._log)
             self.shard.cuts.give_up("the server leaves")
-        except BaseException as error:  # nobody would answer requests for these partitions any more
+        except BaseException as error:  # requests for these partitions would get no reply any more
             self._failed(error)
 
     def _core_turns(self, turns: CoreTurns | None) -> CoreTurns | None:
-        """Short turns while a long request is here, and no others.
+        """Request short time slices while a long request is served, and only then.
 
-        A thread with short turns takes the core at once from whoever it wakes up beside. Among many servers
-        of one machine each small request costs a third more then (benchmarks/notebook/shared_memory.md).
+        A thread with short slices takes the core at once from the thread that it wakes up beside. Among many
+        servers of one machine each small request costs a third more then
+        (benchmarks/notebook/shared_memory.md).
         """
         if self._turns.has_long:
             return turns or CoreTurns(TURN_S)
@@ -263,11 +267,11 @@ class ShardThread:
         return None
 
     def _take(self) -> bool:
-        """Take in what has come, and wait for it only when nothing is left to do; False at the end."""
+        """Take in new work, and wait for it only when nothing is left to do; return False at the end."""
         while not (self._turns and (self._ending or self._work.empty())):
             if not self._turns:
                 self.settled = self._taken
-                if self.settled == self.given:  # else it has woken for the first of many
+                if self.settled == self.given:  # otherwise it has woken for the first of many
                     self._drained.set()
             if self._ending:
                 return False
@@ -280,7 +284,7 @@ class ShardThread:
         return True
 
     def _next_work(self) -> ShardRequest | Work | None:
-        """The next piece of work; while there is none, an image is written."""
+        """Return the next piece of work; while there is none, write an image."""
         while self.shard.cuts.active:
             try:
                 return self._work.get_nowait()
@@ -291,7 +295,7 @@ class ShardThread:
         return self._work.get()
 
     def _write_image(self) -> bool:
-        """A piece of it; whether there was any to write."""
+        """Write a piece of an image; return whether there was one."""
         with self.turn:
             moved = self._image.step()
             over = saves_over(self.shard)
@@ -300,7 +304,7 @@ class ShardThread:
         return moved
 
     def _write_log_images(self, log: ShardLog) -> None:
-        """Images that the log is owed: one batch if work waits, unless they are late; else all of them."""
+        """Write images due to the log: one batch if work waits, unless they are late; else all of them."""
         while log.owes and not self._turns.in_request:
             with self.turn:
                 log.pace()
@@ -308,7 +312,7 @@ class ShardThread:
                 break
 
     def refresh_stats(self, _shard: Shard) -> None:
-        """Counters for the next heartbeat, read in the thread that owns them."""
+        """Refresh the counters of the next heartbeat, in the thread that owns them."""
         self.stats = shard_stats(self.shard)
         if self._log is not None:
             self.stats |= {"log_bytes": self._log.log.size_bytes, "log_rounds": [self._log.rounds]}
@@ -316,5 +320,5 @@ class ShardThread:
 
     @property
     def waiting(self) -> int:
-        """Pieces of work that are not done; nearly exact, read without a lock."""
+        """Return the pieces of work that are not done; nearly exact, read without a lock."""
         return self.given - self._taken + len(self._turns)

@@ -1,4 +1,4 @@
-"""Images in a server: when a shard thread copies pieces of one, and the thread that makes files of them."""
+"""Scheduling of image pieces in a shard thread, and the thread that writes them to files."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from pslib.shard.state import ShardState
 __all__ = ["SnapshotThread", "SnapshotTurns"]
 
 ROOM_BYTES = 4 << 20
-"""Of pieces that wait to be encoded; as much again waits to be written."""
+"""Bytes of pieces that wait to be encoded; as many again wait to be written."""
 REST_S = 0.005
 
 SHARE = 0.15
-"""Of a busy thread's time: requests keep the rest, which bounds what a save costs them."""
+"""Share of a busy thread's time: requests keep the rest, which bounds what a save costs them."""
 RATE_BYTES_S = 375e6
-"""Of one server's images while it serves: encoding and writing them takes processors from who works on them.
-Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps.
-Files are written at some 0.85 of it (`benchmarks/train.py --saves`)."""
+"""Maximum rate of one server's images while it serves: encoding and writing them takes CPU time from
+trainers. Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of
+its steps. Files are written at some 0.85 of it (`benchmarks/train.py --saves`).
+"""
 PACE_REST_S, FILE_REST_S = 0.002, 0.0005
-"""Until a thread with nothing else to do looks again: whether its image may go on, or whether files have
-taken what it gave them, which is some 1.5 ms of their work."""
+"""Pauses of an idle thread before it checks again: whether its image may go on, or whether files have taken
+what it gave them, which is some 1.5 ms of their work.
+"""
 BUSY_S = 0.05
-"""After a request that was served so long ago, a server counts as idle."""
+"""Time after the last request from which a server counts as idle."""
 COPIES_BYTES = 1 << 20
 COPIES_SHARE = 0.08
-"""Of the memory of tables, at least so many bytes: where rows that were copied aside take more, an image goes
-first."""
+"""Limit of the memory of rows copied aside, as a share of the tables' memory and at least ``COPIES_BYTES``;
+beyond it an image goes first.
+"""
 
 
 class SnapshotTurns:
-    """Shares a thread's time between requests and the image of a shard.
+    """Scheduler of a thread's time between requests and the image of a shard.
 
     Parameters
     ----------
     shard : Shard
-        Whoever calls a method holds it.
+        Held by the caller of each method.
 
     Attributes
     ----------
     rest_s : float
-        After a `step` that had nothing to write: until it is worth another one.
+        Pause after a `step` that had nothing to write.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -56,14 +59,14 @@ class SnapshotTurns:
         self._began_bytes = self._copies_limit = 0
         self._served_s = float("-inf")
         self._image = 0
-        """Number of the image that all this is about; 0: of none yet."""
+        """Number of the image that this state belongs to; 0: of none yet."""
 
     def served(self) -> None:
-        """A request was served just now."""
+        """Record that a request was served just now."""
         self._served_s = time.perf_counter()
 
     def step(self) -> bool:
-        """Write a piece; False when there is nothing to write just now."""
+        """Write a piece; return False when there is nothing to write just now."""
         began_s = time.perf_counter()
         is_fast = self._is_fast_enough(began_s)
         self.rest_s = PACE_REST_S if is_fast else FILE_REST_S
@@ -75,7 +78,7 @@ class SnapshotTurns:
 
     @property
     def due(self) -> bool:
-        """Whether the image has a turn although requests wait."""
+        """Return whether the image has a turn although requests wait."""
         if not self._shard.cuts.active:
             return False
         if self._image != self._shard.cuts.begun:
@@ -84,7 +87,7 @@ class SnapshotTurns:
         return self._spent_s < SHARE * elapsed_s or self._is_urgent()
 
     def _is_fast_enough(self, now_s: float) -> bool:
-        """Whether the image need not go on at once, for the sake of requests."""
+        """Return whether the image may yield to requests without falling behind."""
         if self._image != self._shard.cuts.begun or now_s - self._served_s > BUSY_S:
             return False
         written = self._shard.cuts.copied_bytes - self._began_bytes
@@ -95,7 +98,7 @@ class SnapshotTurns:
         return self._shard.cuts.copies_bytes > self._copies_limit
 
     def _note(self, began_s: float, ended_s: float) -> None:
-        """Time that is long past says nothing about now: shares are of the last second or two."""
+        """Add a time span; old ones decay, so that shares are of the last second or two."""
         begun = self._shard.cuts.begun
         if self._image != begun:  # once an image: it looks at every partition
             held = sum(store.stats()["resident_bytes"] for store in self._shard.stores.values())
@@ -107,14 +110,14 @@ class SnapshotTurns:
 
 
 class SnapshotThread:
-    """Makes files of the pieces of one image, in a thread of its own.
+    """Thread that writes the pieces of one image to files.
 
     Parameters
     ----------
     shard : ShardState
         Its tables, as they are now.
     path : str
-        Folder of the checkpoint, made when it is not there.
+        Folder of the checkpoint, created when missing.
     stem : str
         Goes into the names of files, with the number of the shard.
     """
@@ -132,11 +135,11 @@ class SnapshotThread:
 
     @property
     def room(self) -> bool:
-        """Whether another piece may come without too much waiting in memory."""
+        """Return whether another piece may come without too much waiting in memory."""
         return self._put_bytes - self._taken_bytes < ROOM_BYTES
 
     def put(self, piece: Piece) -> None:
-        """Take a piece; never waits."""
+        """Queue a piece; never waits."""
         self._put_bytes += piece.bytes
         self._pieces.put(piece)
 
@@ -146,21 +149,21 @@ class SnapshotThread:
         self._moved.clear()
 
     def finish(self) -> None:
-        """No more pieces come."""
+        """End the sequence of pieces."""
         self._pieces.put(None)
 
     def abandon(self) -> None:
-        """Nobody wants the files."""
+        """Abandon the files."""
         self._wanted = False
         self._pieces.put(None)
 
     def outcome(self) -> list[dict[str, Any]]:
-        """One manifest entry a file, in plain form, when it is done.
+        """Return one manifest entry a file, in plain form, when it is done.
 
         Raises
         ------
         CheckpointError
-            When the place can't be written.
+            When the folder can't be written.
         """
         self._thread.join()
         if self._error:
@@ -179,7 +182,7 @@ class SnapshotThread:
             self._entries = [entry.to_dict() for entry in writer.entries]
         except CheckpointError as error:
             self._error = error
-        except BaseException as error:  # the shard's thread must hear of it, whatever it is
+        except BaseException as error:  # the shard's thread must get any error
             self._error = CheckpointError(f"internal: {type(error).__name__}: {error}")
         finally:
             self.done = True

@@ -1,1 +1,1 @@
-"""The partitions that one thread of a server owns, as state machines: pulls, pushes, log, images, cuts."""
+"""Shards: the partitions of one server thread, as pure state machines for requests, log, images and cuts."""

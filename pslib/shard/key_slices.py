@@ -1,4 +1,4 @@
-"""The keys of a request that somebody is responsible for: all of a table's, or some, and where they stood."""
+"""Slices of a request's keys: all keys of a table, or some of them with their places."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Places = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class KeySlice:
-    """Keys of one table in a request, and where they stand in it (None: they are all, in order)."""
+    """Keys of one table in a request, and their places in it (None: all keys, in order)."""
 
     keys: Keys
     places: Places | None = None
 
     def cut(self, start: int, stop: int) -> KeySlice:
-        """Some of them that stand side by side."""
+        """Return adjacent keys."""
         if start == 0 and stop == self.keys.size:
             return self
         places = None if self.places is None else self.places[start:stop]
         return KeySlice(self.keys[start:stop], places)
 
     def take(self, chosen: NDArray[np.integer[Any]]) -> KeySlice:
-        """Some of them."""
+        """Return the chosen keys."""
         places = chosen.astype(np.int32) if self.places is None else self.places[chosen]
         return KeySlice(self.keys[chosen], places)
 
@@ -41,26 +41,26 @@ Shares = Mapping[str, KeySlice]
 
 
 def whole(tables: Arrays) -> dict[str, KeySlice]:
-    """All keys of a request."""
+    """Return all keys of a request."""
     return {name: KeySlice(keys) for name, keys in tables.items()}
 
 
 def cuts(length: int, most: int) -> Iterable[tuple[int, int]]:
-    """Ranges of at most so many; one, if empty, for nothing."""
+    """Yield ranges of at most ``most``; one empty range for length 0."""
     if length <= most:
         return ((0, length),)
     return ((start, min(start + most, length)) for start in range(0, length, most))
 
 
 def placed(share: KeySlice, start: int, stop: int) -> KeySlice:
-    """A cut of a share whose places are those in the request."""
+    """Return a cut of a share whose places are those in the request."""
     if share.places is not None or stop - start == share.keys.size:
         return share.cut(start, stop)
     return KeySlice(share.keys[start:stop], np.arange(start, stop, dtype=np.int32))
 
 
 def joined(parts: list[KeySlice], share: KeySlice) -> KeySlice:
-    """Cuts of a share side by side; the share itself where nothing of it is missing."""
+    """Concatenate cuts of a share; return the share itself where none is missing."""
     if len(parts) == 1 and parts[0] is share:
         return share
     if sum(part.keys.size for part in parts) == share.keys.size:

@@ -1,17 +1,17 @@
-"""What a shard says to its journal: the part of a request that it is about to apply, and nothing else.
+"""Log records of a shard: the part of a request that it is about to apply, and nothing else.
 
 Beside messages there are notes (`pslib.wire.journal.Note`), by their name under ``note``:
 
 ``own``      units that are owned, empty, from now on
-``seen``     what a load, or a push that changed no row, said about its stream: its lease's epoch, floor
+``seen``     lease epoch and floor of the stream of a load, or of a push that changed no row
 ``done``     all streams below ``below`` are over
 ``forget``   images up to map ``version`` are not needed any more
 ``declined`` a unit of another server was not taken, under this map ``version``
-``left``     rows of a table that the server's memory limit let go: their keys
-``bare``     it has lost what its predecessor knew, and has nothing of it yet
-``back``     now it has what is left
-``step``     a push with the sums of a sync step stands beside it; whose pushes these are, of which units
-``counters`` of a shard, with all else that is not of one unit: see `pslib.shard.replay.state_of`
+``left``     keys of rows of a table that were evicted by the server's memory limit
+``bare``     the server has lost its predecessor's state, and has restored nothing yet
+``back``     the remaining state is restored
+``step``     names and units of the pushes in a sync step, beside a push with their sums
+``counters`` of a shard, with all other state of no single unit: see `pslib.shard.replay.state_of`
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen
 
 
 def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeySlice], fresh: int) -> Push:
-    """The push with nothing but the keys of ``shares`` and the dense blocks of ``fresh``."""
+    """Return the push with only the keys of ``shares`` and the dense blocks of ``fresh``."""
     named = {name: share for name, share in shares.items() if share.keys.size}
     rows = {name: gradients_of(message, name).take(share.places) for name, share in named.items()}
     blocks, dense = _blocks(shard, message, fresh)
@@ -64,7 +64,7 @@ def _taken(counts: Mapping[str, Any], shares: Mapping[str, KeySlice]) -> dict[st
 def _blocks(
     shard: ShardState, message: Push, fresh: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Blocks among the fresh units, and their gradients as they came."""
+    """Return the blocks among the fresh units, and their gradients as received."""
     chosen, pieces, start = [], [message.dense[:0]], 0
     for block in message.blocks.tolist() if shard.dense else ():
         assert shard.dense is not None
@@ -79,12 +79,12 @@ def _blocks(
 
 
 def applied_erase(message: Erase, shares: Mapping[str, KeySlice]) -> Erase:
-    """The erase with nothing but the keys of ``shares``."""
+    """Return the erase with only the keys of ``shares``."""
     return replace(message, keys={name: share.keys for name, share in shares.items()})
 
 
 def seen(message: Any) -> Note:
-    """What a request says about its stream, whether it is applied or not."""
+    """Return the note of a request's stream, whether the request is applied or not."""
     return {
         "note": "seen",
         "stream": message.stream,
@@ -94,12 +94,12 @@ def seen(message: Any) -> Note:
 
 
 def note_of_own(mask: int) -> Note:
-    """The units of a mask."""
+    """Return the note of ownership of the units of a mask."""
     return {"note": "own", "units": units_of_mask(mask).tolist()}
 
 
 def note_of_step(parts: Sequence[tuple[Push, int, int]], ready: int, maintain: bool) -> Note:
-    """A sync step of the units ``ready``: of each push its name, its units, and those with gradients."""
+    """Return the note of a sync step of units ``ready``: each push's name, units, units with gradients."""
     return {
         "note": "step",
         "maintain": maintain,
@@ -119,7 +119,7 @@ def note_of_step(parts: Sequence[tuple[Push, int, int]], ready: int, maintain: b
 
 
 def units_in(shard: ShardState, message: Push | Erase) -> int:
-    """How a recorded request was counted: the units that it touches, all of them fresh then."""
+    """Return the units by which a recorded request was counted: those it touches, all fresh then."""
     units = 0
     for block in message.blocks.tolist() if isinstance(message, Push) else ():
         units |= 1 << shard.partitions + block

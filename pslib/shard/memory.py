@@ -1,7 +1,7 @@
-"""The memory limit of a shard: room for new and wider rows is found before a push changes anything.
+"""Memory limit of a shard: room for new and wider rows is found before a push changes anything.
 
-What a table has taken is its own account (``Store.stats``): address space that it holds for growth counts for
-nothing, pages that it has used count, whether rows fill them or not.
+The memory of a table is its own account (``Store.stats``): address space reserved for growth does not count,
+touched pages count, whether rows fill them or not.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from pslib.wire.journal import Note
 __all__ = ["MemoryHeadroom"]
 
 KEY_BYTES = 32
-"""Of the index for one new key at most: 16 just after an index has grown, and the old one beside it."""
+"""Maximum index bytes of one new key: 16 just after an index has grown, and the old one beside it."""
 LEAST_KEY_BYTES = 16
-"""Of the index for one key at least, in an index that is full."""
+"""Minimum index bytes of one key, in an index that is full."""
 SHARE = 1 / 8
-"""Of a table's rows that leave when it is full: ranking reads all, so few at a time would cost more."""
+"""Share of a table's rows evicted when it is full: ranking reads all rows, so smaller shares would cost more.
+"""
 TRIES = 4
-"""Shares that leave for one push, before it is refused: 41 % of the rows."""
+"""Shares evicted for one push, before it is refused: 41 % of the rows."""
 COMPACT_TRIES = 10
-"""The same where rows may become wide, 74 %: narrow rows make room for them only once memory has been given
-back, which takes half of the rows of a partition."""
+"""Shares evicted where rows may become wide, 74 %: narrow rows make room for them only once memory has been
+given back, which takes half of the rows of a partition.
+"""
 UNIT_ROWS, UNIT_BYTES = 8, 1280
-"""A partition takes rows by units of about 1 KiB, at least 8 rows (``arena.h``): one row may cost a unit."""
+"""Allocation unit of a partition, about 1 KiB, at least 8 rows (``arena.h``): one row may cost a unit."""
 TOUCHED_BYTES = 8192
-"""Of the directory of partitions, by its first key (``PSLIB_TOUCHED_BYTES`` of ``table_rows.h``)."""
+"""Bytes of the directory of partitions touched by a first key (``PSLIB_TOUCHED_BYTES`` of ``table_rows.h``).
+"""
 GROWTH_BYTES = 2 << 20
-"""A table may be given memory by the huge page."""
+"""Growth step of a table, which may get memory by the huge page."""
 
 Keys = Mapping[str, NDArray[np.uint64]]
 Counts = Mapping[str, NDArray[np.float32]]
@@ -47,41 +50,41 @@ NO_KEYS: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 class _Claim(NamedTuple):
-    """What one table is about to take, at most."""
+    """Maximum memory that one table is about to take."""
 
     keys: int
-    """New ones in the index."""
+    """New keys in the index."""
     widened: int
     """Narrow rows that become wide."""
     row_bytes: int
-    """Of memory for rows."""
+    """Bytes of memory for rows."""
 
 
 class MemoryHeadroom:
-    """What the tables of one shard may still take.
+    """Memory that the tables of one shard may still take.
 
     Parameters
     ----------
     limit_bytes : int
         0 is no limit.
     owner : str
-        For the error: whose limit it is.
+        Owner of the limit, for the error.
     partitions : int
-        How many the shard may come to own.
+        Maximum number of partitions that the shard may own.
     """
 
     def __init__(self, limit_bytes: int, owner: str, partitions: int) -> None:
         self.limit_bytes, self._owner, self._partitions = limit_bytes, owner, partitions
         self._sure_bytes = self._full_rows = 0
         self.tell: Callable[[Note], None] | None = None
-        """Hears which rows have left: a server's own doing, which no request says."""
+        """Receives a note of evicted rows: no request records this."""
 
     def forget(self) -> None:
-        """Look again at the next push: rows have come or gone by another way."""
+        """Drop the cached headroom: rows have come or gone by another way."""
         self._sure_bytes = 0
 
     def is_sure(self, keys: Keys, specs: Specs) -> bool:
-        """Whether `make` returns at once for these keys: it need not look for room, nor let rows leave."""
+        """Return whether `make` returns at once for these keys: no search for room, no eviction."""
         return not self.limit_bytes or _most_bytes(keys, specs) <= self._sure_bytes
 
     def make(
@@ -92,22 +95,22 @@ class MemoryHeadroom:
         shows: Counts | None = None,
         clicks: Counts | None = None,
     ) -> None:
-        """Return when a push to these keys has room; let rows leave for it where a table says so.
+        """Make room for a push to these keys; evict rows for it where a table's policy says so.
 
         Parameters
         ----------
         keys : mapping of table name to (n,) uint64
-            Distinct; those that have rows already need no room, unless their rows become wide.
+            Distinct; keys that have rows already need no room, unless their rows become wide.
         stores, specs : mapping by table name
             All tables of the shard.
         shows, clicks : mapping of table name to (n,) float32
-            What the push says of its keys; a table that is not there has 1 and 0 of each.
+            Shows and clicks of the push; a missing table has 1 and 0 of each.
 
         Raises
         ------
         MemoryLimitError
-            When there is no room; no row may be made, nor become wide. Where every key has its row, and none
-            becomes wide, there always is.
+            When there is no room; no row may be created, nor become wide. Where every key has its row, and
+            none becomes wide, there always is.
         """
 
         def claim(name: str) -> _Claim:
@@ -120,7 +123,7 @@ class MemoryHeadroom:
         self._make(keys, claim, stores, specs)
 
     def make_for_rows(self, wide: Keys, narrow: Keys, stores: Stores, specs: Specs) -> None:
-        """`make` for whole rows that are put in as they are; ``wide`` has every table of ``narrow``."""
+        """Make room for whole rows that are imported as they are; ``wide`` has every table of ``narrow``."""
         both = {name: np.concatenate([array, narrow.get(name, NO_KEYS)]) for name, array in wide.items()}
 
         def claim(name: str) -> _Claim:
@@ -142,12 +145,12 @@ class MemoryHeadroom:
     def check(
         self, rows: Mapping[str, int], others: Mapping[str, Store], specs: Mapping[str, TableSpec]
     ) -> None:
-        """Refuse what can't have room in any case, before tables are emptied for it; `make` sees to the rest.
+        """Refuse rows that cannot fit in any case, before tables are emptied for them; `make` does the rest.
 
         Parameters
         ----------
         rows : mapping of table name to int
-            How many are to come into these tables, which will be empty then; of some table perhaps more.
+            Maximum numbers of rows to import into these tables, which will be empty then.
         others : mapping by table name
             All other tables of the shard.
         specs : mapping by table name
@@ -155,7 +158,7 @@ class MemoryHeadroom:
         Raises
         ------
         MemoryLimitError
-            When they take more than `make` would give them, however they lie.
+            When they take more than `make` would give them, whatever their layout.
         """
         used = sum(store.stats()["resident_bytes"] for store in others.values())
         need = sum(count * _least_row_bytes(specs[name]) for name, count in rows.items())
@@ -184,7 +187,8 @@ class MemoryHeadroom:
             needs = {name: _needed_bytes(specs[name], one, once[name]) for name, one in wanted.items()}
             need, free = sum(needs.values()), self.limit_bytes - GROWTH_BYTES - used
             if not wanted or need <= free:
-                # what comes once is no part of what a row costs, and a table also takes what no row explains
+                # one-time memory is no part of the cost of a row, and a table also takes memory that no row
+                # explains
                 self._sure_bytes = max(0, free - sum(one.bytes for one in once.values())) // 2
                 self._full_rows = 0 if wanted else self._full_rows
                 return
@@ -206,12 +210,12 @@ class MemoryHeadroom:
             self.tell({"note": "left", "table": name, "keys": keys[:count].tobytes()})
 
     def _has_places(self, used: int, rows: int, new_rows: int) -> bool:
-        """Whether new rows fit into the places of rows that have left.
+        """Return whether new rows fit into the places of evicted rows.
 
-        Places are scattered over partitions, so what they take together says little about whether the next
-        rows find one. Hence rows are counted: a shard that was full with so many rows stays full with a
-        little fewer, and with fewer still when it has grown all the same. In compact tables a place for a
-        narrow row is none for a wide one: ``used`` has what they take beyond places of their kind.
+        Places are scattered over partitions, so their total bytes say little about whether the next rows find
+        one. Hence rows are counted: a shard that was full with so many rows stays full with a little fewer,
+        and with fewer still when it has grown all the same. In compact tables a place for a narrow row is
+        none for a wide one: ``used`` has what they take beyond places of their kind.
         """
         self._full_rows = self._full_rows or rows
         return used <= self.limit_bytes and rows + new_rows <= self._full_rows * (1 - SHARE)
@@ -232,7 +236,7 @@ class MemoryHeadroom:
 
 
 def _advice(full: Sequence[TableSpec]) -> str:
-    """What to do, without what has been done already."""
+    """Return the advice for a full shard, without what has been done already."""
     steps = "raise server_memory_bytes, lower partition_bits"
     if any(spec.when_full != "refuse" for spec in full):
         return f"{steps} or add servers: letting rows go (when_full) did not make enough room"
@@ -242,17 +246,17 @@ def _advice(full: Sequence[TableSpec]) -> str:
 
 
 class _Once(NamedTuple):
-    """What a table may still take that comes once a partition, in bytes."""
+    """One-time memory per partition that a table may still take, in bytes."""
 
     units: int
     filters: int
     directory: int
     blank: int
-    """Partitions without an index: no bytes."""
+    """Partitions without an index, in number, not bytes."""
 
     @staticmethod
     def of(spec: TableSpec, store: Store, stats: Mapping[str, int], partitions: int) -> _Once:
-        """Of a table of which the shard has so many partitions."""
+        """Compute it for a table with ``partitions`` partitions on the shard."""
         indexed, *held = (min(count, partitions) for count in store.held())
         sizes = [_wide_bytes(spec), _narrow_bytes(spec)] if spec.compact else [_wide_bytes(spec)]
         units = sum(
@@ -266,12 +270,12 @@ class _Once(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all kinds: a partition's first unit is more than its part of the directory, beside it."""
+        """Return the sum of all kinds: a partition's first unit is larger than its part of the directory."""
         return self.units + self.filters
 
 
 def _plain_claim(spec: TableSpec, missing: int, partitions: int) -> _Claim:
-    """Of new rows in a table whose rows are all of one kind, where no row has left a place."""
+    """Return the claim of new rows in a table with one kind of rows, without places of evicted rows."""
     size = _wide_bytes(spec)
     return _Claim(missing, 0, missing * size + min(missing, partitions) * _unit_bytes(size + KEY_BYTES))
 
@@ -294,25 +298,26 @@ def _unit_bytes(row_bytes: int) -> int:
 
 
 def _most_bytes(keys: Keys, specs: Specs) -> int:
-    """What rows for all of these keys cost, if none has one, or each becomes wide."""
+    """Return the cost of rows for all of these keys, if none has one, or each becomes wide."""
     return sum(array.size * new_row_bytes(specs[name]) for name, array in keys.items())
 
 
 def new_row_bytes(spec: TableSpec) -> int:
-    """What one new row of a table may cost at most, index and all: one that becomes wide has been narrow."""
+    """Return the maximum cost of one new row of a table, index included: a wide row has been narrow."""
     return KEY_BYTES + _wide_bytes(spec) + (_narrow_bytes(spec) if spec.compact else 0)
 
 
 def _least_row_bytes(spec: TableSpec) -> int:
-    """What one row of a table takes at least, index and all."""
+    """Return the minimum cost of one row of a table, index included."""
     return LEAST_KEY_BYTES + (_narrow_bytes(spec) if spec.compact else _wide_bytes(spec))
 
 
 def _beyond_places(spec: TableSpec, claim: _Claim, need_bytes: int) -> int:
-    """What a claim takes although rows have left places, as far as it is known: it is in compact tables.
+    """Return the bytes that a claim takes in spite of the places of evicted rows: known of compact tables.
 
-    Where rows leave for others, memory comes back by the huge page, and to keep one free would refuse what
-    the next share of rows makes room for: there the limit may be passed by a MiB (1.08 of 12, 1.01 of 64).
+    Where rows are evicted for others, memory comes back by the huge page, and to keep one free would refuse
+    the rows that the next share makes room for: there the limit may be passed by a MiB (1.08 of 12, 1.01 of
+    64).
     """
     if not spec.compact:
         return 0
@@ -320,7 +325,7 @@ def _beyond_places(spec: TableSpec, claim: _Claim, need_bytes: int) -> int:
 
 
 def _needed_bytes(spec: TableSpec, claim: _Claim, once: _Once) -> int:
-    """What a claim takes at most, index, filters of admission and directory among it."""
+    """Return the maximum bytes of a claim, with index, admission filters and directory."""
     counters = spec.admission.counters if isinstance(spec.admission, ByBloom) else 0
     directory = min(min(claim.keys, once.blank) * TOUCHED_BYTES, once.directory)
     return claim.row_bytes + claim.keys * KEY_BYTES + min(claim.keys * counters, once.filters) + directory

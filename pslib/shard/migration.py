@@ -1,8 +1,7 @@
-"""Units that move between servers, as one shard takes part: released here, adopted there, each move once.
+"""Moves of units between servers, in one shard: release and adopt, each move once.
 
 A move is named by its unit and the version of the map that it makes, as a push is by its stream and number:
-whatever comes twice, or too late, changes nothing. What an image holds is the matter of
-`pslib.shard.partition_image`.
+repeated or late messages change nothing. `pslib.shard.partition_image` has the content of an image.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ __all__ = ["Moves"]
 
 
 class Moves:
-    """Moves of a shard's units, and what it remembers of them.
+    """Moves of a shard's units, and the record of past ones.
 
     Parameters
     ----------
     shard : ShardState
-        Whose units they are.
+        Owner of the units.
     left : callable
-        Hears of a unit that has been released, and its new owner.
+        Called with a released unit and its new owner.
     came : callable
-        Hears that a unit of another server has been adopted.
+        Called when a unit of another server has been adopted.
 
     Attributes
     ----------
     moved : dict of int to int
-        Of each unit the version of its last move here.
+        Version of the last move of each unit here.
     hints : dict of int to int
         `ShardState.hints`.
     released : dict of int to Image
-        What has left, until the map of its move is published.
+        Images of released units, until the map of the move is published.
     declined : dict of int to (int, PslibError)
-        Units that were refused here, under which version, and why.
+        Refused units, with version and reason.
     published : int
-        Version of the newest map that is known to be out.
+        Version of the newest map that is known to be published.
     """
 
     def __init__(self, shard: ShardState, left: Callable[[int, int], None], came: Callable[[], None]) -> None:
@@ -53,7 +52,7 @@ class Moves:
         self.published = 0
 
     def release(self, message: Release) -> Image:
-        """Stop owning a unit and give its image; asked again for the same move, give the same image again.
+        """Stop owning a unit and return its image; a repeated request returns the same image.
 
         Raises
         ------
@@ -63,7 +62,7 @@ class Moves:
         shard, unit, version = self._shard, message.unit, message.map_version
         known = self.moved.get(unit, 0)
         if version == known and unit in self.released:
-            self.hints[unit] = message.owner  # `Rejoin` names nobody, as nothing may be there yet
+            self.hints[unit] = message.owner  # `Rejoin` names no owner, as it may have no state yet
             return self.released[unit]
         if version <= known or not shard.owned >> unit & 1:
             raise ConfigurationError(
@@ -92,9 +91,9 @@ class Moves:
         Raises
         ------
         ConfigurationError
-            When the image does not fit the tables here, its marks are none, or the unit is owned already by
-            another move. Then nothing has changed, and no copy of this message will be taken: the unit may be
-            elsewhere by then.
+            When the image does not fit the tables here, its marks are invalid, or the unit is owned already
+            by another move. Then nothing has changed, and no copy of this message will be taken: the unit may
+            be elsewhere by then.
         MemoryLimitError
             When there is no room for its rows; the same holds.
         """
@@ -128,7 +127,7 @@ class Moves:
         self.declined[unit] = version, why
 
     def keep(self, message: Keep) -> None:
-        """Own a unit again that was released and refused by its new owner, as it was; no limit forbids that.
+        """Own a unit again that its new owner has refused, as it was; no limit forbids that.
 
         Raises
         ------
@@ -146,12 +145,12 @@ class Moves:
         self.take(Adopt(unit, version, image.marks, image.content, image.keys))
 
     def take(self, message: Adopt, bounded: bool = False) -> None:
-        """Own a unit with this content, whatever is known of moves; limits count if ``bounded``."""
+        """Own a unit with this content, without checks of moves; limits count if ``bounded``."""
         shard, unit, version = self._shard, message.unit, message.map_version
         if unit < shard.partitions:
             adopt_rows(shard, message, bounded)
             shard.kind_of_partition[unit] = MINE
-        elif bounded or message.content:  # one that was kept may have no values yet
+        elif bounded or message.content:  # a kept unit may have no values yet
             adopt_block(shard, message)
         else:
             shard.say(message)
@@ -162,7 +161,7 @@ class Moves:
         shard.marks.adopt(unit, message.marks)
 
     def forget_images(self, map_version: int) -> None:
-        """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
+        """Drop the images kept for moves up to ``map_version``: that map is published, the moves complete."""
         if map_version > self.published:
             self._shard.say_later({"note": "forget", "version": map_version})
         self.published = max(self.published, map_version)

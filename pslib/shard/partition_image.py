@@ -1,8 +1,8 @@
-"""A unit on its way to another server: all that a shard knows of one partition, or of one dense block.
+"""Image of a unit that moves to another server: the whole content of one partition, or of one dense block.
 
 Names of an image's arrays: ``<table>`` and ``<table>.narrow`` are keys of rows, with ``.weights`` and
 ``.state`` in its content; ``<table>.counted`` are keys without a row, with ``.counts`` (1, n) uint32;
-``<table>.filter`` is (1, counters) uint8. Tables without such things leave them out.
+``<table>.filter`` is (1, counters) uint8. Absent parts are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["adopt_block", "adopt_rows", "image_of"]
 
 
 def image_of(shard: ShardState, unit: int, map_version: int, tables: Iterable[str] | None = None) -> Image:
-    """Rows, counts, filters, state and marks of one unit; of a partition all tables, or these."""
+    """Build the image of a unit: rows, counts, filters, state, marks; of a partition all tables or these."""
     keys: dict[str, NDArray[np.uint64]] = {}
     content: dict[str, NDArray[Any]] = {}
     if unit < shard.partitions:
@@ -89,7 +89,7 @@ def adopt_rows(shard: ShardState, message: Adopt, bounded: bool = True) -> None:
 
 
 def _key_arrays(spec: TableSpec) -> list[str]:
-    """Names of the arrays of keys that an image of a table may have."""
+    """Return the names of the key arrays that an image of a table may have."""
     narrow = [f"{spec.name}.narrow"] if spec.compact else []
     return [spec.name, *narrow, *([f"{spec.name}.counted"] if isinstance(spec.admission, ByCount) else [])]
 
@@ -129,7 +129,7 @@ def _import_table(shard: ShardState, message: Adopt, name: str) -> None:
 
 
 def adopt_block(shard: ShardState, message: Adopt) -> None:
-    """Take a dense block; without dense parameters here, only an image that has none either.
+    """Import a dense block; without dense parameters here, only an image that has none either.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def adopt_block(shard: ShardState, message: Adopt) -> None:
 
 
 def content_of(message: Adopt, name: str, shape: tuple[int, int], dtype: Any = np.float32) -> NDArray[Any]:
-    """One array of an image, of the expected shape, or a ConfigurationError."""
+    """Return one array of an image; ConfigurationError unless it has the expected shape."""
     found = message.content.get(name)
     if found is None or found.dtype != dtype or found.shape != shape:
         came = "nothing" if found is None else f"{found.dtype} {found.shape}"

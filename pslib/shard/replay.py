@@ -1,8 +1,7 @@
-"""From records back to the shard that wrote them: the same messages, to the same methods.
+"""Replay of a log into a shard: the recorded messages, to the same methods.
 
-A unit begins with its newest image: until that record the shard does not own it, so whatever earlier records
-say about it passes it by. All that is of no single unit begins with the state that stands in front of a
-trimmed log, or with nothing.
+A unit begins with its newest image: until that record the shard does not own it, so earlier records of it
+have no effect. State of no single unit begins with the state at the front of a trimmed log, or empty.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from pslib.wire.messages import Adopt, Erase, Image, Load, Maintain, Message, Pu
 __all__ = ["Replay", "images_of", "state_of", "units_of_images"]
 
 Newest = Mapping[int, int]
-"""Of each unit the number of the record with its newest image."""
+"""Record number of the newest image of each unit."""
 
 
 def images_of(shard: Shard, units: Sequence[int]) -> list[Entry]:
-    """A record with all that a shard knows of some units that it owns."""
+    """Build a record with images of some owned units."""
     moved = shard.moves.moved
     images: list[Entry] = []
     for unit in units:
@@ -48,7 +47,7 @@ def images_of(shard: Shard, units: Sequence[int]) -> list[Entry]:
 
 
 def state_of(shard: Shard) -> list[Note | Image]:
-    """All that a shard knows and that is of no unit it owns: a note, and images kept for moves.
+    """Return the state of no owned unit: a note, and images kept for moves.
 
     With the images of its units it is the whole shard.
     """
@@ -70,13 +69,13 @@ def state_of(shard: Shard) -> list[Note | Image]:
 
 
 def units_of_images(note: Note) -> list[int]:
-    """Which units a record of images is about, said by its first note; none: it is another record."""
+    """Return the units of a record of images, from its first note; empty: it is another record."""
     return list(note["units"]) if note.get("note") == "images" else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """How a request was counted when it was applied; a replay may apply less of it."""
+    """Counts of a request when it was applied; a replay may apply less of it."""
 
     pushes: int = 0
     updates: int = 0
@@ -85,16 +84,16 @@ class _Counted:
 
 
 class Replay:
-    """Applies records to a shard that owns nothing yet.
+    """Replay of records into a shard that owns nothing yet.
 
     Parameters
     ----------
     shard : Shard
         Without a journal and without a limit of memory.
     newest : mapping of unit to record number
-        Where the newest image of each unit is; units without one begin with the first record.
+        Record of the newest image of each unit; units without one begin with the first record.
     load : callable
-        Loads a checkpoint into the shard, as the message says.
+        Loads a checkpoint into the shard, by a message.
     """
 
     def __init__(self, shard: Shard, newest: Newest, load: Callable[[Shard, Load], Any]) -> None:
@@ -125,10 +124,10 @@ class Replay:
             self._state(first, entries[1:])
 
     def _is_older(self, unit: int) -> bool:
-        """Whether a newer image of the unit follows."""
+        """Return whether a newer image of the unit follows."""
         return self._newest.get(unit, 0) > self._number
 
-    # --- what is of no single unit ------------------------------------------------------------------------
+    # --- state of no single unit --------------------------------------------------------------------------
 
     def _state(self, note: Note, images: Sequence[Entry]) -> None:
         shard = self._shard
@@ -157,7 +156,7 @@ class Replay:
         self._shard.own(np.array([unit for unit in note["units"] if not self._is_older(unit)], np.int64))
 
     def _images(self, note: Note, images: Sequence[Entry]) -> None:
-        """Units whose newest image this is begin here; those without an image here are empty."""
+        """Begin the units whose newest image this is; those without an image here are empty."""
         shard, moves = self._shard, self._shard.moves
         begun = [unit for unit in note["units"] if self._newest[unit] == self._number]
         shard.own(np.array(begun, np.int64))
@@ -194,7 +193,7 @@ class Replay:
                 self._notes[entry["note"]](entry)
 
     def _push(self, message: Push) -> bool:
-        """Apply a push the short way, where that can be: then it counts as it counted."""
+        """Apply a push by the fast path, where possible, with its original counts."""
         return replay_push(self._shard, message, units_in(self._shard, message))
 
     def _message(self, message: Message, step: Note | None) -> None:
@@ -227,7 +226,7 @@ class Replay:
             self._shard.moves.take(message)
 
     def _saw(self, marks: Plain) -> None:
-        """Take what the marks of a unit say of streams, and nothing of the unit."""
+        """Take the streams from the marks of a unit, and nothing of the unit."""
         own = self._shard.marks
         own.finish_below(marks["done_below"])
         for stream, epoch, floor, _numbers in marks["streams"]:
@@ -251,7 +250,7 @@ class Replay:
                 self._move_rows(table)
 
     def _move_rows(self, table: str) -> None:
-        """Into a new table: one that has had far more rows keeps memory that no row fills."""
+        """Move rows into a new table: one that has had far more rows keeps unused memory."""
         shard = self._shard
         old, new = shard.stores[table], make_store(shard.tables[table], shard.partition_bits)
         for unit in units_of_mask(shard.owned & (1 << shard.partitions) - 1).tolist():

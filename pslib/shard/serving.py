@@ -1,8 +1,8 @@
 """Pulls, pushes and erases on one shard, in steps: a long request is served a slice at a time.
 
-Each function here is a generator that gives way after every slice and returns what the request came to.
-Whoever drives it may serve short pulls in between, and nothing else: so the rows of a pull are of one moment,
-and marks that were looked up before the first slice of a push still hold after its last one.
+Each function here is a generator that yields after every slice and returns the outcome of the request. Its
+caller may serve short pulls in between, and nothing else: so the rows of a pull are of one moment, and marks
+that were looked up before the first slice of a push still hold after its last one.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = [
 ]
 
 ROW_FLOATS = 16
-"""So many dense parameters cost what a row costs."""
+"""Dense parameters that cost as much as a row."""
 SELECT_ROWS = 16
 """Slices whose keys' owners are looked up in one step: 1 ns a key, so about the time of a slice."""
 
 ResultT = TypeVar("ResultT")
 Steps = Generator[None, None, ResultT]
-"""A request on its way: each `next` serves one slice, the value that it returns is the outcome."""
+"""Request in progress: each `next` serves one slice, the returned value is the outcome."""
 
 
 def finish(steps: Steps[ResultT]) -> ResultT:
-    """Serve all that is left of a request at once."""
+    """Serve the rest of a request at once."""
     while True:
         try:
             next(steps)
@@ -62,9 +62,10 @@ def finish(steps: Steps[ResultT]) -> ResultT:
 
 @dataclass(frozen=True, slots=True)
 class PushPart:
-    """Outcome of a push or erase on one shard: refused units and who owns them.
+    """Outcome of a push or erase on one shard: refused units and their owners.
 
-    ``pushes_before`` it was applied (`ShardState.pushes_before`), 0 where nothing of it was.
+    ``pushes_before`` is the counter before it (`ShardState.pushes_before`), 0 where nothing of it was
+    applied.
     """
 
     refused: dict[int, int]
@@ -81,7 +82,7 @@ class PullPart:
 
 @dataclass(slots=True)
 class _Selection:
-    """The keys of one request that this shard owns, and what it must refuse."""
+    """Keys of one request that this shard owns, and its refusals."""
 
     shares: dict[str, KeySlice] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class _Selection:
 
 
 def _own(shard: ShardState, share: KeySlice, refused: dict[int, int]) -> tuple[KeySlice, KeySlice | None]:
-    """What this shard owns of a share, and what it must refuse (None: nothing); siblings do their own."""
+    """Return the owned part of a share, and the part to refuse (None: nothing); siblings do their own."""
     bits, kinds = shard.partition_bits, shard.kind_of_partition
     if first_of_others(share.keys, bits, kinds, MINE) == share.keys.size:
         return share, None
@@ -124,7 +125,7 @@ def pull_steps(
     rows : mapping of table name to QuantizedRows
     dense : DenseDelta
     shares : mapping of table name to KeySlice, or None
-        The keys that siblings are not responsible for, when somebody has split them; None: all keys.
+        Keys that no sibling is responsible for, where the request has been split; None: all keys.
     """
     refused: dict[int, int] = {}
     served, pushes_before = 0, shard.pushes_before
@@ -144,7 +145,7 @@ def pull_steps(
 def _pull_slice(
     shard: ShardState, message: Pull, name: str, share: KeySlice, out: QuantizedRows, refused: dict[int, int]
 ) -> None:
-    """Rows of a share to their places in ``out``; without places, one after the other."""
+    """Write rows of a share to their places in ``out``; without places, one after the other."""
     mine, theirs = _own(shard, share, refused)
     store, now = shard.stores[name], shard.tables[name].now(message.step, message.time_s)
     if mine.places is None and out.is_plain:
@@ -154,7 +155,7 @@ def _pull_slice(
         store.pull(mine.keys, found, now)
         out.put(found, mine.places)
     if theirs is not None and theirs.places is not None:
-        out.clear(theirs.places)  # else the answer would show what was in this memory before
+        out.clear(theirs.places)  # otherwise the reply would expose old memory
     shard.counters.rows_pulled += mine.keys.size
 
 
@@ -180,7 +181,7 @@ def _pull_dense(shard: ShardState, message: Pull, dense: DenseDelta, refused: di
 
 
 def _blocks_of_slice(shard: ShardState) -> int:
-    """Dense blocks that cost what a slice of rows costs, at least one."""
+    """Return how many dense blocks cost as much as a slice of rows, at least one."""
     size = shard.dense.bounds.size if shard.dense else 0
     return max(1, ROW_FLOATS * shard.slice_rows // max(1, size))
 
@@ -189,7 +190,7 @@ def _blocks_of_slice(shard: ShardState) -> int:
 
 
 def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
-    """Apply what this shard owns of the push and has not applied before; mark it at the end.
+    """Apply the part of a push that this shard owns and has not applied before; mark it at the end.
 
     ``shares`` as for `pull_steps`.
 
@@ -199,7 +200,7 @@ def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -
         When the lease has another holder by now.
     MemoryLimitError
         When it needs new rows and there is no room for them. Nothing of the push is applied; rows that a
-        table with ``when_full`` let go to make room are gone.
+        table with ``when_full`` evicted to make room are gone.
     LogFullError
         When the log has no space for it. Nothing of it is applied.
     """
@@ -213,7 +214,7 @@ def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -
             if shard.journal is not None:
                 shard.journal.append(applied_push(shard, message, shares, fresh))
         except UnavailableError:
-            shard.say_later(seen(message))  # who is refused has told of its stream all the same
+            shard.say_later(seen(message))  # a refused push updates its stream all the same
             raise
         yield from _push_rows(shard, message, shares)
         yield from _push_dense(shard, message, fresh)
@@ -222,7 +223,7 @@ def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -
 
 
 def apply_steps(shard: ShardState, message: Push, *about: Entry) -> Steps[None]:
-    """Apply all of a push of units that this shard owns, whatever has been applied; mark nothing.
+    """Apply all of a push of owned units, without regard to marks, and without marking.
 
     ``about`` stands before it in the record.
 
@@ -240,10 +241,10 @@ def apply_steps(shard: ShardState, message: Push, *about: Entry) -> Steps[None]:
 
 
 def replay_push(shard: ShardState, message: Push, units: int) -> bool:
-    """Apply a push that a log tells of, where this shard owns all of its ``units`` and none has it yet.
+    """Apply a push from the log, where this shard owns all of its ``units`` and none has it yet.
 
-    That is what nearly all records of a log are, and nothing has to be selected then. Otherwise False, and
-    nothing has changed.
+    Nearly all records of a log are such, and need no selection of keys. Otherwise return False, with nothing
+    changed.
     """
     if units & ~shard.owned or fresh_units(shard, message, units) != units:
         return False
@@ -276,7 +277,7 @@ def erase_steps(shard: ShardState, message: Erase, shares: Shares | None = None)
 def _select(
     shard: ShardState, message: Push | Erase, shares: Shares | None, blocks: NDArray[np.uint32]
 ) -> Steps[_Selection]:
-    """Split a request into what this shard owns and what it must refuse (siblings do their own)."""
+    """Split a request into the owned part and refusals (siblings do their own)."""
     selection = _Selection()
     for name, share in _checked(shard, message.keys, shares).items():
         mine = []
@@ -298,7 +299,7 @@ def _select(
 
 
 def fresh_units(shard: ShardState, message: Any, units: int) -> int:
-    """Those of ``units`` to which a named request is not applied yet; also raises its stream's floor."""
+    """Return those of ``units`` to which a named request is not applied yet; raise its stream's floor."""
     fresh = shard.marks.fresh(message.stream, message.number, message.epoch, units)
     shard.marks.raise_floor(message.stream, message.all_acked_below)
     if not fresh:
@@ -315,7 +316,7 @@ def record(shard: ShardState, message: Push | Erase, fresh: int) -> None:
 
 
 def _fresh_share(shard: ShardState, share: KeySlice, units: int, fresh: int) -> KeySlice:
-    """The keys whose partition is still to be applied; nearly always all."""
+    """Return the keys whose partition is still to be applied; nearly always all."""
     if fresh == units:
         return share
     is_fresh = np.zeros(shard.partitions, bool)
@@ -331,7 +332,7 @@ def _fresh_shares(shard: ShardState, selection: _Selection, fresh: int) -> dict[
 
 
 def _make_room(shard: ShardState, message: Push, shares: Shares) -> None:
-    """Room for new and wider rows; the journal hears of those that left for them (`MemoryHeadroom.tell`)."""
+    """Make room for new and wider rows; evicted ones go to the journal (`MemoryHeadroom.tell`)."""
     if not shard.room.limit_bytes:
         return
     keys = {name: share.keys for name, share in shares.items()}
@@ -362,7 +363,7 @@ def _push_rows(shard: ShardState, message: Push, shares: Mapping[str, KeySlice])
 def _push_slice(
     shard: ShardState, message: Push, name: str, share: KeySlice, where: tuple[int, int], salt: int
 ) -> None:
-    """One optimizer step on each key of a cut of the share."""
+    """Take one optimizer step on each key of a cut of the share."""
     cut, given = share, gradients_of(message, name)
     if where != (0, share.keys.size):
         cut = share.cut(*where)
@@ -401,7 +402,7 @@ def _push_dense(shard: ShardState, message: Push, fresh: int) -> Steps[None]:
 
 
 def _runs(places: list[int], longest: int) -> Iterator[slice]:
-    """Runs of places that follow each other, cut where they get longer than ``longest``."""
+    """Yield runs of consecutive places, cut where they get longer than ``longest``."""
     start = 0
     for end in range(1, len(places) + 1):
         if end == len(places) or places[end] != places[end - 1] + 1 or end - start == longest:

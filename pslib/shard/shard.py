@@ -1,8 +1,8 @@
-"""What one shard thread owns: partitions of every table, dense blocks, and the marks of applied pushes.
+"""Shard of one thread: partitions of every table, dense blocks, and the marks of applied pushes.
 
-A pure machine: messages in, messages out, no socket, no clock. A server with K shard threads has K shards;
-shard ``k`` is responsible for the units ``u`` with ``u % K == k`` and owns those of them that the map gives
-to this server.
+A pure state machine: messages in, messages out, no socket, no clock. A server with K shard threads has K
+shards; shard ``k`` is responsible for the units ``u`` with ``u % K == k`` and owns those of them that the map
+gives to this server.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Shard(ShardState):
     partition_bits, dense_blocks : int
         Numbers of the cluster.
     index, shards : int
-        This shard's place among the shards of its server.
+        This shard's index among the shards of its server.
     marks : Marks
-        Memory of applied pushes (tests plant broken ones here).
+        Record of applied pushes (tests pass broken ones here).
     memory_bytes : int
-        What its tables may take; 0 is no limit.
+        Memory limit of its tables; 0 is no limit.
     slice_rows : int
         Rows of a long request that are served before a short one has its turn.
     """
@@ -76,7 +76,7 @@ class Shard(ShardState):
     # --- ownership ----------------------------------------------------------------------------------------
 
     def own(self, units: NDArray[np.integer[Any]]) -> None:
-        """Own these units from the first map on, empty; units of sibling shards are passed over."""
+        """Own these units from the first map on, empty; units of sibling shards are skipped."""
         mask = mask_of_units(units) & self.responsible
         self.say(note_of_own(mask))
         self.owned |= mask
@@ -90,7 +90,7 @@ class Shard(ShardState):
         self.cuts.unit_came()
 
     def release(self, message: Release) -> Image:
-        """Stop owning a unit and give its image; see `pslib.shard.migration.Moves.release`."""
+        """Stop owning a unit and return its image; see `pslib.shard.migration.Moves.release`."""
         return self.moves.release(message)
 
     def adopt(self, message: Adopt) -> None:
@@ -102,7 +102,7 @@ class Shard(ShardState):
         self.moves.keep(message)
 
     def finish_streams(self, below: int) -> None:
-        """All streams below ``below`` are over."""
+        """Finish all streams below ``below``."""
         if below > self.marks.done_below:
             self.say_later({"note": "done", "below": below})
             self.marks.finish_below(below)
@@ -110,7 +110,7 @@ class Shard(ShardState):
     # --- tables -------------------------------------------------------------------------------------------
 
     def setup(self, message: Setup) -> None:
-        """Make tables and dense blocks; those that exist must be the same.
+        """Create tables and dense blocks; existing ones must be equal.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Shard(ShardState):
         self.make_tables(specs)
 
     def check_setup(self, message: Setup) -> None:
-        """Refuse what `setup` would refuse, and two descriptions of one name, before any shard has changed.
+        """Refuse a set-up that `setup` would refuse, or with two descriptions of one name, before any change.
 
         `setup` itself takes the first of two, as logs may hold that.
 
@@ -147,7 +147,7 @@ class Shard(ShardState):
         dense_of(message, self.dense, self.dense_blocks)
 
     def setup_message(self) -> Setup:
-        """What makes the same tables elsewhere, without any values."""
+        """Return the message that creates the same tables elsewhere, without any values."""
         dense = self.dense.spec if self.dense else None
         return Setup(
             {
@@ -169,27 +169,27 @@ class Shard(ShardState):
         dense: DenseDelta,
         shares: Shares | None = None,
     ) -> Steps[PullPart]:
-        """Steps of a pull; see `pslib.shard.serving.pull_steps`."""
+        """Return the steps of a pull; see `pslib.shard.serving.pull_steps`."""
         return pull_steps(self, message, rows, dense, shares)
 
     def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
-        """Steps of a push; see `pslib.shard.serving.push_steps`."""
+        """Return the steps of a push; see `pslib.shard.serving.push_steps`."""
         return push_steps(self, message, shares)
 
     def erase_steps(self, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
-        """Steps of an erase; see `pslib.shard.serving.erase_steps`."""
+        """Return the steps of an erase; see `pslib.shard.serving.erase_steps`."""
         return erase_steps(self, message, shares)
 
     def pull(self, message: Pull, rows: Mapping[str, QuantizedRows], dense: DenseDelta) -> PullPart:
-        """A whole pull at once."""
+        """Serve a whole pull at once."""
         return finish(self.pull_steps(message, rows, dense))
 
     def push(self, message: Push) -> PushPart:
-        """A whole push at once."""
+        """Serve a whole push at once."""
         return finish(self.push_steps(message))
 
     def maintain(self, message: Maintain) -> PushPart:
-        """Let counts of a table fade, then rows leave by its rules, once in each partition of this shard.
+        """Decay counts of a table, then evict rows by its rules, once in each partition of this shard.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""The image of a shard at one instant, copied out in pieces while the shard goes on serving.
+"""Snapshot of a shard: its image at one instant, copied out in pieces while the shard goes on serving.
 
-`Cuts` is what a shard knows of its images: which one is being written, what became of earlier ones, who waits
-for files, and on top of which image an increment may be made. It has no thread, no clock and no file: pieces
-go to an `ImageSink`, and whoever drives the shard calls `step` when there is time.
+`Cuts` is the record of a shard's images: the one being written, the outcomes of earlier ones, the requests
+that wait for files, and the base of the next increment. It has no thread, no clock and no file: pieces go to
+an `ImageSink`, and the driver of the shard calls `step` when there is time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["HELD", "Cuts", "ImageSink", "Piece"]
 
 PIECE_ROWS = 8192
 PIECE_BYTES = 1 << 20
-"""One step: so long may a request wait for it, half a millisecond."""
+"""Bytes of one step: a request may wait for it, half a millisecond."""
 KEPT = 8
-"""Outcomes that are remembered; a client has one save at a time on its way."""
+"""Outcomes that are kept; a client has one save in flight at a time."""
 
 
 class _Held:
@@ -39,7 +39,7 @@ HELD = _Held()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Some of an image.
+    """Piece of an image.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Piece:
     kind : {"rows", "narrow", "counts", "filters", "gone", "dense", "end"}
         The last piece of a table is its end, without arrays.
     arrays : tuple of ndarray
-        As the methods ``image_...`` of a Store give them.
+        As returned by the methods ``image_...`` of a Store.
     """
 
     table: str
@@ -57,25 +57,25 @@ class Piece:
 
     @property
     def bytes(self) -> int:
-        """What its arrays hold."""
+        """Return the bytes of its arrays."""
         return sum(array.nbytes for array in self.arrays if isinstance(array, np.ndarray))
 
 
 class ImageSink(Protocol):
-    """Takes pieces and makes files of them, in a thread of its own."""
+    """Sink that writes pieces to files, in a thread of its own."""
 
     @property
     def room(self) -> bool:
-        """Whether another piece may come without too much waiting in memory."""
+        """Return whether another piece may come without too much waiting in memory."""
         ...
 
     @property
     def done(self) -> bool:
-        """Whether all is written, or nothing will be any more."""
+        """Return whether all is written, or nothing will be any more."""
         ...
 
     def put(self, piece: Piece) -> None:
-        """Take a piece; never waits."""
+        """Queue a piece; never waits."""
         ...
 
     def rest(self) -> None:
@@ -83,24 +83,24 @@ class ImageSink(Protocol):
         ...
 
     def finish(self) -> None:
-        """No more pieces come."""
+        """End the sequence of pieces."""
         ...
 
     def abandon(self) -> None:
-        """Nobody wants the files."""
+        """Abandon the files."""
         ...
 
     def outcome(self) -> list[dict[str, Any]]:
-        """One manifest entry a file, in plain form, when it is done. Raises `CheckpointError`."""
+        """Return one manifest entry a file, in plain form, when it is done. Raises `CheckpointError`."""
         ...
 
 
 Opener = Callable[[ShardState, str, str], ImageSink]
-"""Makes the sink for a shard, below a path, for files with a stem in their names."""
+"""Opens the sink of a shard, below a path, for files with a stem in their names."""
 
 
 def dense_piece(shard: ShardState) -> Iterator[Piece]:
-    """All dense blocks of a shard, copied."""
+    """Yield all dense blocks of a shard, copied."""
     if shard.dense is None:
         return
     blocks = list(shard.owned_blocks())
@@ -110,7 +110,7 @@ def dense_piece(shard: ShardState) -> Iterator[Piece]:
 
 
 class _Image:
-    """One image that is being copied out."""
+    """Image that is being copied out."""
 
     def __init__(self, shard: ShardState, sink: ImageSink, stem: str, increment: bool, keep: bool) -> None:
         self.sink, self.stem, self.keep = sink, stem, keep
@@ -124,11 +124,11 @@ class _Image:
 
     @property
     def copies_bytes(self) -> int:
-        """Memory that it takes of what was about to change."""
+        """Return the memory of rows copied aside before they changed."""
         return sum(store.tracking_bytes for store in self._stores.values())
 
     def copy_piece(self) -> int:
-        """Hand on the next pieces, of one range of partitions; their bytes."""
+        """Put the next pieces, of one range of partitions; return their bytes."""
         copied = 0
         try:
             for piece in next(self._pieces):
@@ -140,7 +140,7 @@ class _Image:
         return copied
 
     def end(self) -> None:
-        """No more of the tables is wanted; ``broken`` says whether one has lost count of what has changed."""
+        """End the image of the tables; ``broken`` says whether one has lost track of its changes."""
         for store in self._stores.values():
             self.broken = self.broken or (not self.copied and _has_lost_count(store))
             store.image_end()
@@ -163,7 +163,7 @@ class _Image:
 
 
 def _has_lost_count(store: Any) -> bool:
-    """Whether there was no memory for a copy: that row has changed, and no increment would hold it."""
+    """Return whether there was no memory for a copy: that row has changed, and no increment would hold it."""
     try:
         store.image_stop(0, 1)
     except MemoryError:
@@ -172,7 +172,7 @@ def _has_lost_count(store: Any) -> bool:
 
 
 def piece_rows(spec: TableSpec) -> int:
-    """Rows of one step."""
+    """Return the rows of one step."""
     layout = RowLayout.of(spec)
     return max(64, min(PIECE_ROWS, PIECE_BYTES // (8 + 4 * (layout.dim + layout.state_floats))))
 
@@ -202,9 +202,9 @@ class Cuts:
     Attributes
     ----------
     opener : callable or None
-        Makes a sink; None where a shard has no files (`Save` is somebody else's business then).
+        Opens a sink; None where a shard has no files (and `Save` is handled elsewhere).
     copied_bytes, begun : int
-        Of all images since the shard began; how many images these were.
+        Bytes, and number, of all images since the shard began.
     base : str
         Name of the committed image that an increment may follow; empty: none.
     """
@@ -216,7 +216,7 @@ class Cuts:
         self.copied_bytes = self.begun = 0
         self._image: _Image | None = None
         self._places: dict[str, str] = {}
-        """Of images that go on, or whose outcomes are known: by stem."""
+        """Paths, by stem, of images that go on, or whose outcomes are known."""
         self._outcomes: dict[str, list[dict[str, Any]] | CheckpointError] = {}
         self._unsettled = ""
         """Stem of the image begun last, until it is known to be committed."""
@@ -225,12 +225,12 @@ class Cuts:
 
     @property
     def active(self) -> bool:
-        """Whether an image is being written."""
+        """Return whether an image is being written."""
         return self._image is not None
 
     @property
     def copying(self) -> bool:
-        """Whether rows of an image are still to be copied out."""
+        """Return whether rows of an image are still to be copied out."""
         return self._image is not None and not self._image.copied
 
     def rest(self) -> None:
@@ -240,16 +240,16 @@ class Cuts:
 
     @property
     def copies_bytes(self) -> int:
-        """Memory that the image being written takes of what was about to change."""
+        """Return the memory of rows copied aside for the image being written."""
         return self._image.copies_bytes if self._image and not self._image.copied else 0
 
     def begin(self, message: BeginSave | Save) -> None:
-        """This is the instant; a second copy of the request changes nothing.
+        """Begin an image of this instant; a second copy of the request changes nothing.
 
         Raises
         ------
         CheckpointError
-            When there is no image here that the increment could follow, or no memory.
+            When there is no base for the increment here, or no memory.
         """
         stem = message.stem
         if self._places.get(stem) == message.path:
@@ -277,12 +277,12 @@ class Cuts:
         self._outcomes.pop(stem, None)
 
     def wait(self, request: Any, message: Save | SaveFiles) -> Any:
-        """The files of an image, or `HELD`: the request is over when they are written.
+        """Return the files of an image, or `HELD`: the request is over when they are written.
 
         Raises
         ------
         CheckpointError
-            What the image ended with, or that there was none.
+            The error of the image, or that there was none.
         """
         outcome = self._outcomes.get(message.stem)
         if isinstance(outcome, CheckpointError):
@@ -295,17 +295,17 @@ class Cuts:
         return HELD
 
     def settle(self, message: EndSave) -> None:
-        """What has become of an image: a committed one is what the next increment follows."""
+        """Record the outcome of an image: a committed one is the base of the next increment."""
         self.give_up("it was cancelled", message.stem)
         taken = isinstance(self._outcomes.get(message.stem), list)
         if not (message.committed and taken and message.stem == self._unsettled):
-            return  # also a second copy that comes late: stores settle what was taken last, whatever it was
+            return  # also a late second copy: stores settle the image taken last, whichever it was
         self.base, self._unsettled = message.name, ""
         for store in self._shard.stores.values():
             store.image_settle(True)
 
     def step(self) -> bool:
-        """Copy the next piece, or see whether all is written; False when there is nothing to do just now."""
+        """Copy the next piece, or check whether all is written; return False when nothing is to do now."""
         image = self._image
         if image is None:
             return False
@@ -321,7 +321,7 @@ class Cuts:
         return True
 
     def give_up(self, why: str, stem: str | None = None) -> None:
-        """End the image that is being written (with a stem: if it is that one); who waits hears why."""
+        """Abandon the image being written (with a stem: if it is that); waiting requests get the reason."""
         image = self._image
         if image is None or stem not in (None, image.stem):
             return
@@ -330,21 +330,21 @@ class Cuts:
         self._remember(image.stem, CheckpointError(f"image {image.stem} was given up: {why}"))
 
     def forget(self, why: str) -> None:
-        """The tables are about to be replaced: no image goes on, no increment may follow."""
+        """Drop all images before the tables are replaced: none goes on, no increment may follow."""
         self.give_up(why)
         self.base = ""
         for store in self._shard.stores.values():
             store.image_stop_keeping()
 
     def unit_came(self) -> None:
-        """No increment may follow, nor one of an image that is under way.
+        """Forbid an increment after a unit arrived, also on an image in progress.
 
         Keys that left the unit before are known where it was, and that server may be gone.
         """
         self.base = self._unsettled = ""
 
     def take_over(self) -> list[tuple[Any, Any]]:
-        """Requests that waited for files and are over, with their outcomes or errors."""
+        """Take the finished requests that waited for files, with their outcomes or errors."""
         over, self._over = self._over, []
         return over
 
@@ -352,7 +352,7 @@ class Cuts:
         image.end()
         self._image = None
         if image.broken:
-            self.base = self._unsettled = ""  # what changes from here on is noted for the next full one
+            self.base = self._unsettled = ""  # changes from here on are tracked for the next full one
 
     def _conclude(self, image: _Image) -> None:
         self._end(image)

@@ -1,4 +1,4 @@
-"""What a shard holds: a store of rows a table, and blocks of the dense parameters with their own state."""
+"""Stores of a shard: rows of each table, and blocks of the dense parameters with their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PartNumbers = tuple[int, int, FloatRows, FloatRows, FloatRows, int, FloatRows, i
 
 
 def store_parts(spec: TableSpec) -> list[PartNumbers]:
-    """The parts of a table as `cython_ext.table.store.Store` takes them."""
+    """Return the parts of a table as `cython_ext.table.store.Store` takes them."""
     return [
         (
             part.dim,
@@ -43,7 +43,7 @@ def store_parts(spec: TableSpec) -> list[PartNumbers]:
 
 
 def make_store(spec: TableSpec, partition_bits: int) -> Store:
-    """An empty store for one table."""
+    """Create an empty store for one table."""
     score = spec.score
     return Store(
         partition_bits,
@@ -66,8 +66,9 @@ class DenseBlocks:
         self.weights: dict[int, FloatRows] = {}
         self.state: dict[int, FloatRows] = {}
         self.versions: dict[int, int] = {}
-        """Of each block: rises by one with each step. It begins at a number that follows from the first
-        weights, so that blocks of two lives of a server are not taken for the same."""
+        """Version of each block, incremented by each step. It begins at a number that follows from the first
+        weights, so that blocks of two lives of a server differ.
+        """
         self._hyperparameters = spec.optimizer.hyperparameters()
         self._modifiers = spec.optimizer.modifiers()
         self._corrections = spec.optimizer.corrections()
@@ -93,12 +94,12 @@ class DenseBlocks:
             of.pop(block, None)  # one without values may move too
 
     def check_values(self, blocks: NDArray[np.uint32], owned: int) -> None:
-        """See that those of these blocks that are ``owned`` (a set, by bits) can be read and stepped.
+        """Check that the ``owned`` ones (a set, by bits) of these blocks can be read and stepped.
 
         Raises
         ------
         ConfigurationError
-            When nobody who has set one up has given first values.
+            When no client that has set one up has given initial values.
         """
         if len(self.weights) >= owned.bit_count():
             return
@@ -109,13 +110,13 @@ class DenseBlocks:
                 )
 
     def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
-        """One optimizer step of one block, its learning rate times ``rate``; with ``delta``, add instead."""
+        """Take one optimizer step of a block, learning rate times ``rate``; with ``delta``, add instead."""
         self.apply_all([block], gradient, rate, delta)
 
     def apply_all(
         self, blocks: Sequence[int], gradient: FloatRows, rate: float = 1.0, delta: bool = False
     ) -> None:
-        """As `apply`, for several blocks whose gradients stand side by side."""
+        """Apply several blocks whose gradients are concatenated; as `apply`."""
         weights = [self.weights[block] for block in blocks]
         for block in blocks:
             self.versions[block] += 1
@@ -138,7 +139,7 @@ class DenseBlocks:
 
 
 def specs_of(message: Setup, known: Mapping[str, TableSpec]) -> list[TableSpec]:
-    """Tables as a message describes them.
+    """Return the tables that a message describes.
 
     Raises
     ------
@@ -156,12 +157,12 @@ def specs_of(message: Setup, known: Mapping[str, TableSpec]) -> list[TableSpec]:
 
 
 def dense_of(message: Setup, known: DenseBlocks | None, blocks: int) -> DenseBlocks | None:
-    """Dense parameters as a message describes them: the known ones, or new ones without values.
+    """Return the dense parameters that a message describes: the known ones, or new ones without values.
 
     Raises
     ------
     ConfigurationError
-        When they are known with another description, or the values are not as many as they should be.
+        When they are known with another description, or the number of values is wrong.
     """
     if not message.dense_length:
         return known

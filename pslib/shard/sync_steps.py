@@ -1,17 +1,17 @@
 """Synchronous steps on a shard: pushes of one step are held until every contributor's is here, then summed.
 
 A step has a fixed set of contributors: the trainers that have a batch for it. Each of them sends one push to
-every server, also where none of its keys live, and says which units it speaks for. A unit takes its step when
-all contributors have spoken for it: their gradients are summed in the order of ranks, whatever the order in
-which they came, and one optimizer step is taken. Only then are the pushes acknowledged, so that whoever has
-its acknowledgement from all servers knows that the step is applied everywhere.
+every server, also where it has no keys, with the units that it covers. A unit takes its step when all
+contributors have covered it: their gradients are summed in the order of ranks, whatever their order of
+arrival, and one optimizer step is taken. Only then are the pushes acknowledged, so an acknowledgement from
+all servers means that the step is applied everywhere.
 
-A push that speaks for a unit which lives elsewhere is answered at once (`refused_in_step`): the client
-splits it again, and each part waits where it belongs. Were that unit named only when the rest is applied,
-two pushes could wait for each other's refusals for ever. For the same reason, when a unit moves away, every
-push that is held for it is answered. So moves take nothing of a step along, and need no agreement. A second
-copy of a held push is answered with it, and changes nothing else. No contributor can be a step ahead of
-another, so what is held is one push of each contributor at most.
+A push that covers a unit of another server is answered at once (`refused_in_step`): the client splits it
+again, and each part waits at its owner. If that unit were refused only when the rest is applied, two pushes
+could wait for each other's refusals for ever. For the same reason, when a unit moves away, every push that is
+held for it is answered. So moves take nothing of a step along, and need no agreement. A second copy of a held
+push is answered with it, and changes nothing else. No contributor can be a step ahead of another, so at most
+one push of each contributor is held.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """One push that waits for the others of its step."""
+    """Push that waits for the others of its step."""
 
     rank: int
     message: Push
@@ -55,13 +55,13 @@ class _Held:
 
 @dataclass(slots=True)
 class _Step:
-    """All that is held of one step."""
+    """Held pushes of one step."""
 
     contributors: tuple[int, ...]
     held: list[_Held] = field(default_factory=list)
 
     def spoken_for(self, rank: int) -> int:
-        """Units for which a contributor has spoken."""
+        """Return the units that a contributor has covered."""
         units = 0
         for one in self.held:
             if one.rank == rank:
@@ -69,7 +69,7 @@ class _Step:
         return units
 
     def ready(self) -> int:
-        """Units for which all contributors have spoken."""
+        """Return the units that all contributors have covered."""
         units = -1
         for rank in self.contributors:
             units &= self.spoken_for(rank)
@@ -77,12 +77,12 @@ class _Step:
 
 
 class SyncSteps:
-    """What one shard holds of the step that is under way.
+    """Held pushes of the current step on one shard.
 
     Parameters
     ----------
     shard : ShardState
-        Whose units take the steps.
+        Owner of the units.
     """
 
     def __init__(self, shard: ShardState) -> None:
@@ -92,18 +92,18 @@ class SyncSteps:
 
     @property
     def held(self) -> int:
-        """Pushes that wait."""
+        """Return the number of waiting pushes."""
         return sum(len(step.held) for step in self._steps.values())
 
     def missing(self) -> list[list[Any]]:
-        """``[step, ranks]``: for whom the step that is under way waits."""
+        """Return ``[step, ranks]``: the ranks that the current step waits for."""
         return [
             [number, [rank for rank in step.contributors if not any(one.rank == rank for one in step.held)]]
             for number, step in self._steps.items()
         ]
 
     def take_over(self) -> list[tuple[Any, dict[int, int] | Exception]]:
-        """Who need not wait any longer, with the units that are refused (and their owners), or an error."""
+        """Take the finished waiters, with the refused units (and their owners), or an error."""
         over, self._over = self._over, []
         return over
 
@@ -113,7 +113,7 @@ class SyncSteps:
         Raises
         ------
         ConfigurationError
-            When it is of another step than what is held, or disagrees with it about the contributors.
+            When it is of another step than the held ones, or disagrees with them about the contributors.
         FencedError
             When the lease has another holder by now.
         """
@@ -130,7 +130,7 @@ class SyncSteps:
             yield from self._take(message.step, step, ready)
 
     def unit_left(self, unit: int, owner: int) -> None:
-        """A unit has moved to ``owner``: pushes that are held for it are refused, and come again in parts."""
+        """Refuse the pushes held for a unit that moved to ``owner``; they come again in parts."""
         for number, step in list(self._steps.items()):
             for one in step.held:
                 if one.waits >> unit & 1:
@@ -141,7 +141,7 @@ class SyncSteps:
     # --- holding ------------------------------------------------------------------------------------------
 
     def _units_of(self, message: Push) -> tuple[int, dict[int, int], int]:
-        """Units of this shard that a push speaks for, those it must send elsewhere, those with gradients."""
+        """Return the units of this shard that a push covers, those of other owners, those with gradients."""
         shard = self._shard
         units = mask_of_units(message.sync["units"])
         touched = mask_of_units(shard.partitions + message.blocks)
@@ -175,7 +175,7 @@ class SyncSteps:
         return step
 
     def _hold(self, step: _Step, message: Push, fresh: int, touched: int, waiter: Any) -> None:
-        """Keep what is new of a push; a copy of what is held already is one more to answer."""
+        """Hold the new part of a push; a copy of a held one only adds a waiter."""
         new = fresh & ~step.spoken_for(message.rank)
         for one in step.held:
             if one.rank == message.rank and one.waits == fresh and not new:
@@ -187,7 +187,7 @@ class SyncSteps:
     # --- applying -----------------------------------------------------------------------------------------
 
     def _take(self, number: int, step: _Step, ready: int) -> Steps[None]:
-        """One step of all units in ``ready``; those who have nothing else to wait for are over."""
+        """Take one step of all units in ``ready``; pushes that wait for no other unit are over."""
         parts = sorted((one for one in step.held if one.covers & ready), key=lambda one: one.rank)
         shard, first = self._shard, parts[0].message
         try:
@@ -196,7 +196,7 @@ class SyncSteps:
             yield from apply_steps(shard, merged_push(shard, parts, ready), about)
             for table in shard.tables if first.maintain else ():
                 shard.maintain_units(table, ready, first.step + 1, first.time_s)
-        except Exception as error:  # nobody's push counts: all of them hear of it, and may come again
+        except Exception as error:  # none of the pushes counts: all get the error, and may come again
             self._give_up(number, step, error)
             if not isinstance(error, PslibError) or isinstance(error, LogError):
                 raise
@@ -220,19 +220,19 @@ class SyncSteps:
         del self._steps[number]
 
     def _tidy(self, number: int, step: _Step) -> None:
-        """Forget who waits no longer."""
+        """Remove the pushes that wait no longer."""
         step.held = [one for one in step.held if one.waits]
         if not step.held:
             del self._steps[number]
 
 
 def refused_in_step(message: Push, refused: dict[int, int]) -> dict[int, int]:
-    """What a push is told that can't be held as it is: who owns these units, and to send all others again."""
+    """Return the refusals of a push that cannot be held: owners of these units, a retry of all others."""
     return dict.fromkeys(message.sync["units"].tolist(), NOBODY) | refused
 
 
 def _without_content(message: Push) -> Push:
-    """Only the name: a copy that waits must not hold its arrays."""
+    """Return the push with its name only: a waiting copy must not hold its arrays."""
     return Push(
         message.stream,
         message.number,
@@ -247,7 +247,7 @@ def _without_content(message: Push) -> Push:
 
 
 def merged_push(shard: ShardState, parts: Sequence[_Held], ready: int) -> Push:
-    """One push with the sums of several, of the units in ``ready`` alone.
+    """Return one push with the sums of several, of the units in ``ready`` alone.
 
     It has the name, the time and the learning rate of the first: the lowest rank.
     """
@@ -282,7 +282,7 @@ def merged_push(shard: ShardState, parts: Sequence[_Held], ready: int) -> Push:
 
 
 def _row_pieces(message: Push, units: int, partition_bits: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Keys, gradients, shows and clicks of each table, of these units."""
+    """Yield keys, gradients, shows and clicks of each table, of these units."""
     chosen = np.zeros(1 << partition_bits, bool)
     numbers = units_of_mask(units)
     chosen[numbers[numbers < chosen.size]] = True
@@ -296,10 +296,10 @@ def _row_pieces(message: Push, units: int, partition_bits: int) -> Iterator[tupl
 
 
 def _block_pieces(shard: ShardState, message: Push, units: int) -> Iterator[tuple[int, Rows]]:
-    """Gradients of the dense blocks among these units."""
+    """Yield the gradients of the dense blocks among these units."""
     start = 0
     for block in message.blocks.tolist():
-        assert shard.dense is not None  # `ServerSession` has looked
+        assert shard.dense is not None  # checked by `ServerSession`
         first, last = shard.dense.bounds(block)
         if units >> (shard.partitions + block) & 1:
             yield block, floats_of(message.dense[start : start + last - first])
@@ -309,7 +309,7 @@ def _block_pieces(shard: ShardState, message: Push, units: int) -> Iterator[tupl
 def sum_in_order(
     pieces: list[tuple[NDArray[np.uint64], Rows, Rows | None, Rows | None]],
 ) -> tuple[NDArray[np.uint64], Rows, Rows | None, Rows | None]:
-    """Distinct keys of several pushes, and the sums of their gradients, shows and clicks.
+    """Sum gradients, shows and clicks of several pushes by distinct key.
 
     Parameters
     ----------

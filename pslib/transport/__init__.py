@@ -1,4 +1,4 @@
-"""Doors to other processes: ZeroMQ, and a twin in memory with the same behaviour."""
+"""Transport links between processes: ZeroMQ, and an in-memory implementation of the same behaviour."""
 
 from pslib.transport.keys import Keys, read_keys
 from pslib.transport.link import ClientLink, Peer, ServerLink, Transport

@@ -1,12 +1,12 @@
-"""CURVE on ZeroMQ sockets: encryption, and who is at the other end.
+"""CURVE on ZeroMQ sockets: encryption and authentication of the peer.
 
 ZeroMQ encrypts with the keys that a socket is given and asks a ZAP handler (https://rfc.zeromq.org/spec/27)
-of the same context whether a client's key may connect. Ours is a dict look-up: the answer names the key's
+of the same context whether a client's key may connect. Ours is a dict look-up: its reply names the key's
 role, ZeroMQ attaches it to every message of that connection, and `peer_of` reads it there.
 
-All of it rests on two things. ``ZAP_ENFORCE_DOMAIN``: without it ZeroMQ lets everybody in when no handler
-answers, for example while it starts. And the role is read from each message, never remembered by the identity
-of its sender: an identity is what the sender says it is.
+Security rests on two things. ``ZAP_ENFORCE_DOMAIN``: without it ZeroMQ admits every client when no handler
+answers, for example while it starts. And the role is read from each message, never looked up by the identity
+of its sender, which the sender chooses.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ log = logging.getLogger("pslib")
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 DOMAIN = b"pslib"
 LOOK_MS = 100
-"""How late the handler notices that it is to end."""
+"""Interval at which the handler checks whether to end."""
 LOGGED_MAX = 20
-"""Strangers that are logged; a port scan must not fill the disk."""
+"""Maximum refusals logged; a port scan must not fill the disk."""
 
 _FRAMES = 7  # version, request id, domain, address, identity, mechanism, key
 
 
 def encrypt_client(socket: zmq.Socket[bytes], keys: Keys) -> None:
-    """Let a socket, not connected yet, speak to holders of the cluster's server key only."""
+    """Encrypt a socket, not connected yet, for holders of the cluster's server key only."""
     socket.curve_serverkey = keys.server_public.encode()
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
 
 
 def encrypt_server(socket: zmq.Socket[bytes], keys: Keys) -> None:
-    """Let a socket, not bound yet, take connections that its context's `ZapHandler` allows, and no others."""
+    """Encrypt a socket, not bound yet, for clients that its context's `ZapHandler` allows, and no others."""
     socket.curve_server = True
     socket.curve_secretkey = keys.server_secret.encode()
     socket.zap_domain = DOMAIN
@@ -51,7 +51,7 @@ def encrypt_server(socket: zmq.Socket[bytes], keys: Keys) -> None:
 
 
 def peer_of(identity: zmq.Frame) -> Peer | None:
-    """Who sent the message that begins with this frame; None when ZeroMQ does not say which role it has.
+    """Return the sender of the message that begins with this frame; None when ZeroMQ gives no role.
 
     It takes 0.5 us (2 cores, 2026-11-21).
     """
@@ -63,7 +63,7 @@ def peer_of(identity: zmq.Frame) -> Peer | None:
 
 
 class ZapHandler:
-    """Answers, in a thread of its own, which keys may connect to the sockets of a context.
+    """Thread that answers which keys may connect to the sockets of a context.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class ZapHandler:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; from now on nobody can connect."""
+        """End the thread; no client can connect any more."""
         self._over.set()
         self._thread.join()
 
@@ -100,7 +100,7 @@ class ZapHandler:
                     self._socket.send_multipart(self.answer(self._socket.recv_multipart()))
 
     def answer(self, frames: list[bytes]) -> list[bytes]:
-        """The reply to one request of ZeroMQ's."""
+        """Return the reply to one request of ZeroMQ's."""
         version, request_id = (*frames, b"", b"")[:2]
         sound = len(frames) == _FRAMES and frames[2] == DOMAIN and frames[5] == b"CURVE"
         role = self._roles.get(frames[6]) if sound else None
@@ -116,7 +116,7 @@ class ZapHandler:
         key, where = "none", "an unknown place"
         with suppress(ValueError, IndexError):
             where, key = frames[3].decode("ascii", "replace"), z85.encode(frames[6]).decode()
-            if where.startswith("localhost:"):  # ZeroMQ's words for who is at a Unix socket: UID:GID:PID
+            if where.startswith("localhost:"):  # ZeroMQ's address of a peer at a Unix socket: UID:GID:PID
                 _here, user, _group, process = where.split(":")
                 where = f"process {process} of user {user}"
         log.warning("pslib: refused a connection from %s: its key %s is not known here", where, key)

@@ -1,11 +1,11 @@
-"""Keys of a cluster: what one process holds to show who it is, and the folder that keeps them.
+"""Keys of a cluster: the credentials of one process, and the folder of key files.
 
 ::
 
     keys/               0700
       server.keys       0600   for coordinator and servers; holds the list of all keys that may connect
       trainer.keys      0600
-      reader.keys       0600   may only look: pull, stats, status
+      reader.keys       0600   read-only: pull, stats, status
       admin.keys        0600   may also stop the cluster and move partitions
 
 A file is a JSON object; a secret in it never leaves the process that has read it. Nothing here prints one.
@@ -32,9 +32,9 @@ __all__ = ["Keys", "add_key", "make_keys", "read_folder", "read_keys", "remove_k
 
 SUFFIX = ".keys"
 ALLOWED_MAX = 10_000
-"""One key a person and one a job: more is a mistake."""
+"""Maximum allowed keys: one a person and one a job; more is a mistake."""
 FILE_BYTES_MAX = 1 << 20
-"""`ALLOWED_MAX` entries of some 60 bytes fit."""
+"""Maximum size of a key file: `ALLOWED_MAX` entries of some 60 bytes fit."""
 
 _KEY_CHARS = 40  # Z85 of 32 bytes
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -42,20 +42,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What one process holds. All keys are 40 characters of Z85, as ZeroMQ writes them.
+    """Keys of one process, each 40 characters of Z85, as ZeroMQ writes them.
 
     Attributes
     ----------
     role : str
-        What the own key stands for: one of `pslib.wire.permissions.ROLES`.
+        Role of the own key: one of `pslib.wire.permissions.ROLES`.
     server_public : str
-        Key of coordinator and servers, so that nobody else can play one.
+        Key of coordinator and servers, so that no other process can impersonate one.
     public, secret : str
         The own pair.
     server_secret : str
-        Of those who listen; empty for all others.
+        Of listening processes; empty for all others.
     allowed : mapping of str to str
-        Of those who listen: public keys that may connect, and their roles.
+        Of listening processes: public keys that may connect, and their roles.
 
     Raises
     ------
@@ -90,21 +90,21 @@ class Keys:
 
     @property
     def listens(self) -> bool:
-        """Whether these are the keys of somebody who listens."""
+        """Return whether these are the keys of a process that listens."""
         return bool(self.server_secret)
 
     def to_text(self) -> str:
-        """One line of JSON, secrets included: for key files and the standard input of a worker only."""
+        """Return one line of JSON, secrets included: for key files and a worker's standard input only."""
         return json.dumps({name: value for name, value in asdict(self).items() if value})
 
     @staticmethod
     def from_text(text: str, source: str) -> Keys:
-        """Read back what `to_text` wrote; ``source`` is named when it is something else.
+        """Parse the text of `to_text`; errors name ``source``.
 
         Raises
         ------
         ConfigurationError
-            When it is, or these are no keys.
+            When it is another text, or these are no keys.
         """
         known = {spec.name: dict if spec.name == "allowed" else str for spec in fields(Keys)}
         try:
@@ -127,7 +127,7 @@ def _is_key(text: object) -> bool:
 
 
 def _public_of(secret: str) -> str | None:
-    """The public half of a secret; None when it is not one."""
+    """Return the public half of a secret; None when it is not one."""
     if not _is_key(secret):
         return None
     try:
@@ -144,7 +144,7 @@ def _pair() -> tuple[str, str]:
 
 
 def make_keys() -> dict[str, Keys]:
-    """New keys for a cluster, by role."""
+    """Generate the keys of a new cluster, by role."""
     server_public, server_secret = _pair()
     pairs = {role: _pair() for role in ROLES}
     made = {role: Keys(role, server_public, *pair) for role, pair in pairs.items()}
@@ -173,7 +173,7 @@ def write_keys(folder: str | Path, keys: Mapping[str, Keys]) -> None:
 
 
 def _write(path: Path, keys: Keys, flags: int) -> None:
-    # The mode is given when the file is made: nobody may open it before it is changed.
+    # The mode is given at creation: no other user may open the file before it is set.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), "w", encoding="ascii") as file:
         file.write(keys.to_text() + "\n")
 
@@ -184,7 +184,7 @@ def read_keys(path: str | os.PathLike[str]) -> Keys:
     Raises
     ------
     ConfigurationError
-        When it is not one, or others than its owner may read it.
+        When it is not one, or other users than its owner may read it.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -198,12 +198,12 @@ def read_keys(path: str | os.PathLike[str]) -> Keys:
 
 
 def read_folder(folder: str | Path) -> dict[str, Keys]:
-    """The four keys that a launcher needs, by role; errors as for `read_keys`."""
+    """Read the four keys that a launcher needs, by role; errors as for `read_keys`."""
     return {role: read_keys(Path(folder) / f"{role}{SUFFIX}") for role in ROLES}
 
 
 def add_key(folder: str | Path, name: str, role: str) -> Path:
-    """Make one more key; servers that start from now on know it. Returns its file.
+    """Add one key, known to servers that start from now on; return its file.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def add_key(folder: str | Path, name: str, role: str) -> Path:
 
 
 def remove_key(folder: str | Path, name: str) -> None:
-    """Take a key away: servers that start from now on refuse it. Errors as for `add_key`."""
+    """Remove a key: servers that start from now on refuse it. Errors as for `add_key`."""
     path = Path(folder) / f"{name}{SUFFIX}"
     if not _NAME.fullmatch(name) or name == "server":
         raise ConfigurationError(f"{name!r:.80}: expected the name of a key that is not the servers'")
@@ -237,7 +237,7 @@ def remove_key(folder: str | Path, name: str) -> None:
 
 @contextmanager
 def _alone(folder: str | Path) -> Iterator[None]:
-    """One change of a folder of keys at a time: of two that read the servers' file, one would be lost."""
+    """Lock a folder of keys: of two concurrent changes of the servers' file, one would be lost."""
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -252,7 +252,7 @@ def _alone(folder: str | Path) -> Iterator[None]:
 
 
 def _replace_server(folder: str | Path, keys: Keys) -> None:
-    """Write the servers' file anew, whole or not at all."""
+    """Replace the servers' file atomically."""
     path = Path(folder) / f"server{SUFFIX}"
     draft = path.with_suffix(f".{os.getpid()}.draft")
     try:

@@ -1,4 +1,4 @@
-"""What sessions need of a transport; ZeroMQ and memory both give it."""
+"""Transport interfaces of the sessions, implemented by ZeroMQ and in memory."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["ClientLink", "Peer", "ServerLink", "Transport"]
 
 
 class Peer(bytes):
-    """The identity of a connection, and the role of the key that it was opened with.
+    """Identity of a connection, with the role of the key that it was opened with.
 
-    A network without keys gives plain bytes: it knows no roles.
+    A network without keys gives plain bytes: it has no roles.
     """
 
     role: str
 
     def __new__(cls, identity: bytes, role: str) -> Peer:
-        """Identity and role."""
+        """Create a peer from identity and role."""
         peer = super().__new__(cls, identity)
         peer.role = role
         return peer
 
 
 class ClientLink(Protocol):
-    """Sends to any number of addresses.
+    """Link that sends to any number of addresses.
 
     `send`, `send_all`, `receive` and `close` come from one thread at a time, under a lock of the caller's.
-    Beside them one thread may be in `wait`; `wake` comes from anywhere.
+    Beside them one thread may be in `wait`; `wake` comes from any thread.
     """
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
@@ -37,36 +37,36 @@ class ClientLink(Protocol):
         ...
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        """`send` of all, in their order."""
+        """Queue all messages, in order."""
         ...
 
     def receive(self) -> list[tuple[str, list[Buffer]]]:
-        """Messages that are here, or the first of many, with the addresses they came from; does not wait."""
+        """Return arrived messages, or the first of many, with their senders' addresses; does not wait."""
         ...
 
     def ready(self) -> bool:
-        """Whether something is here to receive."""
+        """Return whether a message can be received."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something comes, for `wake`, or for the timeout.
+        """Wait until a message comes, for `wake`, or for the timeout.
 
         It may sleep beside a message unless `receive` came back empty before, and no `send` came after that:
-        whoever sends looks whether the link is `ready`, and then receives or wakes.
+        a sender checks whether the link is `ready`, and then receives or wakes.
         """
         ...
 
     def refusals(self) -> list[tuple[str, str]]:
-        """Peers that can't be reached for a reason that has a name, and the reason; each time once.
+        """Return unreachable peers with a named reason; each refusal once.
 
-        A wrong key, or encryption on one side only. The link tries again with the next message.
+        Reasons are a wrong key, or encryption on one side only. The link tries again with the next message.
         """
         ...
 
     def forget(self, peer: str) -> None:
-        """A peer is no more: what is queued for it takes no memory, and nobody looks for it any longer.
+        """Drop a peer that is gone: free its queue, and stop reconnecting.
 
-        Called as `send` is. One that was never sent anything is no error, and a later `send` goes there.
+        Called as `send` is. A peer that was never sent anything is no error, and a later `send` goes there.
         """
         ...
 
@@ -75,40 +75,40 @@ class ClientLink(Protocol):
         ...
 
     def close(self) -> None:
-        """Give all sockets back."""
+        """Close all sockets."""
         ...
 
 
 class ServerLink(Protocol):
-    """Listens at one address; what it has in common with a `ClientLink` is called as there."""
+    """Link that listens at one address; the methods shared with `ClientLink` are called as there."""
 
     @property
     def address(self) -> str:
-        """Where clients reach this link."""
+        """Address of this link for clients."""
         ...
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Queue an answer; a peer that has gone is not an error."""
+        """Queue a reply; a peer that has gone is not an error."""
         ...
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
-        """`send` of all, in their order."""
+        """Queue all replies, in order."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Wait, then receive: all that a link needs whose messages one thread takes and answers."""
+        """Wait, then receive: sufficient for a link whose messages one thread takes and answers."""
         ...
 
     def receive(self) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that are here, with the identity of their sender: a `Peer` where there are keys."""
+        """Return arrived messages, with the identity of their sender: a `Peer` where there are keys."""
         ...
 
     def ready(self) -> bool:
-        """Whether something is here to receive."""
+        """Return whether a message can be received."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something comes, for `wake`, or for the timeout."""
+        """Wait until a message comes, for `wake`, or for the timeout."""
         ...
 
     def wake(self) -> None:
@@ -121,22 +121,22 @@ class ServerLink(Protocol):
 
 
 class Transport(Protocol):
-    """Makes links."""
+    """Factory of links."""
 
     def connect(self) -> ClientLink:
-        """A link for a process that asks."""
+        """Create a link for a process that sends requests."""
         ...
 
     def listen(self, address: str) -> ServerLink:
-        """A link for a process that answers.
+        """Create a link for a process that answers requests.
 
         Raises
         ------
         ConfigurationError
-            When the address can't be listened on; AddressInUseError where somebody else does.
+            When the address can't be listened on; AddressInUseError where another process listens.
         """
         ...
 
     def close(self) -> None:
-        """Give back what links share; all of them must be closed by then."""
+        """Free what links share; all of them must be closed by then."""
         ...

@@ -1,7 +1,7 @@
-"""The in-memory twin of the ZeroMQ links: threads of one process, no sockets.
+"""In-memory links with the behaviour of ZeroMQ's: threads of one process, no sockets.
 
-It keeps ZeroMQ's habits that matter: sending to an address where nobody listens is no error and the message
-is lost, and answers to a closed link vanish.
+Two traits of ZeroMQ matter and are kept: sending to an address without a listener is no error and the message
+is lost, and replies to a closed link are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PeerT = TypeVar("PeerT")
 
 
 class _Mailbox(Generic[PeerT]):
-    """A queue with one reader that can be woken."""
+    """Queue with one reader that can be woken."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[PeerT, list[Buffer]]] = deque()
@@ -55,80 +55,80 @@ class _Mailbox(Generic[PeerT]):
 
 
 class MemoryClientLink:
-    """Sends to any address of its transport."""
+    """Client link to any address of its transport."""
 
     def __init__(self, transport: MemoryTransport, identity: bytes) -> None:
         self._transport, self._identity = transport, identity
         self.mailbox: _Mailbox[str] = _Mailbox()
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
-        """Put a message in the mailbox at an address; lost when nobody listens there."""
+        """Put a message in the mailbox at an address; lost without a listener there."""
         server = self._transport.servers.get(peer)
         if server:
             server.mailbox.put(self._identity, list(frames))
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        """`send` of all."""
+        """Send all messages."""
         for peer, frames in messages:
             self.send(peer, frames)
 
     def receive(self) -> list[tuple[str, list[Buffer]]]:
-        """Answers that have come."""
+        """Return arrived replies."""
         return self.mailbox.take()
 
     def ready(self) -> bool:
-        """Whether an answer is here."""
+        """Return whether a reply has arrived."""
         return self.mailbox.full()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for an answer, for `wake`, or for the timeout."""
+        """Wait for a reply, for `wake`, or for the timeout."""
         self.mailbox.wait(timeout_s)
 
     def refusals(self) -> list[tuple[str, str]]:
-        """Nobody is refused in memory."""
+        """Return no refusals: memory refuses no peer."""
         return []
 
     def forget(self, peer: str) -> None:
-        """Nothing is kept of any peer."""
+        """Do nothing: no state is kept of any peer."""
 
     def wake(self) -> None:
         """End a wait in another thread."""
         self.mailbox.wake()
 
     def close(self) -> None:
-        """Vanish."""
+        """Close the mailbox."""
         self._transport.clients.pop(self._identity, None)
 
 
 class MemoryServerLink:
-    """Listens at one address of its transport."""
+    """Server link at one address of its transport."""
 
     def __init__(self, transport: MemoryTransport, address: str) -> None:
         self._transport, self.address = transport, address
         self.mailbox: _Mailbox[bytes] = _Mailbox()
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Answer a client; lost when it has gone."""
+        """Send a reply to a client; lost when it has gone."""
         client = self._transport.clients.get(peer)
         if client:
             client.mailbox.put(self.address, list(frames))
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
-        """`send` of all."""
+        """Send all replies."""
         for peer, frames in messages:
             self.send(peer, frames)
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Requests that have come; waits for one."""
+        """Wait for a request; return arrived requests."""
         self.wait(timeout_s)
         return self.receive()
 
     def receive(self) -> list[tuple[bytes, list[Buffer]]]:
-        """Requests that have come."""
+        """Return arrived requests."""
         return self.mailbox.take()
 
     def ready(self) -> bool:
-        """Whether a request is here."""
+        """Return whether a request has arrived."""
         return self.mailbox.full()
 
     def wait(self, timeout_s: float) -> None:
@@ -146,7 +146,7 @@ class MemoryServerLink:
 
 
 class MemoryTransport:
-    """One private network: links of different transports never meet."""
+    """Private in-memory network: links of different transports never meet."""
 
     def __init__(self) -> None:
         self.servers: dict[str, MemoryServerLink] = {}
@@ -154,18 +154,18 @@ class MemoryTransport:
         self._numbers = itertools.count(1)
 
     def connect(self) -> MemoryClientLink:
-        """A link that asks."""
+        """Create a client link."""
         identity = next(self._numbers).to_bytes(8, "big")
         self.clients[identity] = MemoryClientLink(self, identity)
         return self.clients[identity]
 
     def listen(self, address: str) -> MemoryServerLink:
-        """A link that answers; a port of 0 becomes a free number.
+        """Create a server link; a port of 0 becomes a free number.
 
         Raises
         ------
         AddressInUseError
-            When somebody listens there.
+            When another link listens there.
         """
         if address.endswith(":0"):
             address = f"{address[:-2]}:{next(self._numbers)}"
@@ -175,4 +175,4 @@ class MemoryTransport:
         return self.servers[address]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: links share nothing."""

@@ -1,7 +1,7 @@
-"""Why a connection does not come about: events of ZeroMQ as errors with names.
+"""Monitor of ZeroMQ connections: turns its events into named connection errors.
 
 A wrong key, or encryption on one side only, is a silent hang in ZeroMQ: messages wait for a connection that
-never comes. What goes wrong is told on the monitor of a socket, and only there.
+never comes. Only the monitor of a socket reports the fault.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ EVENTS = (
     | zmq.EVENT_DISCONNECTED
 )
 SUSPICIOUS = 3
-"""A server that dies in a handshake fails one of them; a wrong key fails them all, at first 20 a second.
+"""Failed handshakes that count as a fault. A server that dies in a handshake fails one of them; a wrong key
+fails them all, at first 20 a second.
 
-Where one side alone encrypts, both see it, but whoever hangs up first leaves the other without a reason.
+Where only one side encrypts, both see it, but the side that closes first leaves the other without a reason.
 """
 REFUSED_KEY = (
     "it refused this key: it knows no such {role}; use a key of its folder, and start it again when the key "
     "was added after its start"
 )
 PROBE_S = 0.3
-"""How long to wait for a greeting: one round trip."""
+"""Timeout of a greeting: one round trip."""
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0"
-"""Signature and version of ZMTP 3.0 (https://rfc.zeromq.org/spec/23). Whoever hears them sends all of his
-own greeting; with a mechanism after them, he would hang up first where it is not his."""
+"""Signature and version of ZMTP 3.0 (https://rfc.zeromq.org/spec/23). A peer answers them with all of its own
+greeting; a mechanism after them that is not its own would make it close first.
+"""
 GREETING_BYTES = 64
 """Signature, version, 20 bytes of mechanism, as-server, filler."""
 
@@ -51,20 +53,20 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class Monitor:
-    """The events of one socket.
+    """Monitor of one socket's events.
 
-    Its pipe is without bound: a full one would hold up the thread of ZeroMQ that moves all bytes. So `events`
-    must be called now and then.
+    Its pipe is without bound: a full one would block the thread of ZeroMQ that moves all bytes. So `events`
+    must be called regularly.
 
     Attributes
     ----------
     watched : zmq.Socket
     failures : dict of str to int
-        By address: handshakes that have failed since the last one that did not.
+        By address: failed handshakes since the last successful one.
     refused : int
-        All that have failed, of a socket that listens.
+        All failed handshakes, of a socket that listens.
     broken : set of str
-        TCP addresses beside Unix sockets from which a connection has been lost; whoever reads it clears it.
+        TCP addresses beside Unix sockets from which a connection has been lost; the reader clears it.
     """
 
     watched: zmq.Socket[bytes]
@@ -82,10 +84,10 @@ class Monitor:
         self._pipe.connect(address)
 
     def events(self) -> Iterator[tuple[zmq.Event, str]]:
-        """Handshakes since the last call, and at which address: of a Unix socket the one it stands beside.
+        """Yield handshakes since the last call, with their addresses: for a Unix socket its TCP address.
 
-        Not those at Unix sockets that end without a word: so ends a look whether one lives, and a client goes
-        on with TCP, where it hears what is wrong.
+        Handshakes at Unix sockets that end without data are left out: so ends a check whether one exists, and
+        a client goes on with TCP, where it learns the fault.
         """
         assert self._pipe is not None
         with suppress(zmq.Again):
@@ -105,7 +107,7 @@ class Monitor:
                 yield event, address
 
     def count_failures(self, address: str) -> None:
-        """Of a socket that listens: say how many could not connect, ever more rarely."""
+        """Log, for a socket that listens, how many could not connect, ever more rarely."""
         before = self.refused
         failed = sum(event != zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _address in self.events())
         self.failures.clear()
@@ -118,7 +120,7 @@ class Monitor:
             )
 
     def close(self) -> None:
-        """Before the socket is closed."""
+        """Stop, before the socket is closed."""
         if self._pipe is not None:
             self.watched.disable_monitor()
             self._pipe.close(linger=0)
@@ -126,7 +128,7 @@ class Monitor:
 
 
 def troubles(monitor: Monitor, silent: Set[str], role: str | None) -> dict[str, str]:
-    """By peer: what keeps this process from the server there, to be read after its name.
+    """Return by peer the fault that keeps this process from the server there, to be read after its name.
 
     Parameters
     ----------
@@ -152,7 +154,7 @@ def troubles(monitor: Monitor, silent: Set[str], role: str | None) -> dict[str, 
 
 
 def _is_at(peer: str, address: str) -> bool:
-    """Whether the peer that we connected to may be at an address, which ZeroMQ gives in numbers."""
+    """Return whether the connected peer may be at an address, which ZeroMQ gives in numbers."""
     if peer == address:
         return True
     host, _, port = peer.removeprefix("tcp://").rpartition(":")
@@ -166,7 +168,7 @@ def _is_at(peer: str, address: str) -> bool:
 
 
 def mismatch(role: str | None, mechanism: str) -> str | None:
-    """What is wrong between a process with a key of this role (None: no key) and a server's encryption."""
+    """Return the mismatch between a process's key (its role; None: no key) and a server's encryption."""
     if role is None and mechanism == "CURVE":
         return "it is encrypted and this process has no key; give it one with --keys, keys= or PSLIB_KEYS"
     if role is not None and mechanism == "NULL":
@@ -177,10 +179,10 @@ def mismatch(role: str | None, mechanism: str) -> str | None:
 
 
 def mechanism_at(address: str) -> str:
-    """What a server's greeting says of its encryption: "CURVE", "NULL", or "" when nobody greets.
+    """Return the mechanism in a server's greeting: "CURVE", "NULL", or "" without a greeting.
 
-    A server that can't read a client's first message hangs up, and so does a proxy whose server is gone; only
-    the first one greets.
+    A server that can't read a client's first message closes the connection, and so does a proxy whose server
+    is gone; only the server sends a greeting.
     """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     with suppress(OSError, ValueError):

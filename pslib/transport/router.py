@@ -1,4 +1,4 @@
-"""A ROUTER socket of ZeroMQ: messages in and out of it, and a way to wait; the links stand in zmq_link.py."""
+"""ROUTER socket of ZeroMQ: its messages and its wait; the links are in zmq_link.py."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from pslib.wire.codec import Buffer
 __all__ = ["NOW", "OPTIONS", "Router"]
 
 BATCH_MAX = 64
-"""Messages taken at a time: then what is to be sent gets its turn."""
+"""Messages received at a time, before sending has its turn."""
 COPIED_BYTES = 1 << 16
-"""Frames below this size are copied: to hand over their memory, and to take it back from another thread,
-costs more."""
+"""Frames below this size are copied: handing over their memory, and taking it back from another thread, costs
+more.
+"""
 
 NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _NOT_NOW = (errno.EAGAIN, errno.EHOSTUNREACH)
-"""The queue to a peer is full, or there is none: it is slow or dead, and the request is sent again."""
+"""Send errors for a peer with a full queue, or none: it is slow or dead, and the request is retried."""
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-"""Plain numbers: each operation on ZeroMQ's own kind of them is a microsecond of Python."""
+"""Plain integers: each operation on ZeroMQ's enums costs a microsecond of Python."""
 
 # option: (value, why)
 OPTIONS: dict[int, tuple[int, str]] = {
@@ -49,11 +50,11 @@ OPTIONS: dict[int, tuple[int, str]] = {
 
 
 class Router:
-    """A ROUTER and a way to wait for it.
+    """ROUTER socket with a wait.
 
-    One thread at a time may use the socket (whoever holds a lock of the caller's); beside it, one thread may
-    be in `wait`, which does not touch the socket. ZeroMQ's descriptor tells of a message once, and a `send`
-    may be what takes notice of it: hence `ready`.
+    One thread at a time may use the socket (the holder of a lock of the caller's); beside it, one thread may
+    be in `wait`, which does not touch the socket. ZeroMQ's descriptor signals a message once, and a `send`
+    may consume the signal: hence `ready`.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
@@ -62,9 +63,9 @@ class Router:
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
         self.idle = False
-        """Nothing has come in the last wait."""
+        """Whether the last wait brought nothing."""
         self.is_empty = False
-        """Nothing was here at the last look, since when nobody has waited or sent."""
+        """Whether the last look found nothing, with no wait or send since."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
@@ -85,11 +86,11 @@ class Router:
                 raise
 
     def _sender(self) -> bytes | None:
-        """Take the first frame of a message: who sent it; None: the message is not to be looked at."""
+        """Receive the first frame of a message, its sender; None: the message is to be ignored."""
         return self._socket.recv(NOW)
 
     def _receive(self) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that are here, and who sent them."""
+        """Return arrived messages and their senders."""
         if self.is_empty:
             return []
         receive = self._socket.recv
@@ -106,7 +107,7 @@ class Router:
         return came
 
     def ready(self) -> bool:
-        """Whether a message is here; a look is a system call."""
+        """Return whether a message has arrived; costs a system call."""
         found = bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
         self.is_empty = not found
         return found

@@ -1,4 +1,4 @@
-"""How one thread ends the wait of another."""
+"""Waker: ends the wait of another thread."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Waker"]
 
 
 class Waker:
-    """An event file descriptor that ends a wait.
+    """Event file descriptor that ends a wait.
 
-    `wake` comes from any thread, also after `close`: by then the number of the descriptor may belong to
-    somebody else's file, so both look at ``_open`` under a lock.
+    `wake` comes from any thread, also after `close`: by then the descriptor's number may belong to another
+    file, so both check ``_open`` under a lock.
     """
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class Waker:
                 os.eventfd_write(self.fd, 1)
 
     def drain(self) -> None:
-        """Before the next wait."""
-        try:  # not `suppress`: this is on the way of each answer
+        """Clear the event, before the next wait."""
+        try:  # not `suppress`: this is on the path of each reply
             os.eventfd_read(self.fd)
         except BlockingIOError:
             return
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         with self._lock:
             if self._open:
                 self._open = False

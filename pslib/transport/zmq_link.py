@@ -1,7 +1,7 @@
-"""ZeroMQ links; their socket stands in router.py, its encryption in curve.py, its warnings in monitor.py.
+"""ZeroMQ links; their socket is in router.py, its encryption in curve.py, its warnings in monitor.py.
 
 ROUTER at both ends (draft sockets abort the process). ZeroMQ reconnects and finds dead links, but loses
-queued messages in silence when a peer dies: resending is the business of `pslib.client.requests`.
+queued messages in silence when a peer dies: `pslib.client.requests` resends them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from pslib.wire.codec import Buffer
 __all__ = ["ZmqTransport"]
 
 TURNS_A_LOOK = 64
-"""A busy link looks this often why some peer is silent; an idle one each time that nothing has come."""
+"""Turns between checks of silent peers on a busy link; an idle one checks each time that nothing has come."""
 SERVER_ASKS_MS = 10_000
-"""Those that connect ask every second. A server asks too, more seldom: data that comes puts off what ZeroMQ
-does when nobody asks any more, so who vanished while it was busy would stay for ever."""
+"""Heartbeat interval of servers; clients send one every second. A server sends them too, less often: arriving
+data defers ZeroMQ's timeout, so a peer that vanished while it was busy would stay for ever.
+"""
 SOCKETS_MAX = 65536
-"""A context's default ends at a few hundred peers."""
+"""Maximum sockets of a context, whose default ends at a few hundred peers."""
 
 
 class ZmqClientLink(Router):
     """One ROUTER that is connected to any number of addresses, each when first needed.
 
-    With a socket for each address, all of them would be asked in every turn whether something has come.
-    DEALER, the usual asking end, can't send to one address of many.
+    With a socket for each address, every turn would poll all of them. DEALER, the usual client socket, cannot
+    send to one address of many.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class ZmqClientLink(Router):
         self._send(routing_id, frames)
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        """`send` of all."""
+        """Queue all messages, in order."""
         for peer, frames in messages:
             self.send(peer, frames)
 
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
         where = beside if beside is not None and is_ours(beside) else peer
-        self.is_empty = False  # ZeroMQ takes its signals in any call
+        self.is_empty = False  # ZeroMQ consumes its signals in any call
         self._connections += 1
         routing_id = b"p%d" % self._connections
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
@@ -90,16 +91,16 @@ class ZmqClientLink(Router):
         self.silent.discard(peer)
         self.is_empty = False
         del self.peers[self._ids.pop(peer)]
-        with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
+        with suppress(zmq.ZMQError):  # ZeroMQ has dropped it already
             self._socket.disconnect(self._unix.pop(peer, peer))
 
     def forget(self, peer: str) -> None:
-        """Keep no message for a peer that is no more: ZeroMQ would, as long as it tries to reach it."""
+        """Drop the queue of a peer that is gone: ZeroMQ would keep it as long as it tries to reconnect."""
         if peer in self._ids:
             self._disconnect(peer)
 
     def _leave_unix(self, peer: str) -> None:
-        """Go on with TCP: nobody has looked whose the name will be, should ZeroMQ find it again."""
+        """Switch to TCP: if ZeroMQ found the name again, its owner would be unchecked."""
         was_silent = peer in self.silent
         self._disconnect(peer)
         self._connect(peer, same_host=False)
@@ -107,7 +108,7 @@ class ZmqClientLink(Router):
             self.silent.add(peer)
 
     def receive(self) -> list[tuple[str, list[Buffer]]]:
-        """Messages that have come from any peer."""
+        """Return messages that have come from any peer."""
         taken, peers = self._receive(), self.peers
         if not taken:
             return []
@@ -117,7 +118,7 @@ class ZmqClientLink(Router):
         return came
 
     def refusals(self) -> list[tuple[str, str]]:
-        """Peers that could not be connected, and why; ZeroMQ gives up for good on some, so none are kept."""
+        """Return peers that refused the connection, and why; ZeroMQ gives up on some, so none are kept."""
         self._turns += 1
         if not self.silent or not (self.idle or self._turns % TURNS_A_LOOK == 0):
             return []
@@ -165,17 +166,17 @@ class ZmqServerLink(Router):
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         beside = unix_address(self.address) if same_host else None
         if beside is not None:
-            # clients do not ask there, and hear from us more seldom than this would let them wait
+            # clients send no heartbeats there, and get ours less often than this timeout
             self._socket.setsockopt(zmq.HEARTBEAT_TTL, 0)
-            with suppress(zmq.ZMQError):  # somebody has the name, or may forbid it: TCP does all
+            with suppress(zmq.ZMQError):  # the name is taken or forbidden: TCP is enough
                 self._socket.bind(beside)
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Queue an answer."""
+        """Queue a reply."""
         self._send(peer, frames)
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
-        """`send` of all."""
+        """Queue all replies, in order."""
         for peer, frames in messages:
             self._send(peer, frames)
 
@@ -185,20 +186,20 @@ class ZmqServerLink(Router):
         return peer_of(self._socket.recv(NOW, copy=False))
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that have come; waits for one."""
+        """Wait for a message; return arrived messages."""
         if not self.ready():
             self.wait(timeout_s)
         return self.receive()
 
     def receive(self) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that have come."""
+        """Return arrived messages."""
         came = self._receive()
         if self._monitor is not None:
             self._monitor.count_failures(self.address)
         return came
 
     def close(self) -> None:
-        """Stop listening; give what is queued a moment to leave."""
+        """Stop listening; give queued replies a moment to leave."""
         self._close(linger_ms=500)
 
     def _close(self, linger_ms: int) -> None:
@@ -212,20 +213,20 @@ _LIMITS = Limits()
 
 
 class ZmqTransport:
-    """Makes ZeroMQ links of one context.
+    """Factory of ZeroMQ links in one context.
 
     Parameters
     ----------
     limits : Limits
         ``frame_bytes_max`` is enforced by ZeroMQ itself before memory is taken.
     insecure_network : bool
-        Whether to listen beyond this machine without encryption; must be said by name.
+        Whether to listen beyond this machine without encryption; must be given by name.
     io_threads : int
         Threads of ZeroMQ that move bytes, and encrypt them.
     keys : Keys or None
         Encrypt all links, and let only known keys connect; None encrypts nothing.
     same_host : bool or None
-        Whether to meet processes of this machine at Unix sockets (`pslib.transport.addresses`); None: unless
+        Whether to use Unix sockets to processes of this machine (`pslib.transport.addresses`); None: unless
         PSLIB_SAME_HOST is tcp.
     """
 
@@ -244,11 +245,11 @@ class ZmqTransport:
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
 
     def connect(self) -> ZmqClientLink:
-        """A link that asks."""
+        """Create a client link."""
         return ZmqClientLink(self._context, self._limits, self._keys, self._same_host)
 
     def listen(self, address: str) -> ZmqServerLink:
-        """A link that answers; ConfigurationError when the address is taken or open to the network."""
+        """Create a server link; ConfigurationError when the address is taken or open to the network."""
         if self._keys is None and not self._insecure and not is_loopback(address):
             raise ConfigurationError(
                 f"refused to listen on {address}: other machines reach it and there are no keys; make some "
@@ -263,7 +264,7 @@ class ZmqTransport:
         return ZmqServerLink(self._context, address, self._limits, self._keys, self._same_host)
 
     def close(self) -> None:
-        """End the threads of ZeroMQ when all links are closed; answers still queued get their moment."""
+        """End ZeroMQ's threads when all links are closed; queued replies are given a moment to leave."""
         if self._zap is not None:
             self._zap.close()
         self._context.destroy(linger=0)

@@ -277,7 +277,8 @@ class Witness(Message):
 
     Push ``numbers[i]`` of ``streams[i]`` touched ``units[i]``; all are (n,). Reply: `Result` with the number
     that it does not know (``unknown``), of units that it owns. A server that has lost its predecessor's state
-    says from when its own dates (``began_with``, one a shard): all pushes acknowledged since are lost.
+    names the moment of the state that it began with (``began_with``, one a shard): pushes acknowledged since
+    are lost.
     """
 
     streams: NDArray[np.uint64] = array(np.uint64)
