@@ -93,7 +93,7 @@ class Coordinator:
         self._link.wake()
 
     def run(self) -> None:
-        """Serve until the cluster is over and the last status has been read, or a time without readers."""
+        """Serve until the cluster is over and the last status has been read, or `LINGER_S` has passed."""
         over_s: float | None = None
         try:
             while not self._stopped and not self.session.superseded:
