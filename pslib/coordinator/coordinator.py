@@ -42,8 +42,8 @@ class Coordinator:
     clock : Clock
         The machine's.
     journal : CoordinatorLog or None
-        A predecessor's records are replayed first. Every later change is written before any reply tells
-        of it.
+        A predecessor's records are replayed first. Every later change is written before a reply reports
+        it.
     ranks_named : bool
         Whether the awaited trainers name their ranks; see `pslib.coordinator.membership.Membership`.
     """

@@ -34,7 +34,7 @@ __all__ = ["JobRegistry", "moment_of_job"]
 
 
 class JobRegistry:
-    """All jobs of a cluster, in the order in which scripts call them.
+    """Registry of all jobs of a cluster, in the order in which scripts call them.
 
     Parameters
     ----------

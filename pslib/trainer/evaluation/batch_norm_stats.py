@@ -64,7 +64,7 @@ class StatisticsJobs:
     layout : DenseLayout
         Layout of the model's dense parameters.
     seed : int
-        Of the data's order.
+        Seed of the data's order.
     calls : Calls
         Call log of the script.
     """

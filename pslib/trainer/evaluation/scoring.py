@@ -43,7 +43,7 @@ def check_label(model: TrainableModel, call: str, instead: str) -> None:
     Raises
     ------
     ConfigurationError
-        When there is none.
+        If there is none.
     """
     if not model.schema.labels:
         told = f"{type(model).__name__} predicts no clicks, as its schema has no label"

@@ -87,7 +87,7 @@ class ComputeThreads:
                 if self._error is not None:
                     return
                 self._tasks[place]()
-        except BaseException as error:  # whatever it is, the caller must hear of it
+        except BaseException as error:  # any error must reach the caller
             self._error = self._error or error
 
     def _help(self, go: threading.Semaphore) -> None:
@@ -203,7 +203,7 @@ class OverlappedSteps:
                     over = step.left == 0
                 if over:
                     self._go_on(step)
-            except BaseException as error:  # whatever it is, the caller must hear of it
+            except BaseException as error:  # any error must reach the caller
                 try:
                     step.failed(error)  # first: else `finish` may return without an error
                 finally:

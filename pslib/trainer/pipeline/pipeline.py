@@ -1,4 +1,4 @@
-"""The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
+"""Prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
 Four threads and bounded queues: one reads, one pulls, the caller's computes, one pushes; acknowledgements
 arrive in the endpoint's thread. A `RowSource` (`pslib.trainer.pipeline.row_source`) supplies rows, and a
@@ -225,7 +225,7 @@ class Pipeline:
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # whatever it is, the computing thread must hear of it
+        except BaseException as error:  # any error must reach the caller
             self._stop(error)
 
     def _read_all(self) -> None:

@@ -27,7 +27,7 @@ SCORES_MAX = 1 << 25
 
 
 class ServedParameters:
-    """The model's parameters, read from the servers.
+    """Parameters of a model, read from the servers.
 
     Parameters
     ----------
