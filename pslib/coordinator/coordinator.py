@@ -27,7 +27,7 @@ TURN_S = 0.2
 
 
 class Coordinator:
-    """Serves a `CoordinatorSession` at an address until the cluster is over.
+    """Server of a `CoordinatorSession` at an address, until the cluster is over.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ def collective(
 
 
 class Calls:
-    """Numbers the calls of one trainer's script.
+    """Numbering of the calls of one trainer's script.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def plan_of(
 
 
 class TrainingMode:
-    """Builds the parts of a mode for each job, and keeps the state that outlives a job.
+    """Factory for the parts of a mode, one set per job; it keeps the state that outlives a job.
 
     Parameters
     ----------

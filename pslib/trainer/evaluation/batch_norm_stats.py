@@ -54,7 +54,7 @@ class NormalisingModel(Protocol):
 
 
 class StatisticsJobs:
-    """Measures a model's statistics; does nothing for a model without normalising layers.
+    """Measurement jobs for a model's statistics; none for a model without normalising layers.
 
     Parameters
     ----------

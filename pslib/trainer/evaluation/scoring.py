@@ -98,7 +98,7 @@ def _fields_and(label: str | None, schema: Schema) -> Schema:
 
 
 class Scorer:
-    """Predicts batches with the servers' current rows and dense parameters.
+    """Scorer of batches with the servers' current rows and dense parameters.
 
     Parameters
     ----------

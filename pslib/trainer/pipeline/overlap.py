@@ -21,7 +21,7 @@ Task = Callable[[], None]
 
 
 class ComputeThreads:
-    """Runs lists of tasks with a fixed number of threads, the caller's among them.
+    """Fixed number of threads, the caller's among them, that run lists of tasks.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class _Step:
 
 
 class OverlappedSteps:
-    """Computes steps with a number of threads; the caller of `begin` only feeds them.
+    """Thread pool for overlapping steps; the caller of `begin` only feeds it.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Prefetched:
 
 
 class Compute(Protocol):
-    """Computes batches, sequentially or overlapping; see `pslib.trainer.pipeline.compute.Computer`."""
+    """Interface to compute batches in sequence or overlapping: `pslib.trainer.pipeline.compute.Computer`."""
 
     def train(
         self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]

@@ -62,7 +62,7 @@ def sound(vectors: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 class Ranker:
-    """Ranks with the servers' current rows and dense parameters.
+    """Ranker with the servers' current rows and dense parameters.
 
     Parameters
     ----------
