@@ -73,7 +73,7 @@ class _Cut:
 
 
 class CheckpointBarrier:
-    """Schedules cuts, and takes each through its steps.
+    """Scheduler of cuts; it takes each cut through its steps.
 
     Parameters
     ----------

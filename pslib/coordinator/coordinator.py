@@ -27,7 +27,7 @@ TURN_S = 0.2
 
 
 class Coordinator:
-    """Serves a `CoordinatorSession` at an address until the cluster is over.
+    """Server of a `CoordinatorSession` at an address, until the cluster is over.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ class Coordinator:
     clock : Clock
         The machine's.
     journal : CoordinatorLog or None
-        A predecessor's records are replayed first. Every later change is written before any reply tells
-        of it.
+        A predecessor's records are replayed first. Every later change is written before a reply reports
+        it.
     ranks_named : bool
         Whether the awaited trainers name their ranks; see `pslib.coordinator.membership.Membership`.
     """
@@ -93,7 +93,7 @@ class Coordinator:
         self._link.wake()
 
     def run(self) -> None:
-        """Serve until the cluster is over and the last status has been read, or a time without readers."""
+        """Serve until the cluster is over and the last status has been read, or `LINGER_S` has passed."""
         over_s: float | None = None
         try:
             while not self._stopped and not self.session.superseded:

@@ -21,7 +21,7 @@ It refuses the requests in flight to it, which need not be waited for.
 
 
 class Decommission:
-    """Tracks servers that have left the map, and since when no process sends them requests.
+    """Servers that have left the map, and since when no process sends them requests.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ __all__ = ["FailureDetector"]
 
 
 class FailureDetector:
-    """Handles the loss of members. It is a pure state machine.
+    """Failure detector: a pure state machine for the loss of members.
 
     A lost trainer's leases go to others, and another process may take its rank. A lost server ends the run
     where none of its state is left; where it has a log, its successor has `Timing.restart_s` to register.

@@ -98,7 +98,7 @@ class CollectiveJob:
         return grant
 
     def take_back(self, holder: tuple[int, int]) -> None:
-        """Free a trainer's leases after its call has failed; that trainer may never retry."""
+        """Free a trainer's leases after its call has failed; that trainer might never retry."""
         self.book.trainer_lost(holder)
         self.failed_at.add(holder)
 

@@ -34,7 +34,7 @@ __all__ = ["JobRegistry", "moment_of_job"]
 
 
 class JobRegistry:
-    """All jobs of a cluster, in the order in which scripts call them.
+    """Registry of all jobs of a cluster, in the order in which scripts call them.
 
     Parameters
     ----------
@@ -101,9 +101,9 @@ class JobRegistry:
     def _book_for(self, message: OpenJob) -> LeaseBook:
         """Build the leases of a new job; leases by rank go to the run's own trainers and the opener.
 
-        Each step waits for all of these trainers. A guest, such as a notebook that reads rows, may never make
-        the call, so a guest is waited for only if it opens the call; if it comes second, the others already
-        know their ranks.
+        Each step waits for all of these trainers. A guest, such as a notebook that reads rows, might never
+        make the call, so a guest is waited for only if it opens the call; if it comes second, the others
+        already know their ranks.
         """
         if not message.by_rank:
             return LeaseBook(message.windows)
@@ -142,7 +142,7 @@ class JobRegistry:
         return Lease("held", stream, grant.index, grant.epoch, grant.first_batch, grant.time_s)
 
     def fenced(self, message: NextLease) -> Failure | None:
-        """Return the failure for a trainer that is not live; also checked while all trainers wait to save."""
+        """Return the failure for a trainer that is not live; also while all wait, when one asks to save."""
         member = self._members.find("trainer", message.rank, message.incarnation)
         if member is None or member.state != "live":
             return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
@@ -232,7 +232,7 @@ class JobRegistry:
     def _calls_open(self) -> list[int]:
         """Return the numbers of calls, from the first open one on, that trainers are in.
 
-        A trainer without a call is in none, and neither is one whose call has failed: both may never make
+        A trainer without a call is in none, and neither is one whose call has failed: both might never make
         another.
         """
         first = self.first_open

@@ -61,7 +61,7 @@ class Journalled(Protocol):
 
 
 class CoordinatorJournal:
-    """Writes the changes of a session, and replays them.
+    """Journal writer and replay for the changes of a session.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class _Held:
 
 
 class LeaseBook:
-    """All leases of one job.
+    """Lease book: all leases of one job.
 
     Parameters
     ----------

@@ -195,7 +195,7 @@ class Membership:
         return awaited - sum(not self.is_guest(rank) for rank in self._places["trainer"])
 
     def is_guest(self, rank: int) -> bool:
-        """Tell whether a trainer is a guest: it joined on its own, and may never make a call.
+        """Tell whether a trainer is a guest: it joined on its own, and might never make a call.
 
         Without named ranks, guests can't be told apart.
         """

@@ -40,7 +40,7 @@ New addresses may be published under versions in between, and none of these is t
 
 
 class Rebalance:
-    """Plans the moves of units, directs the sources, and publishes the maps.
+    """Rebalance: planned moves of units, directions to the sources, and published maps.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ __all__ = ["Recovery"]
 
 
 class Recovery:
-    """Decides the state that such a server begins with.
+    """Recovery decisions: the state with which a server without its predecessor's state begins.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ NO_OWNERS = np.empty(0, np.uint16)
 
 
 class CoordinatorSession:
-    """Handles every request of servers, trainers and watchers.
+    """Coordinator session: handlers for all requests of servers, trainers and watchers.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ def _read(file: Path) -> str:
 
 
 def _number(word: str) -> int | None:
-    """Parse a number; None for ``max``, ``-1`` and anything else that is not a positive number."""
+    """Parse a number; None for ``max``, ``-1`` and anything else that is not a whole number."""
     try:
         return int(word) if word.strip().isdecimal() else None
     except ValueError:  # more digits than Python parses

@@ -109,7 +109,7 @@ class Preemption:
             raise PreemptedError("asked to leave (SIGTERM)")
 
     def _end_late(self) -> None:
-        """When the time is over, interrupt the main thread; a little later, end the process."""
+        """Interrupt the main thread when the time is over; a little later, end the process."""
         self._clock.sleep_s(self.drain_s + 1.0)
         self._late = True
         signal.pthread_kill(threading.main_thread().ident or 0, self._number)

@@ -57,7 +57,7 @@ def collective(
 
 
 class Calls:
-    """Numbers the calls of one trainer's script.
+    """Numbering of the calls of one trainer's script.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Calls:
         return True
 
     def begin_anew(self) -> None:
-        """Clear the log before all rows are replaced: earlier read-only calls no longer matter."""
+        """Prepare for a load of all rows: earlier read-only calls no longer matter."""
         self._left = False
 
     def source_of(self, given: str) -> LoadSource:

@@ -41,7 +41,7 @@ class FitTools:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The leases of a training job.
+    """Training job: its data, order and leases.
 
     Attributes
     ----------

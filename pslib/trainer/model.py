@@ -80,7 +80,7 @@ class KeptStep:
 
 
 class Stepper(Protocol):
-    """Computes training steps and predictions of a model."""
+    """Interface for the training steps and predictions of a model."""
 
     def loss_and_gradients(
         self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int

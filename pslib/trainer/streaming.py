@@ -52,7 +52,7 @@ class StreamWindow:
 
 
 class WindowJobs:
-    """Finds the windows of a stream, together with all other trainers.
+    """Search for the windows of a stream, together with all other trainers.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class _Led:
 
 
 class TrainerCuts:
-    """Follows the coordinator's announcements of cuts, for the trainer of a client that trains.
+    """Client side of cuts: follows the coordinator's announcements, for the training trainer of a client.
 
     Parameters
     ----------

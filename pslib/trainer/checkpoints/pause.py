@@ -20,7 +20,7 @@ TURN_S = 0.2
 
 
 class CheckpointPause:
-    """Admits batches one by one, unless a cut has closed it; tells the coordinator when no push is in flight.
+    """Gate for batches, closed by a cut; it tells the coordinator when no push is in flight.
 
     A batch is inside from `JobGate.enter` until its push, a maintenance after it and the end of its lease are
     acknowledged.

@@ -52,7 +52,7 @@ from pslib.wire.staleness import Seen
 __all__ = ["GeoCopy", "GeoPace", "GeoRows", "geo_problems"]
 
 COPY_BITS = 8
-"""Partitions of a copy, so that only one grows at a time."""
+"""Partitions of a copy, as a power of two, so that only one grows at a time."""
 KEPT = 0.75
 """Fraction of the bound to which a copy over the bound shrinks, oldest rows first."""
 STAMPS = 1 << 24

@@ -3,8 +3,7 @@
 - ``async``: trainers are independent; each runs at most ``staleness`` batches ahead of its own pushes.
   With one trainer and staleness 0 training is exact.
 - ``sync``: the k-th batches of all trainers are one step (`pslib.trainer.consistency.sync`,
-`pslib.shard.sync_steps`).
-  Repeatable bit for bit; as slow as the slowest trainer; ends when a trainer dies.
+  `pslib.shard.sync_steps`). Repeatable bit for bit; as slow as the slowest trainer; ends when a trainer dies.
 - ``ssp``: like async, but no trainer is more than ``ssp_bound`` batches ahead of the slowest
   (`pslib.trainer.consistency.ssp`).
 - ``geo``: every trainer steps a local copy and sends its deltas every ``geo_every_batches`` batches
@@ -87,7 +86,7 @@ def plan_of(
 
 
 class TrainingMode:
-    """Builds the parts of a mode for each job, and keeps the state that outlives a job.
+    """Factory for the parts of a mode, one set per job; it keeps the state that outlives a job.
 
     Parameters
     ----------

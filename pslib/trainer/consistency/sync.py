@@ -34,7 +34,7 @@ class SyncPlan:
     batch_rows : int
         Examples of a batch.
     first_step : int
-        Steps of all jobs before it.
+        Number of steps of all jobs before it.
     maintain_every : int
         The table is maintained after a step whose number, from 1, is a multiple of this; 0: never.
     ranks : sequence of int

@@ -54,7 +54,7 @@ class NormalisingModel(Protocol):
 
 
 class StatisticsJobs:
-    """Measures a model's statistics; does nothing for a model without normalising layers.
+    """Measurement jobs for a model's statistics; none for a model without normalising layers.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class StatisticsJobs:
     layout : DenseLayout
         Layout of the model's dense parameters.
     seed : int
-        Of the data's order.
+        Seed of the data's order.
     calls : Calls
         Call log of the script.
     """

@@ -165,7 +165,7 @@ def check_stopping(
 
 
 class Plateau:
-    """Tracks the results of a fit, epoch by epoch; all trainers see the same ones and decide alike.
+    """Plateau detector over the results of a fit; all trainers see the same results and decide alike.
 
     Parameters
     ----------

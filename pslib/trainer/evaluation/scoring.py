@@ -43,7 +43,7 @@ def check_label(model: TrainableModel, call: str, instead: str) -> None:
     Raises
     ------
     ConfigurationError
-        When there is none.
+        If there is none.
     """
     if not model.schema.labels:
         told = f"{type(model).__name__} predicts no clicks, as its schema has no label"
@@ -98,7 +98,7 @@ def _fields_and(label: str | None, schema: Schema) -> Schema:
 
 
 class Scorer:
-    """Predicts batches with the servers' current rows and dense parameters.
+    """Scorer of batches with the servers' current rows and dense parameters.
 
     Parameters
     ----------

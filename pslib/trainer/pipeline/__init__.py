@@ -1,1 +1,1 @@
-"""The pipeline of a trainer: prefetch rows, compute, push gradients."""
+"""Pipeline of a trainer: prefetch rows, compute, push gradients."""

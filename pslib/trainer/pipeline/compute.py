@@ -179,7 +179,7 @@ def _run_here(tasks: Sequence[Callable[[], None]]) -> None:
 
 
 class Computer:
-    """Computes the steps of a `fit`.
+    """Computation of the steps of a `fit`.
 
     Parameters
     ----------

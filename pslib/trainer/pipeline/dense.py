@@ -23,7 +23,7 @@ class DenseLayout:
     Parameters
     ----------
     shapes : mapping of name to shape
-        In the order of the vector.
+        Shapes by name, in the order of the vector.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:

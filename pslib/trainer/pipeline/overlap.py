@@ -21,7 +21,7 @@ Task = Callable[[], None]
 
 
 class ComputeThreads:
-    """Runs lists of tasks with a fixed number of threads, the caller's among them.
+    """Fixed number of threads, the caller's among them, that run lists of tasks.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class ComputeThreads:
                 if self._error is not None:
                     return
                 self._tasks[place]()
-        except BaseException as error:  # whatever it is, the caller must hear of it
+        except BaseException as error:  # any error must reach the caller
             self._error = self._error or error
 
     def _help(self, go: threading.Semaphore) -> None:
@@ -124,7 +124,7 @@ class _Step:
 
 
 class OverlappedSteps:
-    """Computes steps with a number of threads; the caller of `begin` only feeds them.
+    """Thread pool for overlapping steps; the caller of `begin` only feeds it.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class OverlappedSteps:
                     over = step.left == 0
                 if over:
                     self._go_on(step)
-            except BaseException as error:  # whatever it is, the caller must hear of it
+            except BaseException as error:  # any error must reach the caller
                 try:
                     step.failed(error)  # first: else `finish` may return without an error
                 finally:

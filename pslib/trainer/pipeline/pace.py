@@ -149,7 +149,7 @@ TURN_S = 0.2
 
 
 class Pace(Protocol):
-    """Admits batches in order, and is told when they are applied."""
+    """Interface that admits batches in order, and is told when they are applied."""
 
     def enter(self, lease: HeldLease, number: int, over: threading.Event) -> int | None:
         """Wait until this batch may be pulled; called in the puller's thread.

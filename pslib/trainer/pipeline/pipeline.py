@@ -1,4 +1,4 @@
-"""The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
+"""Prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
 Four threads and bounded queues: one reads, one pulls, the caller's computes, one pushes; acknowledgements
 arrive in the endpoint's thread. A `RowSource` (`pslib.trainer.pipeline.row_source`) supplies rows, and a
@@ -65,7 +65,7 @@ class Prefetched:
 
 
 class Compute(Protocol):
-    """Computes batches, sequentially or overlapping; see `pslib.trainer.pipeline.compute.Computer`."""
+    """Interface to compute batches in sequence or overlapping: `pslib.trainer.pipeline.compute.Computer`."""
 
     def train(
         self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]
@@ -225,7 +225,7 @@ class Pipeline:
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # whatever it is, the computing thread must hear of it
+        except BaseException as error:  # any error must reach the caller
             self._stop(error)
 
     def _read_all(self) -> None:

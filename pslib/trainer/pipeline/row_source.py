@@ -186,5 +186,5 @@ class ServerRows:
         )
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:
-        """Nothing is held back."""
+        """Do nothing: no push is held back."""
         return

@@ -27,7 +27,7 @@ SCORES_MAX = 1 << 25
 
 
 class ServedParameters:
-    """The model's parameters, read from the servers.
+    """Parameters of a model, read from the servers.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def sound(vectors: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 class Ranker:
-    """Ranks with the servers' current rows and dense parameters.
+    """Ranker with the servers' current rows and dense parameters.
 
     Parameters
     ----------

@@ -50,14 +50,14 @@ class Retrieval:
     Attributes
     ----------
     sides : Sides
-        Of the model.
+        Sides of the model.
     client : Client
     table : str
         Name of the model's table.
     layout : DenseLayout
     settings : TrainerSettings
     key_kinds : KeyKinds
-        Of the training data.
+        Key kinds of the training data.
     standing : callable
         Returns the position of the training, and its done work, for records.
     look : callable

@@ -1,4 +1,4 @@
-"""The two sides of a model that ranks items: how examples and items are read, and what stands for them."""
+"""Towers: the example side and the item side of a ranking model, and their vectors."""
 
 from __future__ import annotations
 
