@@ -1,7 +1,8 @@
-"""Learning rates over the training: a factor for each step, from the step's number alone.
+"""Learning-rate schedules: a factor for each step, as a function of the step number only.
 
-Trainers evaluate it and send the factor along with their pushes, so servers have nothing to count, and
-whoever takes a batch over sends the same. A new schedule is a dataclass here and its place in `SCHEDULES`.
+Trainers evaluate the schedule and send the factor with their pushes. So servers keep no step count, and a
+trainer that takes over a batch sends the same factor. A new schedule is a dataclass here and an entry in
+`SCHEDULES`.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ __all__ = [
 ]
 
 BATCHES_MAX = 1 << 40
-"""More batches than anybody trains."""
+"""Upper bound of batches, beyond any training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Base of all schedules: a linear warm-up, then what the subclass says.
+    """Base of all schedules: a linear warm-up, then the factor of the subclass.
 
     ``factor(step) = min(1, (step + 1) / warmup) * after(step)``, at least ``floor``.
 
     Attributes
     ----------
     warmup : int
-        Batches until the full rate, in equal steps from ``1 / warmup`` on; 0: none.
+        Batches up to the full rate, in equal steps from ``1 / warmup`` on; 0: none.
         Source: Goyal et al., arXiv:1706.02677, section 2.2.
     floor : float
-        No factor after the warm-up is below it; 0..1.
+        Lower bound of factors after the warm-up; 0..1.
     """
 
     _: KW_ONLY
@@ -65,7 +66,7 @@ class Schedule:
         return False
 
     def factor(self, step: int) -> float:
-        """By how much learning rates count for batch ``step`` of the training, from 0."""
+        """Factor of the learning rates for batch ``step`` of the training, from 0."""
         begin = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return begin * max(self.floor, self._after(step))
 
@@ -73,17 +74,17 @@ class Schedule:
         raise TypeError(f"{type(self).__name__} is the base of schedules; use one of {', '.join(SCHEDULES)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form; `schedule_from_dict` reads it back."""
+        """Plain form; `schedule_from_dict` is the inverse."""
         return {"name": type(self).__name__} | asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Constant(Schedule):
-    """The full rate after the warm-up."""
+    """Full rate after the warm-up."""
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is no warm-up either."""
+        """Whether there is no warm-up."""
         return self.warmup == 0
 
     def _after(self, step: int) -> float:
@@ -92,7 +93,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class InverseSqrt(Schedule):
-    """``sqrt(batches / max(step, batches))``: the full rate up to ``batches``, half of it at four times that.
+    """``sqrt(batches / max(step, batches))``: full rate up to ``batches``, half of it at four times that.
 
     Source: Vaswani et al., arXiv:1706.03762, section 5.3, without its scale.
     """
@@ -126,11 +127,11 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Linear(Schedule):
-    """The full rate for ``hold`` batches, then down to 0 (or ``floor``) in equal steps, at ``batches``.
+    """Full rate for ``hold`` batches, then linear decay to 0 (or ``floor``) at ``batches``.
 
-    ``min(1, max(0, (batches - step) / (batches - hold)))``. What is still to be learnt late is learnt at the
-    full rate, and the fall at the end takes the noise away. Source: Hägele et al., arXiv:2405.18392,
-    a constant rate with a linear cooldown; with ``hold`` 0 the fall begins at once.
+    ``min(1, max(0, (batches - step) / (batches - hold)))``. Late features are still learnt at the full rate,
+    and the decay at the end removes noise. Source: Hägele et al., arXiv:2405.18392, a constant rate with a
+    linear cooldown; with ``hold`` 0 the decay begins at once.
     """
 
     batches: int = 10_000
@@ -149,7 +150,7 @@ class Linear(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class StepDecay(Schedule):
-    """``ratio ** (step // every)``: times ``ratio`` once every so many batches."""
+    """``ratio ** (step // every)``: multiplied by ``ratio`` once every ``every`` batches."""
 
     every: int = 10_000
     ratio: float = 0.5
@@ -171,12 +172,12 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
-    """Read back what `Schedule.to_dict` wrote.
+    """Inverse of `Schedule.to_dict`.
 
     Raises
     ------
     ConfigurationError
-        When the name or a field is unknown, or a number is out of its range.
+        If the name or a field is unknown, or a number is out of range.
     """
     kind, values = kind_and_fields("schedule", plain, SCHEDULES)
     return kind(**values)
