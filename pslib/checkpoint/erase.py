@@ -43,7 +43,8 @@ def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
     ----------
     path : str
         The checkpoint's folder.
-    table : str keys : (n,) uint64
+    table : str
+    keys : (n,) uint64
 
     Raises
     ------

@@ -123,7 +123,7 @@ def first_note(read: Callable[[int, int], bytes]) -> Note:
 
 
 def _add_arrays(values: dict[str, Any], about: Sequence[Any], body: Buffer, start: int) -> int:
-    """Set the arrays of an entry's fields; return the index of the next entry's first array."""
+    """Set the arrays of an entry's fields; return the offset of the next entry's first array."""
     for name, key, code, *shape in about:
         count = shape[0] if len(shape) == 1 else math.prod(shape)
         if count:

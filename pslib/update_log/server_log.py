@@ -219,7 +219,8 @@ class SyncThread:
 
     Parameters
     ----------
-    server_log : ServerLog durable : callable
+    server_log : ServerLog
+    durable : callable
         Called after each sync.
     failed : callable
         Called with an error; no later record becomes durable.

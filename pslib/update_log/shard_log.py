@@ -44,7 +44,8 @@ class ShardLog:
 
     Parameters
     ----------
-    log : RollingLog shard : Shard
+    log : RollingLog
+    shard : Shard
         Writes to the log from now on.
     log_bytes : int
         Limit of the log, or three times the size of the shard's images if that is more.

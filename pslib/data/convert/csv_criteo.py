@@ -92,7 +92,8 @@ def no_other_numbers(
 
     Parameters
     ----------
-    parsed : Parsed wholes_of : callable
+    parsed : Parsed
+    wholes_of : callable
         Maps a column with such large values to int64; raises ArrowInvalid if one is not an int64.
     text_of : callable
         Maps a column and a row to the number's text in the file; called if the number is not an int64.

@@ -197,7 +197,7 @@ def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) ->
 
 
 def _once(arrow_schema: pa.Schema) -> list[str]:
-    """Names without duplicates."""
+    """Names that occur once; duplicated names are omitted."""
     return [name for name in arrow_schema.names if len(arrow_schema.get_all_field_indices(name)) == 1]
 
 

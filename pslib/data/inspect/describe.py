@@ -178,7 +178,7 @@ def _refuse_type(report: CheckReport, label: str) -> None:
 
 
 def _unread(report: CheckReport) -> Iterator[Choice]:
-    """Omit columns of types that give neither keys nor numbers directly."""
+    """Omitted columns, of types that give neither keys nor numbers directly."""
     with open_parquet(report.files[0].file) as opened:
         fields = list(opened.schema_arrow)
     read = {column.name for column in report.columns}
