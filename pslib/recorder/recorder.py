@@ -45,7 +45,7 @@ class RunRecorder:
     Parameters
     ----------
     out : Path or None
-        Folder for ``metrics.jsonl`` (begun anew), ``summary.json`` and ``run.png``; None writes no file.
+        Folder for ``metrics.jsonl`` (overwritten), ``summary.json`` and ``run.png``; None writes no file.
     clock : Clock
         Seconds count from the construction of the recorder.
     progress : bool

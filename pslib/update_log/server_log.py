@@ -126,7 +126,7 @@ class ServerLog:
     # --- logs ---------------------------------------------------------------------------------------------
 
     def recover(self, load: Callable[[Shard, Load], Any]) -> None:
-        """Recover `shards` by replay, if there is anything to replay; return one line about it.
+        """Recover `shards` by replay, if there is anything to replay; log one line about it.
 
         Raises
         ------

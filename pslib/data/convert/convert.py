@@ -127,8 +127,8 @@ def convert_csv(
     -----
     An empty cell is a null; ``""`` in a column of strings is the empty string. In a column of numbers so is
     what `pandas.read_csv` takes for missing (`pslib.data.convert.csv_criteo.MISSING`: nan, NA, null and the
-    like), in one of strings it is a string as any other. An infinite number is a number when columns are told
-    apart; in a dense column it becomes a null, which the report counts (``infinite``).
+    like), in one of strings it is a string as any other. An infinite number is a number when columns are
+    classified; in a dense column it becomes a null, which the report counts (``infinite``).
 
     Raises
     ------
