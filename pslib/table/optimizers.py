@@ -171,7 +171,7 @@ class AdamL2(Adam):
     push. Until then a pull returns it as of its last push. ``l2`` counts as in ``l2 / 2 * |w|^2``. A gradient
     is clipped before L2 is added. Dense parameters have no missed steps.
 
-    Reason not to use AdamW: the gradient of a rare row is small, and so is its second moment. L2 applied
+    Reason for L2 instead of AdamW: the gradient of a rare row is small, and so is its second moment. L2 applied
     through the moments holds rare rows back most.
     """
 
@@ -229,12 +229,12 @@ class FTRL(Optimizer):
 
     In the paper every weight begins at 0. Here it may begin elsewhere, as an embedding must. The proximal
     term of strength ``beta / alpha``, centred at 0 in the paper, is centred at the initial value: ``z``
-    begins at ``-w * beta / alpha``. Without L1 and L2 a step then equals one of Adagrad with ``epsilon =
-    beta``, from any initial value; from 0 it equals the paper's. A weight whose gradient was always 0 keeps
-    its initial value.
+    begins at ``-w * beta / alpha``. Without L1 and L2 a step then equals one of Adagrad with
+    ``epsilon = beta``, from any initial value; from 0 it equals the paper's. A weight whose gradient was
+    always 0 keeps its initial value.
 
     Gradients here are of the mean loss of a batch, in the paper of one example. The paper's ``beta`` (1
-    there), ``l1`` and ``l2`` correspond to its values divided by the rows of a batch. (DeepFM on generated
+    there), ``l1`` and ``l2`` apply here divided by the rows of a batch. (DeepFM on generated
     clicks, test AUC at 64, 256, 1,024 rows: 0.807, 0.756, 0.643 with beta 1; 0.840, 0.836, 0.823 with 1e-4.)
 
     ``weight_decay`` is refused: the next step recomputes the weight from ``z`` and would undo it.
