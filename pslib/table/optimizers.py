@@ -171,8 +171,8 @@ class AdamL2(Adam):
     push. Until then a pull returns it as of its last push. ``l2`` counts as in ``l2 / 2 * |w|^2``. A gradient
     is clipped before L2 is added. Dense parameters have no missed steps.
 
-    Reason for L2 instead of AdamW: the gradient of a rare row is small, and so is its second moment. L2 applied
-    through the moments holds rare rows back most.
+    Reason for L2 instead of AdamW: the gradient of a rare row is small, and so is its second moment. L2
+    applied through the moments holds rare rows back most.
     """
 
     l2: float = field(default=1e-5, kw_only=True)
