@@ -1,4 +1,4 @@
-"""Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
+"""Checkpoints: Arrow IPC files readable by pandas, Polars and DuckDB, committed by a manifest."""
 
 from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.compatibility import LoadOptions, check_fits, check_model

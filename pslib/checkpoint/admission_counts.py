@@ -1,4 +1,4 @@
-"""Keys without rows: exact counts and Bloom filters of admission, in files beside a table's rows."""
+"""Admission state of keys without rows: exact counts and Bloom filters, in files beside a table's rows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _BITS = b"pslib.partition_bits"
 
 
 def kind_of_counts(spec: TableSpec) -> str:
-    """Which kind of file a table needs for keys without rows; "" for none."""
+    """Kind of file that a table needs for keys without rows; "" for none."""
     if isinstance(spec.admission, ByCount):
         return COUNTS
     return FILTERS if isinstance(spec.admission, ByBloom) else ""
 
 
 def count_schema(spec: TableSpec, partition_bits: int) -> pa.Schema:
-    """``key`` and ``count`` of counted keys, or ``partition`` and ``counters`` of filters."""
+    """Schema: ``key`` and ``count`` of counted keys, or ``partition`` and ``counters`` of filters."""
     if kind_of_counts(spec) == COUNTS:
         columns = [("key", pa.uint64()), ("count", pa.uint32())]
     else:
@@ -47,23 +47,24 @@ def count_schema(spec: TableSpec, partition_bits: int) -> pa.Schema:
 
 
 def counts_batch(schema: pa.Schema, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> pa.RecordBatch:
-    """Some counted keys."""
+    """Record batch of counted keys."""
     return pa.record_batch([pa.array(keys), pa.array(counts)], schema=schema)
 
 
 def filters_batch(
     schema: pa.Schema, partitions: NDArray[np.uint32], counters: NDArray[np.uint8]
 ) -> pa.RecordBatch:
-    """Some filters."""
+    """Record batch of filters."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array(counters.reshape(-1)), schema.field(1).type.list_size)
     return pa.record_batch([pa.array(partitions), lists], schema=schema)
 
 
 class CountReader:
-    """Takes counts of a checkpoint into one table of a shard; `finish` puts the filters in.
+    """Load the counts of a checkpoint into one table of a shard; `finish` installs the filters.
 
-    Filters of partitions that become one are joined by the larger counter, and one that is cut goes to all
-    pieces: a filter never counts too little, and comes back as it was when the pieces are joined again.
+    Filters of partitions that are merged are joined by the larger counter, and a filter of a split partition
+    goes to all pieces. So a filter never undercounts, and is restored unchanged when the pieces are merged
+    again.
     """
 
     def __init__(self, shard: Shard, table: str, saved: TableSpec) -> None:
@@ -77,7 +78,7 @@ class CountReader:
             log.warning("pslib: table %s: admission has changed; keys without a row are counted anew", table)
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Take one batch of a file of the kind that the table has."""
+        """Load one batch of a file of the table's kind."""
         if batch.schema.names[0] == "key":
             self._take_counts(batch)
         else:
@@ -108,7 +109,7 @@ class CountReader:
                 self._filters[place] = counters if known is None else np.maximum(known, counters)
 
     def finish(self) -> None:
-        """Put the filters in, when all batches have been taken."""
+        """Install the filters, after all batches."""
         for number, counters in self._filters.items():
             self._store.import_filter(number, np.ascontiguousarray(counters))
         self._filters.clear()

@@ -1,7 +1,7 @@
-"""Arrow IPC files as checkpoints use them: written with size and CRC-32, read a batch at a time.
+"""Arrow IPC files of checkpoints: written with size and CRC-32, read one batch at a time.
 
-A file is written by three threads: the caller's encodes record batches and sums them, another one writes
-them, the third one waits for the disk, so that a disk never waits for a processor, nor the other way round.
+Three threads write a file: the caller's encodes record batches and computes sums, the second writes, the
+third waits for the disk. So disk and processor never wait for each other.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ from pslib.storage import shown
 __all__ = ["ArrowFile", "batches_of", "verify", "write_file"]
 
 PIECE_BYTES = 1 << 20
-"""Handed to the writing thread at a time, so that handing over costs nothing."""
+"""Bytes passed to the writing thread at a time, so that the hand-over cost is negligible."""
 PIECES_WAITING = 6
-"""What a save may hold in memory that is not written yet: 6 MiB a shard thread."""
+"""Most pieces of a save not yet written: 6 MiB per shard thread."""
 SYNC_BYTES = 1 << 24
-"""Synced while encoding and writing go on; else all of a file waits in the page cache for one long sync at
-the end. Where twice as much waits there, writing waits too."""
+"""Bytes between syncs while encoding and writing continue.
+
+Otherwise the whole file waits in the page cache for one long sync at the end. Writing waits while twice as
+much is unsynced.
+"""
 SMALL_BYTES = 1 << 15
-"""Smaller writes of Arrow's (headers, padding) are joined; larger ones go through uncopied."""
+"""Smaller writes of Arrow's (headers, padding) are joined; larger ones are passed on without a copy."""
 WRITE_VECTOR = 512
 """Buffers of one system call; POSIX allows 1,024."""
 
 
 class _LocalTarget:
-    """A file of this machine, written without copying and synced as it grows, in a thread of its own."""
+    """Local file, written without copying, and synced by its own thread as it grows."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -89,7 +92,7 @@ class _LocalTarget:
 
 
 class _StreamTarget:
-    """An object of a store; it is there when it is closed."""
+    """Object of a store; it exists once closed."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -101,13 +104,13 @@ class _StreamTarget:
         self._stream.close()
 
     def abandon(self) -> None:
-        """Nobody reads what no manifest names."""
+        """Abort; files that no manifest names are ignored by readers."""
         with contextlib.suppress(OSError):
             self._stream.close()
 
 
 class _Writer:
-    """A file-like object for Arrow that hands everything to a writing thread, and its first error back."""
+    """File-like object for Arrow that passes writes to a writing thread, and re-raises its first error."""
 
     closed = False
 
@@ -130,13 +133,13 @@ class _Writer:
         return size
 
     def flush(self) -> None:
-        """Arrow asks for it often; what counts is `finish`."""
+        """Do nothing: Arrow calls it often, but `finish` makes the file durable."""
 
     def close(self) -> None:
         self.closed = True
 
     def finish(self) -> None:
-        """Write what is left and wait until it is on the disk; after an error nothing is kept open."""
+        """Write the rest and wait until it is on the disk; closes everything on error."""
         try:
             self._hand_over()
         except BaseException:
@@ -149,14 +152,14 @@ class _Writer:
         self._target.close()
 
     def abandon(self) -> None:
-        """End after an error elsewhere."""
+        """Abort after an error elsewhere."""
         self._end()
         self._target.abandon()
 
     def _hand_over(self) -> None:
         if self._error:
             raise self._error
-        for buffer in self._buffers:  # here, so that the other thread has nothing to do but write
+        for buffer in self._buffers:  # here, so that the writing thread only writes
             self.sums.add(buffer)
         self._pieces.put(self._buffers)
         self._buffers, self._waiting = [], 0
@@ -167,7 +170,7 @@ class _Writer:
 
     def _run(self) -> None:
         while (buffers := self._pieces.get()) is not None:
-            if self._error is None:  # after an error it only empties the queue: nobody may wait for it
+            if self._error is None:  # after an error it only drains the queue, so that no caller blocks
                 try:
                     self._target.write(buffers)
                 except BaseException as error:
@@ -175,7 +178,7 @@ class _Writer:
 
 
 class ArrowFile:
-    """One Arrow IPC file that is being written.
+    """Arrow IPC file being written.
 
     Parameters
     ----------
@@ -183,7 +186,7 @@ class ArrowFile:
     root, name : str
         Folder and file name.
     schema : Schema
-        Of all batches.
+        Schema of all batches.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, name: str, schema: pa.Schema) -> None:
@@ -196,12 +199,12 @@ class ArrowFile:
         self._arrow = pa.ipc.new_file(self._sink, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch; waits while too much is not written yet."""
+        """Write a batch; blocks while too much is unwritten."""
         self._arrow.write_batch(batch)
         self._rows += batch.num_rows
 
     def finish(self) -> tuple[Sums, int]:
-        """Wait until all is on the disk; return the file's sums and number of rows."""
+        """Wait until the file is on the disk; return its sums and number of rows."""
         try:
             self._arrow.close()
             self._sink.flush()
@@ -213,7 +216,7 @@ class ArrowFile:
         return self._writer.sums, self._rows
 
     def abandon(self) -> None:
-        """End after an error; what is there is nobody's."""
+        """Abort after an error; the partial file is ignored by readers."""
         self._writer.abandon()
 
 
@@ -232,12 +235,12 @@ def write_file(
 
 
 def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
-    """Read a file once, a piece at a time, and compare size and CRC.
+    """Read a file once, piece by piece, and compare size and CRC.
 
     Raises
     ------
     CheckpointCorruptError
-        When they differ, or it can't be read.
+        If they differ, or the file can't be read.
     """
     try:
         found = sums_of(filesystem, f"{root}/{entry.name}")
@@ -251,7 +254,7 @@ def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile)
 
 
 def check_size(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
-    """See that a file is there and as long as it should be, without reading it."""
+    """Check that a file exists with its recorded size, without reading it."""
     try:
         found = filesystem.get_file_info(f"{root}/{entry.name}")
     except OSError as error:
@@ -272,12 +275,12 @@ def batches_of(
     schema: pa.Schema,
     columns: list[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a file, one in memory at a time; of all columns, or of some.
+    """Record batches of a file, one in memory at a time, with all or some columns.
 
     Raises
     ------
     CheckpointCorruptError
-        When it can't be read, or has other columns.
+        If it can't be read, or has other columns.
     """
     options = pa.ipc.IpcReadOptions(
         included_fields=None if columns is None else [schema.get_field_index(one) for one in columns]
@@ -296,7 +299,7 @@ def batches_of(
                 )
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
-                batch.validate()  # of a file that nobody has verified yet: buffers may be short
+                batch.validate()  # the file is not verified yet: buffers may be short
                 yield batch
     except (OSError, pa.ArrowException) as error:
         raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error

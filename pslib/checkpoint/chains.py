@@ -1,7 +1,7 @@
-"""Increments and what they follow: a full checkpoint and the increments after it are one chain.
+"""Checkpoint chains: a full checkpoint and the increments after it.
 
-An increment names the checkpoint that it follows, a folder beside its own, and that one's token, which every
-save makes anew: so a chain of which a link was replaced is noticed.
+An increment names its predecessor, a checkpoint in a sibling folder, and the predecessor's token. Every save
+makes a new token, so a replaced link of a chain is detected.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ LINKS_MAX = 1001
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One checkpoint of a chain."""
+    """Checkpoint of a chain."""
 
     path: str
     manifest: Manifest
 
 
 def chain_of(path: str) -> list[Link]:
-    """The full checkpoint under ``path`` and the increments up to it, in that order.
+    """Return the chain of ``path``: the full checkpoint, then the increments up to ``path``, in order.
 
     Raises
     ------
     CheckpointError
-        When a link is not there.
+        If a link is missing.
     CheckpointCorruptError
-        When a link is not the one that the next was made after.
+        If a link is not the checkpoint that the next one follows.
     """
     place = place_of(path)
     links = [Link(place, read_manifest(place))]
@@ -52,5 +52,5 @@ def chain_of(path: str) -> list[Link]:
 
 
 def sibling(path: str, name: str) -> str:
-    """A folder beside another one."""
+    """Path of a sibling folder."""
     return below(parent_and_name(path)[0], name)

@@ -1,4 +1,4 @@
-"""What of a checkpoint is to be loaded, and whether a model and its tables can take it up."""
+"""Compatibility of a checkpoint with a model and its tables, and options of a load."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["LoadOptions", "check_fits", "check_model"]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What of a checkpoint is loaded.
+    """Options of a load.
 
     Attributes
     ----------
     state : bool
-        Whether optimizer state comes too; else it begins anew and optimizers may be others.
+        Whether to load optimizer state; else it starts fresh and optimizers may differ.
     tables : tuple of str or None
-        Rows of these tables only; None: of all, and dense parameters.
+        Load rows of these tables only; None: all tables and dense parameters.
     step, time_s : int, float
-        When rows count as seen last, unless everything is loaded.
+        Last-seen time of loaded rows, unless everything is loaded.
     new_tables : bool
-        Whether tables that nobody has set up are made; else they are refused.
+        Whether to create tables that are not set up; else they are refused.
     """
 
     state: bool = True
@@ -42,7 +42,7 @@ class LoadOptions:
 
     @property
     def all(self) -> bool:
-        """Whether training goes on where the checkpoint was made."""
+        """Whether everything is loaded, so that training resumes exactly."""
         return self.state and self.tables is None
 
 
@@ -53,12 +53,12 @@ def check_fits(
     dense: DenseSpec | None,
     options: LoadOptions,
 ) -> list[str]:
-    """See whether tables and dense parameters can take up a checkpoint; return the names of those to load.
+    """Check that tables and dense parameters match a checkpoint; return the names of tables to load.
 
     Raises
     ------
     CheckpointIncompatibleError
-        When it holds others.
+        If they differ from those of the checkpoint.
     """
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
     tables, place = _chosen(mine, saved, path, options), _with_its_model(path, manifest)
@@ -98,7 +98,7 @@ def _chosen(
 
 
 def _with_its_model(path: str, manifest: Manifest) -> str:
-    """A checkpoint for people, with the class that has learned it: what does not fit is mostly another's."""
+    """Checkpoint text for messages, with its model class: a mismatch mostly means another model."""
     model = manifest.about.get("model")
     return f"{shown(path)}, a checkpoint of {model}" if isinstance(model, str) else shown(path)
 
@@ -129,28 +129,28 @@ def _way_out(part: PartSpec, saved: PartSpec) -> str:
 
 
 def _shape(part: PartSpec, state: bool) -> tuple[str, int, int, int]:
-    """What a part's floats mean: state of one optimizer is no state of another, even of equal length."""
+    """Layout of a part's floats: optimizer state of one kind does not fit another, even of equal length."""
     if not (state and part.state_floats):
         return part.name, part.dim, part.state_floats if state else 0, -1
     return part.name, part.dim, part.state_floats, part.optimizer.kind
 
 
 def check_model(manifest: Manifest, path: str, mine: Model) -> None:
-    """See whether the model that has learned a checkpoint is this one: numbers of another may fit, too.
+    """Check that the checkpoint's model is this one; parameters of another model may also fit.
 
     Parameters
     ----------
     manifest : Manifest
-        One that no Trainer has made, or of columns that this pslib does not know, does not say whose it is,
-        and is taken; so is one that has more or fewer dense parameters, which `check_fits` refuses.
+        Accepted without check: one not made by a Trainer, or with columns unknown to this pslib, as it does
+        not identify its model; and one with more or fewer dense parameters, which `check_fits` refuses.
     path : str
     mine : mapping
-        `pslib.table.descriptions.model_description` of the model that is to have it.
+        `pslib.table.descriptions.model_description` of the model to load it into.
 
     Raises
     ------
     CheckpointIncompatibleError
-        When its class is another, it reads other columns, or its dense parameters have other names or shapes.
+        If the class differs, it reads other columns, or its dense parameters have other names or shapes.
     """
     about, parameters = manifest.about, manifest.dense.get("parameters")
     if not {"model", "schema"} <= about.keys() or parameters is None:
@@ -158,9 +158,9 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
     if manifest.dense["length"] != _length_of(mine):
         return
     try:
-        schema = Schema.from_dict(about["schema"]).to_dict()  # with what fields have got since it was written
+        schema = Schema.from_dict(about["schema"]).to_dict()  # with fields added since it was written
     except (ConfigurationError, AttributeError, TypeError, KeyError):
-        return  # of a later pslib perhaps
+        return  # perhaps of a later pslib
     saved = model_description(mine["table"], about["model"], schema, parameters)
     if told := model_differences(json.loads(json.dumps(saved)), json.loads(json.dumps(mine))):
         raise CheckpointIncompatibleError(

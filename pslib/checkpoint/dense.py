@@ -1,4 +1,4 @@
-"""Dense blocks of one shard to a file, and back into blocks of any other size."""
+"""Dense blocks in checkpoint files: written per shard, read into blocks of any other size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DENSE_SCHEMA = pa.schema(
 
 
 def dense_batch(first: NDArray[np.int64], weights: list[FloatRows], state: list[FloatRows]) -> pa.RecordBatch:
-    """Blocks, their places in the vector, and their state."""
+    """Record batch of blocks: their positions in the vector, weights and state."""
     floats = pa.list_(pa.float32())
     return pa.record_batch(
         [pa.array(first), pa.array(weights, floats), pa.array(state, floats)], schema=DENSE_SCHEMA
@@ -37,10 +37,10 @@ def dense_batch(first: NDArray[np.int64], weights: list[FloatRows], state: list[
 
 @dataclass(frozen=True, slots=True)
 class DenseContent:
-    """All dense parameters of a checkpoint, whatever blocks they were saved in.
+    """All dense parameters of a checkpoint, independent of its block size.
 
     ``weights`` (length,); ``states`` (elements, length); ``counts`` (length,) step counts, or None for
-    optimizers that do not count.
+    optimizers without a step count.
     """
 
     weights: FloatRows
@@ -49,12 +49,12 @@ class DenseContent:
 
 
 def check_dense_optimizer(expected: Optimizer, manifest: Manifest, path: str, state: bool) -> None:
-    """See whether the state of a checkpoint's dense parameters is that of an optimizer.
+    """Check that the state of a checkpoint's dense parameters belongs to an optimizer.
 
     Raises
     ------
     CheckpointIncompatibleError
-        When it belongs to another one, and is wanted.
+        If it belongs to another optimizer, and state is to be loaded.
     """
     optimizer = optimizer_from_dict(manifest.dense["optimizer"])
     if state and optimizer.kind != expected.kind:
@@ -68,14 +68,14 @@ def check_dense_optimizer(expected: Optimizer, manifest: Manifest, path: str, st
 def read_dense(
     shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch], state: bool = True
 ) -> DenseContent | None:
-    """All dense parameters of a checkpoint, with or without state; None where the shard has none.
+    """Read all dense parameters of a checkpoint, with or without state; None if the shard has none.
 
     Raises
     ------
     CheckpointIncompatibleError
-        When they belong to another optimizer.
+        If they belong to another optimizer.
     CheckpointCorruptError
-        When pieces are missing.
+        If pieces are missing.
     """
     if shard.dense is None:
         return None
@@ -113,7 +113,7 @@ def _take_blocks(batch: pa.RecordBatch, found: DenseContent, seen: NDArray[np.bo
 
 
 def put_dense(shard: Shard, found: DenseContent, with_state: bool = True) -> None:
-    """Give a shard its blocks, with the state of the checkpoint or a fresh one."""
+    """Set a shard's blocks, with the state of the checkpoint or a fresh one."""
     assert shard.dense is not None
     for block in shard.owned_blocks():
         start, stop = shard.dense.bounds(block)

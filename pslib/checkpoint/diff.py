@@ -1,7 +1,7 @@
-"""What differs between two checkpoints: rows of each table and dense parameters.
+"""Differences between two checkpoints: rows of each table and dense parameters.
 
-Both are read by pieces of the hashed key space, so that memory is bounded by a piece of each, whatever their
-size and however many servers wrote them.
+Both are read by ranges of the hashed key space, so memory is bounded by one range of each, for any size and
+any number of servers.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from pslib.table.tables import TableSpec
 __all__ = ["CheckpointDiff", "TableDiff", "ValueDiff", "diff_checkpoints"]
 
 PIECE_BYTES = 128 << 20
-"""Of one checkpoint in memory at a time, and as much of the other; sorting takes as much again."""
+"""Bytes of each checkpoint in memory at a time; sorting takes as much again."""
 
 
 @dataclass(slots=True)
 class ValueDiff:
-    """How far numbers differ.
+    """Size of the difference between numbers.
 
     Attributes
     ----------
     changed : int
-        Rows, or dense parameters, with any other bits.
+        Rows, or dense parameters, that are not bit-identical.
     max_difference : float
-        The largest |a - b|; NaN when one of them is no number.
+        The largest |a - b|; NaN if one of them is NaN.
     sum_difference, numbers : float, int
-        Sum of |a - b| over the numbers of what has changed, and how many numbers these are.
+        Sum of |a - b| over the numbers of changed rows, and the count of these numbers.
     """
 
     changed: int = 0
@@ -48,11 +48,11 @@ class ValueDiff:
 
     @property
     def mean_difference(self) -> float:
-        """Mean |a - b| over the numbers of what has changed; 0 where nothing has."""
+        """Mean |a - b| over the numbers of changed rows; 0 if none changed."""
         return self.sum_difference / self.numbers if self.numbers else 0.0
 
     def add(self, one: NDArray[Any], other: NDArray[Any]) -> None:
-        """Take rows (n, width) that have changed."""
+        """Add changed rows (n, width)."""
         if one.size:
             with np.errstate(invalid="ignore", over="ignore"):
                 difference = np.abs(one.astype(np.float64) - other)
@@ -63,7 +63,7 @@ class ValueDiff:
 
 @dataclass(slots=True)
 class TableDiff:
-    """One table: rows in A only, in B only, in both, and what has changed of the latter, by column."""
+    """Differences of one table: rows in A only, in B only, in both; changes of the latter, by column."""
 
     only_a: int = 0
     only_b: int = 0
@@ -74,13 +74,13 @@ class TableDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether all rows and columns are the same, bit for bit."""
+        """Whether all rows and columns are bit-identical."""
         return not (self.only_a or self.only_b or self.changed or self.not_compared)
 
 
 @dataclass(slots=True)
 class CheckpointDiff:
-    """What `diff_checkpoints` found; ``dense`` is None where their lengths differ."""
+    """Result of `diff_checkpoints`; ``dense`` is None if lengths differ."""
 
     tables: dict[str, TableDiff]
     tables_only_a: list[str]
@@ -90,7 +90,7 @@ class CheckpointDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether tables, rows and dense weights are the same, bit for bit."""
+        """Whether tables, rows and dense weights are bit-identical."""
         same = all(one.equal for one in self.tables.values())
         alone = self.tables_only_a or self.tables_only_b
         return same and not alone and self.dense is not None and not self.dense.changed
@@ -99,18 +99,18 @@ class CheckpointDiff:
 def diff_checkpoints(
     path_a: str, path_b: str, progress: Callable[[int], object] = lambda _rows: None
 ) -> CheckpointDiff:
-    """Compare two checkpoints, whoever wrote them.
+    """Compare two checkpoints, of any number of servers.
 
     Parameters
     ----------
     path_a, path_b : str
     progress : callable
-        Hears how many rows (of A and B) were compared since it was called last.
+        Called with the number of rows (of A and B) compared since the last call.
 
     Raises
     ------
     CheckpointError
-        When one of them can't be read.
+        If one of them can't be read.
     """
     manifests = read_manifest(path_a), read_manifest(path_b)
     specs_a, specs_b = ({spec.name: spec for spec in _specs(one)} for one in manifests)
@@ -152,7 +152,7 @@ def _diff_table(
 
 
 def _common_columns(one: TableSpec, other: TableSpec, found: TableDiff) -> list[str]:
-    """Columns that mean the same in both; what does not is noted."""
+    """Columns with the same meaning in both; others are noted."""
     columns = []
     theirs = {part.name: part for part in other.parts}
     for part in one.parts:
@@ -204,7 +204,7 @@ def dense_vector(path: str, manifest: Manifest) -> NDArray[np.float32]:
     Raises
     ------
     CheckpointCorruptError
-        When a piece lies outside of it, or a file can't be read.
+        If a piece is out of range, or a file can't be read.
     """
     vector = np.zeros(int(manifest.dense.get("length", 0)), np.float32)
     filesystem, root = open_place(path)

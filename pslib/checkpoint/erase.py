@@ -1,4 +1,4 @@
-"""Keys that are forgotten: the files of a checkpoint are written anew without them, the manifest last."""
+"""Key erasure: rewrites the files of a checkpoint without given keys, the manifest last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Keys = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was taken out of one checkpoint: rows (and counts of keys without a row), and files written."""
+    """Result of an erasure in one checkpoint: rows (and counts of keys without a row), and files written."""
 
     path: str
     rows: int
@@ -32,11 +32,12 @@ class Forgotten:
 
 
 def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
-    """Take rows and counts of some keys out of a checkpoint; it is complete at every moment.
+    """Erase rows and counts of keys from a checkpoint; it stays complete at every moment.
 
-    A file that holds any of them is checked and written anew under another name, then the manifest names the
-    new files, then the old ones go. Bloom filters hold no key and stay. What an increment follows, a
-    checkpoint of its own, stays as it is: take them out there first (`pslib.checkpoint.chain_of`).
+    A file that holds any of the keys is verified and rewritten under another name. Then the manifest names
+    the new files, then the old ones are removed. Bloom filters hold no keys and stay. The predecessor of an
+    increment is a separate checkpoint and is not changed: erase the keys there first
+    (`pslib.checkpoint.chain_of`).
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
     Raises
     ------
     CheckpointError
-        When it is damaged, has no such table, or the place can't be written.
+        If it is damaged, has no such table, or can't be written.
     """
     manifest = read_manifest(path)
     names = [str(one["name"]) for one in manifest.tables]
@@ -59,7 +60,7 @@ def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
     for entry in manifest.files:
         count = _held(filesystem, f"{root}/{entry.name}", path, keys) if entry.table == table else 0
         if count:
-            verify(filesystem, root, path, entry)  # else a new checksum would call damaged bytes sound
+            verify(filesystem, root, path, entry)  # else a new checksum would validate damaged bytes
             written += 1
         files.append(_without(filesystem, root, path, entry, keys) if count else entry)
         gone += count
@@ -69,12 +70,12 @@ def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
 
 
 def held_rows(path: str, table: str, keys: Keys) -> int:
-    """How many rows and counts of these keys all files of a table in a folder hold, manifest or not.
+    """Count rows and counts of these keys in all files of a table in a folder, with or without manifest.
 
     Raises
     ------
     CheckpointError
-        When a file can't be read, so that nobody knows.
+        If a file can't be read, so that the count is unknown.
     """
     filesystem, root = open_place(path)
     try:
@@ -107,7 +108,7 @@ def _is_one_of(column: pa.Array, keys: Keys) -> NDArray[np.bool_]:
 def _without(
     filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, keys: Keys
 ) -> ManifestFile:
-    """The file without these keys, under a new name, and its entry."""
+    """Rewrite the file without these keys, under a new name; return its manifest entry."""
     table, _, rest = entry.name.partition(".")
     name = f"{table}.{secrets.token_hex(4)}{rest[8:]}"
     try:

@@ -1,4 +1,4 @@
-"""A checkpoint as Parquet: one file a table and server, and one of the dense parameters."""
+"""Export of a checkpoint to Parquet: one file per table and server, and one of dense parameters."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from pslib.table.tables import TableSpec
 __all__ = ["ExportOptions", "export_parquet"]
 
 GROUP_ROWS = 1 << 17
-"""Of a row group: large enough for scans, 9 MB in memory for 16 floats."""
+"""Rows of a row group: large enough for scans, 9 MB in memory for 16 floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How rows are written.
+    """Options of the export.
 
     Attributes
     ----------
     state : bool
-        Whether optimizer state, and scales of int8 tables, are written too.
+        Whether to write optimizer state, and scales of int8 tables.
     columns : bool
-        A column a float, ``v_0``, ``v_1``, ...; else a fixed-size list a part.
+        One column per float, ``v_0``, ``v_1``, ...; else one fixed-size list per part.
     overwrite : bool
-        Whether files of these names may be replaced.
+        Whether existing files may be replaced.
     """
 
     state: bool = False
@@ -57,9 +57,9 @@ def export_parquet(
 ) -> list[str]:
     """Write ``TABLE-SERVER.parquet`` for each table and server with rows, and ``dense.parquet``, to ``out``.
 
-    Of an increment, with all that it follows, ``TABLE-000.parquet``.
+    An increment is exported with its predecessors merged, as ``TABLE-000.parquet``.
 
-    Every file is checked before its rows are written. ``dense.parquet`` has a row a parameter: ``name``,
+    Every file is verified before its rows are written. ``dense.parquet`` has one row per parameter: ``name``,
     ``shape`` and ``values`` in C order. Counted keys without a row are not written.
 
     Returns
@@ -70,9 +70,9 @@ def export_parquet(
     Raises
     ------
     CheckpointError
-        When the checkpoint is damaged or ``out`` can't be written.
+        If the checkpoint is damaged or ``out`` can't be written.
     ConfigurationError
-        When a file exists already.
+        If a file exists already.
     """
     options = options or ExportOptions()
     manifest = read_manifest(path)
@@ -99,7 +99,7 @@ def export_parquet(
 
 
 def _batches(path: str, entries: list[ManifestFile], spec: TableSpec) -> Iterator[pa.RecordBatch]:
-    """All rows of some files of one table, each checked before."""
+    """Yield all rows of some files of one table, each verified before."""
     source, root = open_place(path)
     for entry in entries:
         verify(source, root, path, entry)
@@ -107,7 +107,7 @@ def _batches(path: str, entries: list[ManifestFile], spec: TableSpec) -> Iterato
 
 
 def _chain_batches(path: str, spec: TableSpec) -> Iterator[pa.RecordBatch]:
-    """The rows that a chain of increments comes to."""
+    """Yield the merged rows of a chain of increments."""
     for link in chain_of(path):
         source, root = open_place(link.path)
         for entry in link.manifest.files:
@@ -121,9 +121,9 @@ def _chain_batches(path: str, spec: TableSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _groups(manifest: Manifest) -> dict[str, list[ManifestFile]]:
-    """Files of rows by table and server; a name that does not tell a server stands for itself."""
+    """Group row files by table and server; a name without a server forms its own group."""
     groups: dict[str, list[ManifestFile]] = {}
-    if manifest.increment:  # rows of all servers together: who wrote a row first may not have written it last
+    if manifest.increment:  # rows of all servers together: a row's first writer may differ from its last
         tables = {entry.table: entry for entry in manifest.files if entry.table and entry.kind == ROWS}
         return {f"{table}-000": [entry] for table, entry in tables.items()}
     for entry in manifest.files:
@@ -150,7 +150,7 @@ def _refuse_existing(
 
 @contextlib.contextmanager
 def _whole_file(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
-    """A name to write to; it becomes ``path`` when all went well, where the file system can rename."""
+    """Yield a temporary name; renamed to ``path`` on success, where the file system can rename."""
     if not isinstance(filesystem, fs.LocalFileSystem):
         yield path
         return
@@ -181,7 +181,7 @@ def _write_rows(
                 writer.write_table(pa.Table.from_batches(waiting))
                 progress(rows)
                 waiting, rows = [], 0
-        if writer is None:  # who reads all tables finds this one too, with its columns
+        if writer is None:  # readers of all tables then find this one too, with its columns
             empty = pa.RecordBatch.from_pylist([], table_schema(spec))
             writer = pq.ParquetWriter(target[1], _flat(empty, spec, options).schema, filesystem=target[0])
         if waiting:
@@ -193,7 +193,7 @@ def _write_rows(
 
 
 def _flat(batch: pa.RecordBatch, spec: TableSpec, options: ExportOptions) -> pa.RecordBatch:
-    """The columns that were asked for."""
+    """Select and flatten the requested columns."""
     hidden = {name for part in spec.parts for name in (f"{part.name}_state", scale_name(part))}
     hidden -= {part.name for part in spec.parts}
     columns: dict[str, pa.Array] = {}

@@ -1,4 +1,4 @@
-"""Rows and dense blocks from a checkpoint's files onto any number of servers, a shard at a time."""
+"""Checkpoint loader: reads rows and dense blocks into one shard, for any number of servers."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ __all__ = ["check_shard", "load_shard"]
 
 
 def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> dict[str, int]:
-    """Replace what a shard owns by what the checkpoint at ``path`` says about it.
+    """Replace a shard's rows and blocks by those of the checkpoint at ``path``.
 
-    Every file that is needed is checked against the manifest before the first row changes, and so is whether
-    the rows can have room. What fails later leaves tables empty that were empty before; else the shard is
-    ``broken``: it must answer nothing any more, and its log must go on saying what was there before.
+    Before the first row changes, every needed file is verified against the manifest, and the memory for all
+    rows is checked. After a later failure, tables that were empty are empty again. Otherwise the shard is
+    ``broken``: it must not reply to requests, and its log must keep the previous state.
 
     Returns
     -------
     dict
-        ``rows`` taken by this shard.
+        ``rows`` loaded into this shard.
 
     Raises
     ------
     CheckpointCorruptError
-        When a file is missing, cut or changed.
+        If a file is missing, truncated or changed.
     CheckpointIncompatibleError
-        When the checkpoint holds other tables than this cluster.
+        If the checkpoint holds other tables than this cluster.
     MemoryLimitError
-        When there is no room for all rows; the message says what became of those that were there.
+        If there is no memory for all rows; the message states the fate of the previous rows.
     UnknownTableError
-        When nobody has set up a table of it, and the options make none.
+        If a table of it is not set up, and the options create none.
     """
     options = options or LoadOptions()
     links, saved, tables = _fitting(shard, path, options)
@@ -52,7 +52,7 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     _each_file(verify, links, tables, options)
     dense = _read_dense(shard, links[-1].manifest, path, options)
     _check_room(shard, saved, tables, links)
-    shard.make_tables(saved[name] for name in more)  # nobody has set them up yet, and their rows are saved
+    shard.make_tables(saved[name] for name in more)  # they are not set up yet, and their rows are saved
     tables += more
     _replace(shard, tables, saved, links, options, dense)
     return {"rows": sum(shard.stores[table].rows for table in tables)}
@@ -61,16 +61,16 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
 def check_shard(shard: Shard, path: str, options: LoadOptions) -> None:
     """Refuse what `load_shard` would refuse before it changes a row, without reading files whole.
 
-    What is changed in a file shows only as it is loaded, to every shard alike.
+    Changed bytes in a file are detected only during the load, by every shard alike.
 
     Raises
     ------
     CheckpointCorruptError
-        When a file is missing or cut.
+        If a file is missing or truncated.
     CheckpointIncompatibleError
-        When the checkpoint holds other tables than this cluster.
+        If the checkpoint holds other tables than this cluster.
     MemoryLimitError
-        When there is no room for all rows.
+        If there is no memory for all rows.
     UnknownTableError
         As `load_shard`.
     """
@@ -82,12 +82,12 @@ def check_shard(shard: Shard, path: str, options: LoadOptions) -> None:
 def _fitting(
     shard: Shard, path: str, options: LoadOptions
 ) -> tuple[list[Link], dict[str, TableSpec], list[str]]:
-    """The chain of a checkpoint, the tables in it by name, and names of those of the shard to load."""
+    """Chain of a checkpoint, its tables by name, and names of the shard's tables to load."""
     links = chain_of(path)
     manifest, dense = links[-1].manifest, shard.dense.spec if shard.dense else None
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
     mine: Mapping[str, TableSpec] = shard.tables
-    if shard.bare:  # a table that was made since then is empty: nothing of it is left here
+    if shard.bare:  # a table made since then is empty: nothing of it remains
         mine = {name: spec for name, spec in mine.items() if name in saved}
     fitting = check_fits(manifest, path, mine, dense, options)
     new = sorted(saved.keys() - shard.tables.keys())
@@ -105,7 +105,7 @@ def _each_file(
     tables: list[str],
     options: LoadOptions,
 ) -> None:
-    """Look at all files that are needed."""
+    """Apply a check to all needed files."""
     for link in links:
         filesystem, root = open_place(link.path)
         for entry in link.manifest.files:
@@ -123,40 +123,40 @@ def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOption
 
 
 def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str], links: list[Link]) -> None:
-    """Refuse what can't fit into a memory limit; tables whose rows may leave make room for themselves."""
+    """Refuse rows beyond a memory limit; tables with eviction when full make room themselves."""
     if not shard.room.limit_bytes:
         return  # else keys would be read for nothing
     specs, others = shard.tables, {name: one for name, one in shard.stores.items() if name not in tables}
     fixed = [table for table in tables if specs[table].when_full == "refuse"]
-    try:  # if all were for this shard; keys are not read then
+    try:  # upper bound: all rows for this shard, without reading keys
         shard.room.check({table: _all_rows(table, links) for table in fixed}, others, specs)
     except MemoryLimitError:
         shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
 
 
 def _all_rows(table: str, links: list[Link]) -> int:
-    """How many rows of a table there are at most, as manifests say."""
+    """Upper bound of a table's rows, from manifests."""
     files = [[one for one in link.manifest.files if (one.table, one.kind) == (table, ROWS)] for link in links]
     return max(sum(one.rows for one in own) for own in files)
 
 
 def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
-    """How many rows of a table are for a shard at some moment of its load, at least.
+    """Lower bound of a table's largest number of rows during a load into this shard.
 
-    That of an increment begins with all rows of the checkpoint before, also those that are gone by then.
+    An increment's load begins with all rows of its predecessor, including rows removed since.
     """
     schema = table_schema(saved)
     return max(_own_keys(shard, _batches(link, saved.name, ROWS, schema, ["key"])) for link in links)
 
 
 def _own_keys(shard: Shard, batches: Iterator[pa.RecordBatch]) -> int:
-    # What has other columns is refused as it is loaded.
+    # A table with other columns is refused during the load.
     keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])
     return sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys)
 
 
 def _left_of(shard: Shard) -> str:
-    """What a new process will have of a shard that is broken."""
+    """State in which a new process finds the shard after a failed load."""
     if shard.journal is not None:
         return "its log has them as they were before the load"
     return "without a log those from before are in checkpoints only"
@@ -170,7 +170,7 @@ def _replace(
     options: LoadOptions,
     dense: DenseContent | None,
 ) -> None:
-    """Replace what a shard owns, or leave it empty as it was, or broken."""
+    """Replace the shard's content; on failure leave it empty if it was empty, else broken."""
     can_undo = not any(shard.stores[table].partitions().size for table in tables)
     _empty(shard, tables)
     try:
@@ -183,7 +183,7 @@ def _replace(
         if can_undo:
             _empty(shard, tables)
             outcome = "its tables are empty, as before the load"
-        else:  # as after a push that ended half-way: rows that are no one's must not be trained on, nor kept
+        else:  # as after a partial push: unowned rows must not be trained on, nor kept
             shard.broken = f"the load of {shown(links[-1].path)} ended half-way: {error}"
             outcome = f"its rows were being replaced and it answers no more: start again; {_left_of(shard)}"
         if isinstance(error, PslibError):
@@ -200,7 +200,7 @@ def _empty(shard: Shard, tables: list[str]) -> None:
 
 
 def _load_table(shard: Shard, saved: TableSpec, links: list[Link], options: LoadOptions) -> None:
-    """Rows of a full checkpoint, then of each increment: those that have left, those that have changed."""
+    """Load rows of a full checkpoint, then of each increment: removed rows, then changed rows."""
     table, about = saved.name, links[-1].manifest.about
     spec = shard.tables[table]
     if options.all:
@@ -219,7 +219,7 @@ def _load_table(shard: Shard, saved: TableSpec, links: list[Link], options: Load
 
 
 def _load_counts(shard: Shard, saved: TableSpec, link: Link) -> None:
-    """After the rows, so that a key that is counted has none; every checkpoint of a chain has all of them."""
+    """Load counts after rows, so that counted keys have no row; each link of a chain has all counts."""
     counts, kind = CountReader(shard, saved.name, saved), kind_of_counts(saved)
     if counts.fits and kind:
         for batch in _batches(link, saved.name, kind, count_schema(saved, 0)):

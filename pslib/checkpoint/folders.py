@@ -1,7 +1,7 @@
-"""Folders of checkpoints: which are complete, which is the newest, and which may go.
+"""Checkpoint folders: list checkpoints, find the newest complete one, prune old ones.
 
-A save that keeps the last n writes ``checkpoint-000001``, ``checkpoint-000002``, ... below the folder that it
-is given. Their order is that of the numbers, so that clocks do not matter.
+A save that keeps the last n writes ``checkpoint-000001``, ``checkpoint-000002``, ... below the given folder.
+They are ordered by number, so clocks do not matter.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ __all__ = [
 log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3
-"""How deep `list_checkpoints` looks: runs/first/checkpoint/checkpoint-000001."""
+"""Depth searched by `list_checkpoints`: runs/first/checkpoint/checkpoint-000001."""
 KEEP_LAST_MAX = 1_000_000
-"""More than anybody saves: all are kept with 0."""
+"""Upper limit of ``keep_last``; 0 keeps all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What an increment follows: folder, token, increments before it."""
+    """Predecessor of an increment: folder, token, increments before it."""
 
     name: str
     token: str
@@ -58,20 +58,20 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """One checkpoint, or what is left of one.
+    """Checkpoint found in a folder, complete or not.
 
     Attributes
     ----------
     path : str
         Folder or URI.
     state : {"complete", "incomplete", "damaged"}
-        Incomplete: there is no manifest, because a save is going on or has died. Damaged: the manifest can't
-        be read, or a file is missing or has another size.
+        Incomplete: no manifest, because a save is in progress or has failed. Damaged: the manifest can't be
+        read, or a file is missing or has another size.
     bytes : int
-        Of all files.
+        Bytes of all files.
     manifest : Manifest or None
     problem : str
-        What is wrong, one line.
+        The problem, one line.
     """
 
     path: str
@@ -93,12 +93,12 @@ class CheckpointInfo:
 
 
 def list_checkpoints(path: str) -> list[CheckpointInfo]:
-    """What there is at ``path`` and up to three levels below it, ordered by name.
+    """List checkpoints at ``path`` and up to three levels below it, ordered by name.
 
     Raises
     ------
     CheckpointError
-        When the folder is not there or can't be read.
+        If the folder is missing or can't be read.
     """
     place = place_of(path)
     filesystem, root = open_place(place)
@@ -112,7 +112,7 @@ def list_checkpoints(path: str) -> list[CheckpointInfo]:
 
 
 def _walk(filesystem: fs.FileSystem, folder: str, levels: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """Folders with files of a checkpoint, and the sizes of these files."""
+    """Folders with checkpoint files, and the sizes of these files."""
     sizes = {}
     for info in filesystem.get_file_info(fs.FileSelector(folder)):
         name = info.base_name
@@ -154,12 +154,12 @@ def _numbered(folder: str) -> Iterator[tuple[int, str]]:
 
 
 def newest(path: str) -> str:
-    """``path`` itself where it is a checkpoint, or the newest complete one of a folder of numbered ones.
+    """``path`` if it is a checkpoint, else the newest complete one of a folder of numbered checkpoints.
 
     Raises
     ------
     CheckpointError
-        When there is none.
+        If there is none.
     """
     place = place_of(path)
     filesystem, root = open_place(place)
@@ -183,7 +183,7 @@ def newest(path: str) -> str:
 
 
 def _elsewhere(place: str) -> str:
-    """What is said of a local place that holds parts, or is not there: the folder whose name is nearest."""
+    """Hint for a local path with an incomplete manifest, or a missing one: the most similar name."""
     path = Path(place)
     if not is_uri(place) and (path / INCOMPLETE_NAME).exists():
         return f"its files are on several machines: bring them here, then rename {INCOMPLETE_NAME} to that"
@@ -195,7 +195,7 @@ def _elsewhere(place: str) -> str:
 
 
 def base_in(folder: str, increments: int) -> Base | None:
-    """The newest checkpoint of a folder, if an increment may follow it; None: the next is a full one."""
+    """Newest checkpoint of a folder if an increment may follow it; None: the next one is full."""
     try:
         path = newest(folder)
         manifest = read_manifest(path)
@@ -208,12 +208,12 @@ def base_in(folder: str, increments: int) -> Base | None:
 
 
 def next_place(folder: str) -> str:
-    """Path of the next numbered checkpoint in a folder; what a dead save has left keeps its number.
+    """Path of the next numbered checkpoint in a folder; the number of a failed save is not reused.
 
     Raises
     ------
     CheckpointError
-        When the folder can't be read, or is a checkpoint itself: whoever loads would find that one.
+        If the folder can't be read, or is a checkpoint itself, which a load would find first.
     """
     try:
         filesystem, root = open_place(folder)
@@ -229,7 +229,7 @@ def next_place(folder: str) -> str:
 
 
 def check_keep_last(keep_last: int) -> None:
-    """Raise ConfigurationError unless it is a number of checkpoints, or 0 for one that is replaced."""
+    """Raise ConfigurationError unless it is a number of checkpoints, or 0 for a replaced checkpoint."""
     if not isinstance(keep_last, int) or not 0 <= keep_last <= KEEP_LAST_MAX:
         raise ConfigurationError(
             f"keep_last: expected a whole number in 0..{KEEP_LAST_MAX}, got {keep_last!r}"
@@ -237,12 +237,13 @@ def check_keep_last(keep_last: int) -> None:
 
 
 def prune(folder: str, keep_last: int) -> list[str]:
-    """Remove all but the newest ``keep_last`` complete numbered checkpoints; return the paths of those.
+    """Remove all but the newest ``keep_last`` complete numbered checkpoints; return the removed paths.
 
-    What an increment follows, directly or not, stays as long as the increment does.
-    Only files that a manifest names go, the manifest first: what a crash leaves is no checkpoint any more.
-    Folders without a readable manifest, and files that no manifest names, stay. So do all that are older than
-    one which an increment follows and whose manifest can't be read just now: nobody knows what that follows.
+    The predecessors of an increment, direct or not, stay as long as the increment. Only files named by a
+    manifest are removed, the manifest first, so a crash leaves no folder that passes for a
+    checkpoint. Folders without a readable manifest, and files that no manifest names, stay. If the manifest
+    of an increment's predecessor can't be read at the moment, all older checkpoints stay, since its own
+    predecessor is unknown.
     """
     gone, kept, needed = [], 0, ""
     try:
@@ -260,7 +261,7 @@ def prune(folder: str, keep_last: int) -> list[str]:
                 continue
             _remove(path, manifest)
             gone.append(path)
-    except OSError as error:  # the new checkpoint is there; old ones only take space
+    except OSError as error:  # the new checkpoint is complete; old ones only take space
         log.warning("pslib: checkpoint %s: can't remove an older one: %s", shown(folder), error)
     return gone
 

@@ -1,4 +1,4 @@
-"""Files of a shard's image, from its pieces."""
+"""Image writer: files of a shard's image, from its pieces."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from pslib.table.tables import TableSpec
 __all__ = ["ImageWriter"]
 
 OTHER_DENSE = "0dense"
-"""Where a table is called dense; no table can be called so."""
+"""Stem of the dense file if a table is called dense; not a valid table name."""
 
 
 class ImageWriter:
-    """Writes the image of one shard below a path; a context manager, at whose end no file is open.
+    """Write the image of one shard below a path; a context manager that closes all files at its end.
 
     Parameters
     ----------
     path : str
-        Folder of the checkpoint, made when it is not there.
+        Folder of the checkpoint, created if missing.
     stem : str
-        Goes into the names of files.
+        Part of the file names.
     specs : mapping of name to TableSpec
     partition_bits : int
 
     Attributes
     ----------
     entries : list of ManifestFile
-        Files that are complete.
+        Complete files.
 
     Raises
     ------
     CheckpointError
-        When the place can't be written; also from `take`.
+        If the folder can't be written; also from `take`.
     """
 
     def __init__(self, path: str, stem: str, specs: Mapping[str, TableSpec], partition_bits: int) -> None:
@@ -126,7 +126,7 @@ class ImageWriter:
         self._finish(name, "", ROWS)
 
     def _end_table(self, piece: Piece) -> None:
-        """Every table has its files, also where they are empty."""
+        """Close the files of a table; every table has its files, even if empty."""
         spec = self._specs[piece.table]
         self._file(self._name(piece.table), table_schema(spec))
         self._finish(self._name(piece.table), piece.table, ROWS)

@@ -1,4 +1,4 @@
-"""Rows of a checkpoint by pieces of the hashed key space, however many servers and partitions wrote them."""
+"""Rows of a checkpoint by ranges of the hashed key space, for any number of servers and partitions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pslib.table.tables import TableSpec
 __all__ = ["GROUP_BITS_MAX", "TableOfCheckpoint", "TableRows", "floats_of"]
 
 GROUP_BITS_MAX = 20
-"""As fine as partitions can be."""
+"""Finest division: that of partitions."""
 
 FloatRows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One record batch and the partitions, in 2^GROUP_BITS_MAX, between which its keys lie.
+    """Record batch and the range of partitions, in 2^GROUP_BITS_MAX, of its keys.
 
-    ``link`` is the number of its checkpoint in the chain.
+    ``link`` is the index of its checkpoint in the chain.
     """
 
     link: int
@@ -43,16 +43,16 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Some rows, ordered by key: ``keys`` (n,) uint64 and ``table``, n rows with the columns of the files."""
+    """Rows ordered by key: ``keys`` (n,) uint64 and ``table``, n rows with the columns of the files."""
 
     keys: NDArray[np.uint64]
     table: pa.Table
 
 
 class TableOfCheckpoint:
-    """One table of a checkpoint, and of what it follows where it is an increment.
+    """Table of a checkpoint, merged with its predecessors if it is an increment.
 
-    Making it reads the keys of all rows, one record batch at a time.
+    The constructor reads the keys of all rows, one record batch at a time.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class TableOfCheckpoint:
     Attributes
     ----------
     rows : int
-        In all files: of a chain more than the table has.
+        Rows in all files; of a chain more than the table has.
     """
 
     def __init__(self, path: str, spec: TableSpec) -> None:
@@ -90,7 +90,7 @@ class TableOfCheckpoint:
                         yield _Place(at, entry, number, int(partitions.min()), int(partitions.max()))
 
     def _gone_at(self, link: Link) -> NDArray[np.uint64]:
-        """Keys whose rows had left when this increment was made."""
+        """Keys of rows removed before this increment was made."""
         filesystem, root = open_place(link.path)
         keys = [
             batch.column(0).to_numpy(zero_copy_only=False)
@@ -106,12 +106,12 @@ class TableOfCheckpoint:
         return sum(widths)
 
     def read(self, group: int, bits: int) -> TableRows:
-        """Rows of piece ``group`` of 2^``bits`` pieces of the key space, ordered by key.
+        """Read range ``group`` of 2^``bits`` ranges of the key space, ordered by key.
 
         Raises
         ------
         CheckpointCorruptError
-            When a file can't be read.
+            If a file can't be read.
         """
         shift = GROUP_BITS_MAX - bits
         low, high = group << shift, ((group + 1) << shift) - 1
@@ -129,7 +129,7 @@ class TableOfCheckpoint:
         return TableRows(keys[order], found.take(pa.array(order)).combine_chunks())
 
     def _is_newest(self, keys: NDArray[np.uint64], links: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Rows that no later link of the chain has again, or says to have left."""
+        """Mask of rows that no later link of the chain replaces or removes."""
         newest = np.ones(keys.size, bool)
         for at in range(1, len(self._links)):
             newer = np.concatenate([keys[links == at], self._gone[at]])
@@ -151,7 +151,7 @@ class TableOfCheckpoint:
 
 
 def floats_of(table: pa.Table, name: str) -> tuple[Any, NDArray[np.bool_]]:
-    """A column of `TableRows.table` as (n, width) float32, zeros where it is null, and where it is not."""
+    """Column of `TableRows.table` as (n, width) float32 with zeros for nulls, and its validity."""
     column = table.column(name)
     chunk = column.chunk(0) if column.num_chunks else column.combine_chunks()
     if pa.types.is_fixed_size_list(chunk.type):

@@ -1,6 +1,6 @@
-"""The manifest: written last, it commits a checkpoint; without it the other files are nothing.
+"""Checkpoint manifest: written last, it commits the checkpoint; files without a manifest are ignored.
 
-Grammar and reasons stand in docs/design/checkpoint.md.
+docs/design/checkpoint.md has the grammar and the reasons.
 """
 
 from __future__ import annotations
@@ -57,33 +57,33 @@ __all__ = [
 
 log = logging.getLogger("pslib")
 FORMAT_VERSION = 4
-"""A checkpoint says the lowest that reads it: 1 knows no policies, 2 no checksums of blocks, 3 no cuts."""
+"""Format; a manifest names the lowest that reads it: 1 lacks policies, 2 block checksums, 3 cuts."""
 BLOCK_BYTES = 1 << 23
-"""A checksum each: small enough to say where a file is damaged, 1.4 MB of manifest for a terabyte of rows."""
+"""Block of one checksum: small enough to locate damage; 1.4 MB of manifest per terabyte of rows."""
 ROWS = "rows"
 GONE = "gone"
 GONE_SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
-"""Of the file with keys whose rows have left since the checkpoint before an increment."""
+"""Schema of the file with keys of rows removed since the predecessor of an increment."""
 MANIFEST_NAME = "manifest.json"
 INCOMPLETE_NAME = "manifest.incomplete.json"
-"""Of a checkpoint whose files lie on several machines: renamed, it is that of files brought together."""
+"""Manifest of a checkpoint whose files are on several machines; rename it once the files are collected."""
 _CRC = re.compile(rb'^ "manifest_crc32": "([0-9a-f]{8})"', re.MULTILINE)
 _NO_CRC = b"00000000"
 _TABLE_V1 = frozenset({"name", "seed", "parts"})
 OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters|\.gone)?\.arrow")
-"""Names that servers give: nothing else in the folder is ours to remove."""
+"""File names given by servers; other files in the folder are never removed."""
 _NUMBERED = re.compile(r"checkpoint-\d{6,}")
-"""Folders that saves make; any other is the user's."""
+"""Folders that saves make; all others belong to the user."""
 _ASIDE = re.compile(r"\.manifest(\.incomplete)?\.json\.([0-9a-f]{8}\.)?new|manifest\.incomplete\.json")
-"""Manifests that make no checkpoint: of who has died or stands still, or of files in several folders."""
+"""Uncommitted manifests: of failed or suspended saves, or of files in several folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One data file beside the manifest, with its CRC-32 (zlib's).
+    """Data file of a checkpoint, with its CRC-32 (zlib's).
 
     ``table`` is "" for dense blocks; ``kind`` is "rows", "counts", "filters" or "gone"; ``blocks`` are
-    CRC-32s of each `BLOCK_BYTES` of the file, or nothing in formats 1 and 2.
+    CRC-32s of each `BLOCK_BYTES` of the file, empty in formats 1 and 2.
     """
 
     name: str
@@ -104,7 +104,7 @@ class ManifestFile:
             raise ValueError(f"file {self.name!r}: unknown kind {self.kind!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form; the kind of files that there always were is left out."""
+        """Plain form; omits the default kind of file."""
         usual = {"kind": ROWS, "blocks": ()}
         plain = {key: value for key, value in asdict(self).items() if value != usual.get(key)}
         return plain | ({"blocks": list(self.blocks)} if self.blocks else {})
@@ -112,7 +112,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint holds.
+    """Content of a checkpoint.
 
     Attributes
     ----------
@@ -123,19 +123,18 @@ class Manifest:
     files : list of ManifestFile
         All data files.
     servers : int
-        How many servers wrote it; any number may read it.
+        Number of servers that wrote it; any number may read it.
     about : dict
         The model, schema and settings of the run, for people and for `pslib eval`.
     saved_utc : str
-        When, for people.
+        Time of the save, for people.
     format_version : int
-        Of the oldest pslib that reads it; 0 finds it out.
+        Lowest format that reads it; 0 determines it.
     cut : dict
-        Of a checkpoint of a training that went on: ``token`` of its files, and ``table``, which says which
-        jobs were done and how far each lease of the one under way was.
+        For a checkpoint taken during training: ``token`` of its files, and ``table`` with the finished jobs
+        and the progress of each lease of the current job.
     increment : dict
-        ``of`` (folder) and ``token`` of the checkpoint that it follows, ``depth`` in its chain. Empty: it is
-        full.
+        ``of`` (folder) and ``token`` of its predecessor, ``depth`` in its chain. Empty: a full checkpoint.
     """
 
     tables: list[dict[str, Any]]
@@ -162,7 +161,7 @@ def open_place(path: str) -> tuple[fs.FileSystem, str]:
     Raises
     ------
     CheckpointError
-        When the URI can't be understood.
+        If the URI is invalid.
     """
     try:
         return open_uri(place_of(path))
@@ -172,24 +171,25 @@ def open_place(path: str) -> tuple[fs.FileSystem, str]:
 
 
 def unwritten(text: str, error: Exception) -> CheckpointError:
-    """The error of a write that the system has refused: one of its own where somebody may make space."""
+    """Error of a failed write; a distinct class if freeing space can help."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return CheckpointFullError(text) if full else CheckpointError(text)
 
 
 def discard(path: str, token: str) -> None:
-    """Remove the files of a save that has failed, which has a token of its own: they take space.
+    """Remove the files of a failed save, identified by its token, to free space.
 
-    What a manifest names stays: a save may fail although its manifest is there, or is to be put together.
+    Files named by a manifest stay: a save may fail although its manifest is written, or is to be completed
+    from several machines.
     """
     filesystem, root = open_place(path)
     try:
         keep = _named_in(filesystem, root)
         _remove(filesystem, root, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
         if isinstance(filesystem, fs.LocalFileSystem) and _NUMBERED.fullmatch(os.path.basename(root)):
-            with contextlib.suppress(OSError):  # it holds something else
+            with contextlib.suppress(OSError):  # it holds other files
                 os.rmdir(root)
-    except FileNotFoundError:  # no server has come so far
+    except FileNotFoundError:  # no server has begun to write
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("pslib: checkpoint %s: can't remove what a save has left: %s", shown(path), error)
@@ -206,40 +206,41 @@ def _named_in(filesystem: fs.FileSystem, root: str) -> set[str]:
 
 
 def commit(path: str, manifest: Manifest) -> None:
-    """Write the manifest of files that are already there; then remove those of an older checkpoint.
+    """Write the manifest of files already written; then remove the files of an older checkpoint.
 
-    The manifest is written aside and moved over the old one where the file system can move, so that at every
-    moment there is one complete checkpoint or none. Who has stood still while another one saved to the same
-    place finds its files, or what it has written aside, removed, and leaves the other's checkpoint as it is.
+    The manifest is written under a temporary name and renamed over the old one where the file system can
+    rename, so there is one complete checkpoint or none at every moment. A save that was suspended while
+    another save wrote to the same path finds its files or its temporary manifest removed, and leaves the
+    other checkpoint as it is.
 
     Raises
     ------
     CheckpointError
-        When the place can't be written, or another save has replaced this one meanwhile; or when files are
-        not there: servers on other machines have written them to folders of their own. What is needed to put
-        them together is left as `INCOMPLETE_NAME`.
+        If the path can't be written, or another save has replaced this one; or if files are missing because
+        servers on other machines wrote them to their own folders. The manifest needed to combine them is left
+        as `INCOMPLETE_NAME`.
     """
     filesystem, root = open_place(path)
     local = isinstance(filesystem, fs.LocalFileSystem)
-    scattered = _missing(root, manifest.files) if local else []  # an object store is one for all
+    scattered = _missing(root, manifest.files) if local else []  # an object store is shared by all
     data = _bytes_of(manifest)
     if scattered:
         _put(filesystem, root, path, INCOMPLETE_NAME, data, ())
         raise CheckpointError(_scattered(path, scattered, len(manifest.files)))
     _put(filesystem, root, path, MANIFEST_NAME, data, manifest.files)
     try:
-        _remove(filesystem, root, _ASIDE)  # of who stands still now: it can't be moved over this one later
+        _remove(filesystem, root, _ASIDE)  # of a suspended save: it can't be renamed over this one later
         if manifest_bytes(path) != data:
-            raise CheckpointError(_replaced(path, MANIFEST_NAME))  # the other's files are not an older one's
+            raise CheckpointError(_replaced(path, MANIFEST_NAME))  # not files of an older one
         _remove(filesystem, root, OWN_FILE, {entry.name for entry in manifest.files})
-    except OSError as error:  # the new checkpoint is there; old files only take space
+    except OSError as error:  # the new checkpoint is complete; old files only take space
         log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", shown(path), error)
 
 
 def _put(
     filesystem: fs.FileSystem, root: str, path: str, name: str, data: bytes, files: Sequence[ManifestFile]
 ) -> None:
-    """Write a manifest whole or not at all, if its ``files`` are still there at the last moment."""
+    """Write a manifest atomically, if its ``files`` still exist at the last moment."""
     local, aside = isinstance(filesystem, fs.LocalFileSystem), f"{root}/.{name}.{secrets.token_hex(4)}.new"
     try:
         if local:
@@ -252,7 +253,7 @@ def _put(
         else:
             _write(filesystem, f"{root}/{name}", data)
     except OSError as error:
-        if local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # what was written aside
+        if local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # the temporary manifest
             raise CheckpointError(_replaced(path, name)) from error
         text = f"checkpoint {shown(path)}: can't write the manifest: {error}"
         raise unwritten(text, error) from error
@@ -264,15 +265,16 @@ def _write(filesystem: fs.FileSystem, file: str, data: bytes) -> None:
 
 
 def _missing(root: str, files: Sequence[ManifestFile]) -> list[str]:
-    """Names of the files that are not in a folder.
+    """Names of the files missing from a folder.
 
-    Each is looked for by its name, new to this machine: NFS may show a folder's list of a minute ago.
+    Each file is looked up by its name, not yet cached on this machine: NFS may serve a folder listing that is
+    a minute old.
     """
     return [entry.name for entry in files if not os.path.exists(f"{root}/{entry.name}")]
 
 
 def _check_there(filesystem: fs.FileSystem, root: str, path: str, files: Sequence[ManifestFile]) -> None:
-    """See that files which were there still are: a later save removes them. Object stores list them once."""
+    """Check that files still exist, as a later save removes them; object stores are listed once."""
     if isinstance(filesystem, fs.LocalFileSystem):
         gone = _missing(root, files)
     else:
@@ -302,7 +304,7 @@ def _scattered(path: str, missing: Sequence[str], files: int) -> str:
 def _bytes_of(manifest: Manifest) -> bytes:
     files = [entry.to_dict() for entry in manifest.files]
     plain = asdict(manifest) | {"files": files, "manifest_crc32": _NO_CRC.decode()}
-    for name in ("cut", "increment"):  # formats below 4 do not know them
+    for name in ("cut", "increment"):  # formats below 4 lack them
         if not plain[name]:
             del plain[name]
     text = (json.dumps(plain, indent=1, sort_keys=True) + "\n").encode()
@@ -325,7 +327,7 @@ def _remove(filesystem: fs.FileSystem, root: str, ours: re.Pattern[str], keep: C
 
 
 def sync(filesystem: fs.FileSystem, *paths: str) -> None:
-    """Wait until local files or folders are on the disk; object stores do that by themselves."""
+    """Sync local files or folders to the disk; object stores do so themselves."""
     if isinstance(filesystem, fs.LocalFileSystem):
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
@@ -336,12 +338,12 @@ def sync(filesystem: fs.FileSystem, *paths: str) -> None:
 
 
 def manifest_bytes(path: str) -> bytes:
-    """The manifest's file as it is.
+    """Read the manifest file's bytes.
 
     Raises
     ------
     CheckpointError
-        When there is none at ``path``.
+        If there is none at ``path``.
     """
     filesystem, root = open_place(path)
     try:
@@ -361,11 +363,11 @@ def read_manifest(path: str) -> Manifest:
     Raises
     ------
     CheckpointError
-        When there is none at ``path``.
+        If there is none at ``path``.
     CheckpointCorruptError
-        When it is not what `commit` writes.
+        If it is not valid output of `commit`.
     CheckpointIncompatibleError
-        When it was written by a newer pslib.
+        If a newer pslib wrote it.
     """
     data = manifest_bytes(path)
     try:
@@ -395,20 +397,19 @@ def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 READERS = 16
-"""Of which each waits for one file: a footer on S3 takes two answers of 20 to 100 ms each."""
+"""Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
 
 
 def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[dict[str, Any]]:
-    """Descriptions, in plain form, of all tables but ``known`` that written files hold, before the manifest.
+    """Descriptions, in plain form, of all tables but ``known`` in written files, before the manifest.
 
-    Whatever tables clients have made, also since the image was begun: files say themselves what is in them.
-    One that is not there is on another machine, which `pslib.checkpoint.manifest.commit` tells; it is passed
-    over.
+    Covers tables created by clients since the image began, as each file describes its table. A missing file
+    is on another machine and is skipped; `pslib.checkpoint.manifest.commit` reports it.
 
     Raises
     ------
     CheckpointError
-        When a file can't be read, or files describe one table, also ``known``, in different ways.
+        If a file can't be read, or files describe one table, including ``known`` ones, differently.
     """
     filesystem, root = open_place(path)
 
@@ -424,7 +425,7 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
             ) from error
 
     found: dict[str, dict[str, Any]] = {}
-    # One of a server, whose shard threads have the same tables: each file costs two answers of a store.
+    # One file per server, whose shard threads have the same tables: each file costs two replies of a store.
     servers = {(one.table, _server_of(one.name)): one for one in files if one.kind == ROWS and one.table}
     of_rows = list(servers.values())
     with ThreadPoolExecutor(READERS, thread_name_prefix="reads tables back") as pool:
@@ -443,5 +444,5 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
 
 
 def _server_of(name: str) -> str:
-    """What names of one server's files have in common: TOKEN-SERVER of table.TOKEN-SERVER-SHARD.arrow."""
+    """Common stem of one server's files: TOKEN-SERVER of table.TOKEN-SERVER-SHARD.arrow."""
     return name.rsplit("-", 1)[0].rsplit(".", 1)[-1]

@@ -1,4 +1,4 @@
-"""Rows of a table as columns, and columns as rows of a table of the same parts, however it stores them."""
+"""Conversion between table rows and Arrow columns, for any storage type of the same parts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def _columns(spec: TableSpec) -> Iterator[pa.Field]:
 
 
 def table_schema(spec: TableSpec) -> pa.Schema:
-    """Columns of a table's file: ``key``, counters, then for each part weights, scale and state.
+    """Schema of a table's file: ``key``, counters, then for each part weights, scale and state.
 
-    Weights are float32 however they are stored. The parts that narrow rows lack may be null.
+    Weights are float32 for any storage. Parts that narrow rows lack may be null.
     """
     return pa.schema(list(_columns(spec)), metadata={"pslib.table": json.dumps(spec.to_dict())})
 
 
 def table_in(schema: pa.Schema) -> dict[str, Any]:
-    """The description of the table, in plain form, from the schema of one of its files of rows."""
+    """Description of the table, in plain form, from the schema of one of its row files."""
     about: dict[str, Any] = json.loads(schema.metadata[b"pslib.table"])
     return about
 
@@ -53,14 +53,14 @@ def _list_column(rows: FloatRows) -> pa.Array:
 
 
 class BatchBuilder:
-    """Record batches of rows of one layout; what is the same for all batches is found out once.
+    """Build record batches of rows of one layout; precomputes what all batches share.
 
     Parameters
     ----------
     schema : Schema
-        Of the table.
+        Schema of the table.
     layout : RowLayout
-        Of wide rows, or of narrow ones.
+        Layout of wide rows, or of narrow ones.
     """
 
     def __init__(self, schema: pa.Schema, layout: RowLayout) -> None:
@@ -68,7 +68,7 @@ class BatchBuilder:
         self._with_state = {part.name for part, _, _ in self._columns if part.state_floats}
 
     def batch(self, keys: NDArray[np.uint64], weights: FloatRows, state: FloatRows) -> pa.RecordBatch:
-        """Rows as a Store gives them."""
+        """Record batch of rows as exported by a Store."""
         columns = {"key": pa.array(keys)}
         for place, name in enumerate(self._head):
             columns[name] = pa.array(np.ascontiguousarray(state[:, place]))
@@ -84,20 +84,20 @@ class BatchBuilder:
 
 
 class RowReader:
-    """Takes rows of a checkpoint into the stores of a shard.
+    """Import rows of a checkpoint into the stores of a shard.
 
     Parameters
     ----------
     shard : Shard
-        Owns the partitions that are to be filled.
+        Owner of the partitions to be filled.
     table : str
-        A table of the shard whose parts are those of the checkpoint.
+        Table of the shard with the same parts as in the checkpoint.
     now : float
-        When rows that do not say so were seen last, in the unit of the table's clock.
+        Last-seen time of rows without one, in the unit of the table's clock.
     same_clock : bool
-        Whether the checkpoint's table has that clock too; else its rows do not say so either.
+        Whether the checkpoint's table has the same clock; else its last-seen times are ignored.
     with_state : bool
-        Whether the optimizers' numbers come too; else they begin anew.
+        Whether to load optimizer state; else it starts fresh.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class RowReader:
         self._defaults: Mapping[str, float] = {"last_seen": now, "shows": 1.0, "clicks": 0.0}
 
     def take(self, batch: pa.RecordBatch) -> int:
-        """Import the rows of this shard's partitions; return how many they were.
+        """Import the rows of this shard's partitions; return their number.
 
         Raises
         ------
         MemoryLimitError
-            When there is no room for them.
+            If there is no memory for them.
         """
         keys = batch.column("key").to_numpy(zero_copy_only=False)
         mine = self._shard.own_keys(keys)
@@ -142,7 +142,7 @@ class RowReader:
     def _import_narrow(
         self, keys: NDArray[np.uint64], batch: pa.RecordBatch, places: NDArray[np.int32]
     ) -> None:
-        """Narrow rows go in by partition, of which this table may have more than the checkpoint's."""
+        """Import narrow rows by partition; this table may have more partitions than the checkpoint's."""
         partitions = partition_of(keys[places], self._shard.partition_bits)
         layout = RowLayout.of(self._spec, narrow=True)
         for partition in np.unique(partitions).tolist():
@@ -152,7 +152,7 @@ class RowReader:
     def _rows(
         self, batch: pa.RecordBatch, layout: RowLayout, places: NDArray[np.int32]
     ) -> tuple[FloatRows, FloatRows]:
-        """Weights and state of some rows, as the table has them: what it does not count is passed over."""
+        """Weights and state of rows in the table's layout; counters that it lacks are skipped."""
         weights = np.empty((places.size, layout.dim), np.float32)
         state = np.empty((places.size, layout.state_floats), np.float32)
         for column, name in enumerate(layout.head):
@@ -166,7 +166,7 @@ class RowReader:
         return weights, state
 
     def _head(self, batch: pa.RecordBatch, name: str, places: NDArray[np.int32]) -> FloatRows | float:
-        """A counter or scale; 0 lets the store find the scale of rows that were not int8."""
+        """Counter or scale; 0 lets the store compute the scale of rows that were not int8."""
         if name not in batch.schema.names or name in self._passed_over:
             return self._defaults.get(name, 0.0)
         numbers: FloatRows = batch.column(name).to_numpy(zero_copy_only=False)
@@ -177,6 +177,6 @@ def _list_rows(
     batch: pa.RecordBatch, part: PartSpec, suffix: str, width: int, places: NDArray[np.int32]
 ) -> FloatRows:
     column = batch.column(f"{part.name}{suffix}")
-    # values, not flatten: flatten leaves out what stands behind nulls
+    # values, not flatten: flatten omits the entries behind nulls
     rows: FloatRows = column.values.to_numpy(zero_copy_only=False).reshape(-1, width)
     return rows[places + column.offset]

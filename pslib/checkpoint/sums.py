@@ -1,8 +1,8 @@
-"""Size and CRC-32 of a file that comes piece by piece, of all of it and of each of its blocks.
+"""Size and CRC-32 of a byte stream, in total and per block.
 
-Bytes are summed once, block by block; the sum of the whole follows from those of its blocks. A CRC is the
-rest of a division of polynomials over GF(2): when n more bytes follow, it is multiplied by x^(8 n), and
-theirs is added. Polynomials are written as zlib has them, the coefficient of x^0 in the highest of 32 bits.
+Bytes are summed once, block by block; the total sum follows from those of the blocks. A CRC is the remainder
+of a division of polynomials over GF(2): when n more bytes follow, it is multiplied by x^(8 n), and their CRC
+is added. Polynomials are represented as in zlib, with the coefficient of x^0 in the highest of 32 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ONE, _X = 1 << 31, 1 << 30
 
 
 def _product(left: int, right: int) -> int:
-    """Of two polynomials, divided by that of CRC-32: the rest."""
+    """Product of two polynomials modulo that of CRC-32."""
     found, place = 0, _ONE
     while place:
         if left & place:
@@ -35,7 +35,7 @@ def _product(left: int, right: int) -> int:
 
 @lru_cache(maxsize=64)
 def _shift(count: int) -> int:
-    """x^(8 count), divided by the polynomial of CRC-32: the rest."""
+    """x^(8 count) modulo the polynomial of CRC-32."""
     found, power, left = _ONE, _X, 8 * count
     while left:
         if left & 1:
@@ -46,12 +46,12 @@ def _shift(count: int) -> int:
 
 
 def joined_crc(first: int, second: int, second_bytes: int) -> int:
-    """CRC-32 of two pieces one after the other, from those of each."""
+    """CRC-32 of two concatenated pieces, from the CRC of each."""
     return _product(_shift(second_bytes), first) ^ second
 
 
 class Sums:
-    """Size and CRC-32 of the bytes that were added, of all and of each block of `BLOCK_BYTES`.
+    """Size and CRC-32 of added bytes, in total and per block of `BLOCK_BYTES`.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Sums:
         self.blocks: list[int] = []
 
     def add(self, data: Any) -> None:
-        """Take the next bytes of a file."""
+        """Add the next bytes of a file."""
         view = memoryview(data).cast("B")
         at = 0
         while at < view.nbytes:
@@ -81,7 +81,7 @@ class Sums:
 
     @property
     def crc32(self) -> int:
-        """Of all bytes."""
+        """CRC-32 of all bytes."""
         found = 0
         for number, block in enumerate(self.blocks):
             found = joined_crc(found, block, min(BLOCK_BYTES, self.bytes - number * BLOCK_BYTES))
@@ -91,7 +91,7 @@ class Sums:
 def sums_of(
     filesystem: fs.FileSystem, path: str, progress: Callable[[int], object] = lambda _bytes: None
 ) -> Sums:
-    """Read a file once, a block at a time; ``progress`` hears how many bytes each one had."""
+    """Read a file once, block by block; call ``progress`` with the bytes of each block."""
     sums = Sums()
     with filesystem.open_input_file(path) as stream:
         while piece := stream.read(BLOCK_BYTES):

@@ -1,4 +1,4 @@
-"""Is a checkpoint whole? Every byte is summed, every record batch decoded, every row counted."""
+"""Verification of a checkpoint: checksums all bytes, decodes all record batches, counts all rows."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify_checkpoint` found.
+    """Result of `verify_checkpoint`.
 
     Attributes
     ----------
     path : str
     files, bytes : int
-        Data files that were read whole, and their bytes.
+        Data files read, and their bytes.
     rows : dict of str to int
-        Rows of each table, in all files: of a chain more than the table has.
+        Rows of each table, in all files; of a chain more than the table has.
     problems : tuple of str
-        One line a damaged file, the first damage of each; none where the checkpoint is whole.
+        One line per damaged file, with its first damage; empty if the checkpoint is intact.
     """
 
     path: str
@@ -49,24 +49,24 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether it would load."""
+        """Whether the checkpoint is intact."""
         return not self.problems
 
 
 def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> VerifyReport:
-    """Read all of a checkpoint, and of those that it follows where it is an increment.
+    """Verify a checkpoint by reading all of it, and its predecessors if it is an increment.
 
     Parameters
     ----------
     path : str
         The checkpoint itself.
     progress : callable
-        Hears how many bytes were read since it was called last.
+        Called with the number of bytes read since the last call.
 
     Raises
     ------
     CheckpointError
-        When there is no manifest, or it can't be read: nothing else can be judged then.
+        If there is no manifest, or it can't be read, so that nothing can be verified.
     """
     links = chain_of(path)
     specs = _specs(links[-1].manifest, path)
@@ -111,7 +111,7 @@ def schema_of(entry: ManifestFile, specs: dict[str, TableSpec]) -> pa.Schema:
 
 
 def _check_bytes(filesystem: fs.FileSystem, root: str, entry: ManifestFile, progress: Progress) -> str:
-    """What is wrong with a file's bytes, and where; "" for nothing."""
+    """Location and kind of damage in a file's bytes; "" for none."""
     path = f"{root}/{entry.name}"
     try:
         if filesystem.get_file_info(path).type == fs.FileType.NotFound:
@@ -123,9 +123,9 @@ def _check_bytes(filesystem: fs.FileSystem, root: str, entry: ManifestFile, prog
 
 
 def _difference(entry: ManifestFile, sums: Sums) -> str:
-    """The first block that differs, or the end where a file is cut or has grown.
+    """Locate the first differing block, or the end of a truncated or extended file.
 
-    The last block of a cut file ends early, so that its checksum says nothing.
+    The last block of a truncated file is short, so its checksum is not comparable.
     """
     for number, (expected, found) in enumerate(zip(entry.blocks, sums.blocks, strict=False)):
         first, stop = number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, entry.bytes)
@@ -153,7 +153,7 @@ def _difference(entry: ManifestFile, sums: Sums) -> str:
 def _check_content(
     filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, specs: dict[str, TableSpec]
 ) -> str:
-    """What is wrong with a file whose bytes are as they were written: a fault of ours, or of the memory."""
+    """Problem of a file with matching checksums: a pslib bug or a memory fault."""
     if entry.table and entry.table not in specs:
         return f"belongs to table {entry.table!r}, which the manifest does not describe"
     rows = number = 0
@@ -170,7 +170,7 @@ def _check_content(
 
 
 def _dense_problems(manifest: Manifest, path: str) -> Iterator[str]:
-    """Every dense parameter once."""
+    """Check that every dense parameter appears exactly once."""
     length = int(manifest.dense.get("length", 0))
     seen = np.zeros(length, np.uint32)
     filesystem, root = open_place(path)

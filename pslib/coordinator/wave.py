@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Progress", "ScaleRequests", "Wave"]
 
-WISHES_KEPT = 1000
+SCALE_REQUESTS_KEPT = 1000
 """Number of answers kept. Duplicates arrive seconds later at most, and scale requests are rare."""
 
 
@@ -68,5 +68,5 @@ class ScaleRequests:
     def note(self, name: int, problem: str) -> None:
         """Record the answer to a request."""
         self.answers[name] = problem
-        if len(self.answers) > WISHES_KEPT:
+        if len(self.answers) > SCALE_REQUESTS_KEPT:
             del self.answers[next(iter(self.answers))]

@@ -176,7 +176,7 @@ def lists_of(array: pa.Array, salt: int) -> tuple[NDArray[np.uint64], NDArray[np
     array : pyarrow.Array
         Lists of types that `keys_of` takes, or all null.
     salt : int
-        Of the vocabulary.
+        Salt of the vocabulary.
 
     Returns
     -------

@@ -214,7 +214,7 @@ def open_parquet(file: str) -> pq.ParquetFile:
 
 
 def _given(paths: Paths) -> list[str]:
-    """Yield the paths; reject a data frame (which would iterate over its column names) with a hint."""
+    """List the paths; reject a data frame (which would iterate over its column names) with a hint."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     if hasattr(given, "columns") or not all(isinstance(path, str | os.PathLike) for path in given):
         raise ConfigurationError(

@@ -30,7 +30,8 @@ class LeaseReader:
 
     Parameters
     ----------
-    data : ParquetData schema : Schema
+    data : ParquetData
+    schema : Schema
         The schema that ``data`` was opened with.
     order : Order
         Over the row groups of ``data``.

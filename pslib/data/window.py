@@ -33,9 +33,7 @@ SCAN_ROWS = 65_536
 """Rows decoded at a time: bounds memory for any row-group size, and still amortises calls."""
 
 SPARE_BYTES_MAX = 256 << 20
-"""Most bytes kept for the next reader after a close; `launch.worker.main` allows a process to hold them
-unused.
-"""
+"""Most bytes kept unused for the next reader after a close, as `launch.worker.main` allows a process."""
 
 Floats = NDArray[np.float32]
 _NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float, bool]

@@ -1,1 +1,1 @@
-"""What a model is judged by: AUC and log loss that merge exactly, GAUC, ranking, paired differences."""
+"""Evaluation metrics: AUC and log loss that merge exactly, GAUC, ranking metrics, paired differences."""

@@ -1,11 +1,11 @@
-"""AUC within groups, such as users: whether each user's clicks rank above that user's own non-clicks.
+"""Grouped AUC (GAUC): AUC within groups, such as users, averaged over groups.
 
-AUC over all examples also rewards a model for knowing which users click at all, and that orders no list.
-GAUC is the mean of the groups' own AUCs, each weighted by its examples; a group with clicks only, or with
-none, has no AUC and is left out. (Zhu et al., Optimized Cost per Click in Taobao Display Advertising, KDD
-2017, eq. 14.)
+AUC over all examples also rewards a model for separating users who click from those who do not, which does
+not order any list. GAUC is the mean of the groups' own AUCs, each weighted by its examples. A group with
+clicks only, or with none, has no AUC and is left out. (Zhu et al., Optimized Cost per Click in Taobao Display
+Advertising, KDD 2017, eq. 14.)
 
-Unlike the figures in `pslib.metrics.metrics` it needs all examples of a group in one place: read the
+Unlike the metrics in `pslib.metrics.metrics` it needs all examples of a group in one process: read the
 predictions that `Trainer.evaluate(data, predictions=FOLDER)` writes.
 """
 
@@ -21,16 +21,16 @@ __all__ = ["GroupedAuc", "grouped_auc"]
 
 @dataclass(frozen=True, slots=True)
 class GroupedAuc:
-    """What `grouped_auc` found.
+    """Result of `grouped_auc`.
 
     Attributes
     ----------
     gauc : float
-        Mean of the groups' AUCs, weighted by their examples; nan where no group has both labels.
+        Mean of the groups' AUCs, weighted by their examples; nan if no group has both labels.
     groups, examples : int
-        Groups that have both labels, and their examples.
+        Groups with both labels, and their examples.
     groups_left_out, examples_left_out : int
-        Those that have one label only.
+        Groups with one label only, and their examples.
     """
 
     gauc: float
@@ -43,12 +43,12 @@ class GroupedAuc:
 def grouped_auc(
     groups: NDArray[np.generic], scores: NDArray[np.floating], labels: NDArray[np.generic]
 ) -> GroupedAuc:
-    """GAUC of some examples, exact, ties counted half.
+    """Exact GAUC of some examples; ties count half.
 
     Parameters
     ----------
     groups : (B,)
-        Whose example it is: integers, or anything that NumPy sorts.
+        Group of each example: integers, or any type that NumPy sorts.
     scores : (B,) float32 or float64
         Probabilities or logits.
     labels : (B,) any number type or bool
@@ -57,7 +57,7 @@ def grouped_auc(
     Raises
     ------
     ValueError
-        When shapes differ, a score is nan, or a label is neither 0 nor 1.
+        If shapes differ, a score is nan, or a label is neither 0 nor 1.
     """
     if groups.ndim != 1 or not groups.shape == scores.shape == labels.shape:
         shapes = f"{list(groups.shape)}, {list(scores.shape)} and {list(labels.shape)}"
@@ -90,13 +90,13 @@ def grouped_auc(
 def _below_twice(
     group: NDArray[np.intp], score: NDArray[np.floating], negative: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """For each example twice the negatives of its group that score less, and once those that score the same.
+    """Count a group's negatives per example: those with a lower score twice, ties once.
 
-    Examples stand by group, then by score.
+    Examples are sorted by group, then by score.
     """
     if not group.size:
         return np.zeros(0, np.int64)
-    before = np.cumsum(negative) - negative  # negatives that stand before, of all groups
+    before = np.cumsum(negative) - negative  # negatives before it, of all groups
     new_group = np.concatenate([[True], group[1:] != group[:-1]])
     new_tie = new_group | np.concatenate([[True], score[1:] != score[:-1]])
     tie = np.cumsum(new_tie) - 1

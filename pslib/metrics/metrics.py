@@ -1,13 +1,13 @@
-"""AUC, log loss and calibration from counts that merge exactly, so that no figure is a mean of parts.
+"""AUC, log loss and calibration from integer counts that merge exactly.
 
-An average of the AUCs of several trainers, or of several batches, is not the AUC of anything. Hence what
-travels between processes are integer counts, which add up without rounding:
+The mean of the AUCs of several trainers, or of several batches, is not the AUC of their union. So processes
+exchange integer counts, which add without rounding:
 
-* :class:`ScoreCounts`, exact, for evaluation: one entry a distinct score;
-* :class:`LogitBins`, 8 KiB whatever the data, for the progressive AUC while training.
+* :class:`ScoreCounts`, exact, for evaluation: one entry per distinct score;
+* :class:`LogitBins`, 8 KiB for any data size, for the progressive AUC during training.
 
-A figure that is not defined is nan, never 0 or 0.5: the AUC when one class is absent, calibration when there
-is no positive example, everything when there is no example.
+An undefined figure is nan, never 0 or 0.5: the AUC if one class is absent, calibration without positive
+examples, all figures without examples.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Counts = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The figures of one evaluation: each example counts once, also where the schema has weights.
+    """Figures of one evaluation; each example counts once, even if the schema has weights.
 
     Attributes
     ----------
     examples, positives : int
-        Examples in all, and those with label 1.
+        All examples, and those with label 1.
     auc : float
-        Probability that a positive example scores above a negative one, ties counted half; nan when one
-        class is absent.
+        Probability that a positive example scores above a negative one, ties counted half; nan if one class
+        is absent.
     logloss : float
-        Mean of -log(probability of the label), natural logarithm; nan when there is no example.
+        Mean of -log(probability of the label), natural logarithm; nan without examples.
     calibration : float
-        Sum of predicted probabilities over number of positives, 1 is best; nan when there is no positive.
+        Sum of predicted probabilities over number of positives, 1 is best; nan without positives.
     """
 
     examples: int
@@ -60,9 +60,9 @@ class EvalResult:
 
     @property
     def normalised_entropy(self) -> float:
-        """Log loss divided by that of always predicting the share of positives; below 1 is better than that.
+        """Log loss divided by that of always predicting the share of positives; below 1 beats that baseline.
 
-        nan when one class is absent. Source: He et al., Practical Lessons from Predicting Clicks on Ads at
+        nan if one class is absent. Source: He et al., Practical Lessons from Predicting Clicks on Ads at
         Facebook, ADKDD 2014, eq. 3.
         """
         if not 0 < self.positives < self.examples:
@@ -73,7 +73,7 @@ class EvalResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreCounts:
-    """How many positive and negative examples got each score: all that AUC and log loss depend on.
+    """Counts of positive and negative examples per score, which determine AUC and log loss.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class ScoreCounts:
     Raises
     ------
     ValueError
-        When the three arrays are not of these types and one length, or scores are not ascending in [0, 1].
+        If the arrays differ in type or length from these, or scores are not ascending in [0, 1].
 
     Examples
     --------
@@ -107,7 +107,7 @@ class ScoreCounts:
             raise ValueError(f"score counts need float32[K], uint64[K], uint64[K], got {came}")
         if len({array.size for array in arrays}) != 1:
             raise ValueError(f"score counts need three arrays of one length, got {[a.size for a in arrays]}")
-        inside = bool(np.all((self.scores >= 0) & (self.scores <= 1)))  # also false for nan
+        inside = bool(np.all((self.scores >= 0) & (self.scores <= 1)))  # false for nan too
         if not inside or not bool(np.all(self.scores[1:] > self.scores[:-1])):
             raise ValueError("score counts need distinct ascending scores in [0, 1]")
 
@@ -125,9 +125,9 @@ class ScoreCounts:
         Raises
         ------
         ConfigurationError
-            When a score is nan: the model has diverged.
+            If a score is nan: the model has diverged.
         ValueError
-            When shapes differ, a score is outside [0, 1] or a label is neither 0 nor 1.
+            If shapes differ, a score is outside [0, 1] or a label is neither 0 nor 1.
         """
         positive = _positive(scores, labels)
         bad = int(np.count_nonzero(np.isnan(scores)))
@@ -144,7 +144,7 @@ class ScoreCounts:
 
     @staticmethod
     def merge(parts: Sequence[ScoreCounts]) -> ScoreCounts:
-        """Counts of all examples of ``parts``: the same bits however the examples were split."""
+        """Merge the counts of ``parts``: bit-identical for any split of the examples."""
         if not parts:
             return ScoreCounts.empty()
         return _counted(
@@ -154,21 +154,21 @@ class ScoreCounts:
         )
 
     def to_arrays(self) -> tuple[NDArray[np.float32], Counts, Counts]:
-        """(scores, positives, negatives), for the wire; `from_arrays` reads them back."""
+        """(scores, positives, negatives), for the wire; `from_arrays` is the inverse."""
         return self.scores, self.positives, self.negatives
 
     @staticmethod
     def from_arrays(scores: NDArray[np.float32], positives: Counts, negatives: Counts) -> ScoreCounts:
-        """Read back what `to_arrays` gave; every property is checked again (ValueError)."""
+        """Inverse of `to_arrays`; all properties are checked again (ValueError)."""
         return ScoreCounts(scores, positives, negatives)
 
     @property
     def examples(self) -> int:
-        """Examples counted."""
+        """Number of examples."""
         return _total(self.positives) + _total(self.negatives)
 
     def auc(self) -> float:
-        """Exact area under the ROC curve, ties half; nan when one class is absent."""
+        """Exact area under the ROC curve, ties half; nan if one class is absent."""
         return _auc(self.positives, self.negatives)
 
     def logloss(self) -> float:
@@ -187,7 +187,7 @@ class ScoreCounts:
         return float((self.positives + self.negatives) @ self.scores.astype(np.float64)) / positives
 
     def result(self) -> EvalResult:
-        """All figures at once."""
+        """All figures."""
         return EvalResult(
             examples=self.examples,
             positives=_total(self.positives),
@@ -203,22 +203,22 @@ def _no_counts() -> Counts:
 
 @dataclass(slots=True, eq=False)
 class LogitBins:
-    """A histogram of logits by label, for the AUC of predict-then-train, at 8 KiB whatever the data.
+    """Histogram of logits by label, for the AUC of predict-then-train; 8 KiB for any data size.
 
-    Logits that share one of the 512 bins of 1/16 count as ties, so this AUC may differ from the exact one;
-    `auc_error` bounds by how much: 0.008 for logits of standard deviation 1, 0.003 for 2 (what is
-    seen is far less, 1e-5 to 1e-4, since ties count half).
+    Logits in one of the 512 bins of 1/16 count as ties, so this AUC may differ from the exact one.
+    `auc_error` bounds the difference: 0.008 for logits of standard deviation 1, 0.003 for 2. Observed
+    differences are far smaller, 1e-5 to 1e-4, since ties count half.
 
     Attributes
     ----------
     positives, negatives : (512,) uint64
         Examples of either label by bin; bin ``i`` holds logits in [-16 + i/16, -16 + (i+1)/16), the first
-        and the last also everything beyond.
+        and the last also all logits beyond.
 
     Raises
     ------
     ValueError
-        When an array is not 512 uint64.
+        If an array is not 512 uint64.
     """
 
     positives: Counts = field(default_factory=_no_counts)
@@ -237,16 +237,16 @@ class LogitBins:
         Parameters
         ----------
         logits : (B,) float32 or float64
-            Given before the batch was trained on.
+            Predicted before training on the batch.
         labels : (B,) any number type or bool
             0 or 1.
 
         Raises
         ------
         ConfigurationError
-            When a logit is nan: the model has diverged.
+            If a logit is nan: the model has diverged.
         ValueError
-            When shapes differ or a label is neither 0 nor 1.
+            If shapes differ or a label is neither 0 nor 1.
         """
         positive = _positive(logits, labels)
         bad = int(np.count_nonzero(np.isnan(logits)))
@@ -260,7 +260,7 @@ class LogitBins:
 
     @staticmethod
     def merge(parts: Sequence[LogitBins]) -> LogitBins:
-        """Counts of all examples of ``parts``."""
+        """Merge the counts of ``parts``."""
         merged = LogitBins()
         for part in parts:
             merged.positives += part.positives
@@ -269,15 +269,15 @@ class LogitBins:
 
     @property
     def examples(self) -> int:
-        """Examples counted."""
+        """Number of examples."""
         return _total(self.positives) + _total(self.negatives)
 
     def auc(self) -> float:
-        """AUC with all logits of a bin tied; nan when one class is absent."""
+        """AUC with all logits of a bin tied; nan if one class is absent."""
         return _auc(self.positives, self.negatives)
 
     def auc_error(self) -> float:
-        """How far `auc` can be from the exact AUC: half the share of mixed pairs that share a bin."""
+        """Bound of the difference to the exact AUC: half the share of mixed pairs that share a bin."""
         pairs = _total(self.positives) * _total(self.negatives)
         if not pairs:
             return float("nan")
@@ -296,7 +296,7 @@ def _positive(values: NDArray[np.generic], labels: NDArray[np.generic]) -> NDArr
 
 
 def diverged(what: str, bad: int, examples: int, gave: str = "nan") -> str:
-    """What to say of a model that gives no numbers for some examples."""
+    """Error text for a model that predicts nan for some examples."""
     return (
         f"the model gave {gave} for {bad} of {examples} {what}: it has diverged; lower the learning rate or "
         "look for huge values among the dense columns"
@@ -304,7 +304,7 @@ def diverged(what: str, bad: int, examples: int, gave: str = "nan") -> str:
 
 
 def _counted(scores: NDArray[np.float32], positives: Counts, negatives: Counts) -> ScoreCounts:
-    """Sort, and sum the counts of equal scores."""
+    """Sort scores, and sum the counts of equal ones."""
     if not scores.size:
         return ScoreCounts.empty()
     order = np.argsort(scores, kind="stable")
@@ -330,7 +330,7 @@ def _auc(positives: Counts, negatives: Counts) -> float:
     if not pairs:
         return float("nan")
     below_twice = 2 * np.cumsum(negatives, dtype=np.uint64) - negatives
-    if pairs < 2**64:  # then no product and no partial sum can overflow
+    if pairs < 2**64:  # then no product or partial sum can overflow
         won = int((positives * below_twice).sum(dtype=np.uint64))
     else:
         won = sum(int(p) * int(b) for p, b in zip(positives, below_twice, strict=True))

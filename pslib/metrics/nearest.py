@@ -1,7 +1,7 @@
-"""Approximate nearest vectors, through faiss: for more items than one wants to go through for every query.
+"""Approximate nearest-neighbour search through faiss, for item sets too large to scan for every query.
 
-faiss is no dependency: it is imported when an index is made, and ``pip install faiss-cpu``
-brings it. `pslib.metrics.top_k` is the exact answer.
+faiss is an optional dependency, imported when an index is made; ``pip install faiss-cpu`` installs it.
+`pslib.metrics.top_k` is the exact search.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pslib.process.blas import cores_given
 __all__ = ["NearestIndex"]
 
 NEIGHBOURS = 32
-"""Edges of a vector in the graph, M of Malkov and Yashunin; faiss's own default."""
+"""Edges per vector of the graph, M of Malkov and Yashunin; faiss's own default."""
 BREADTH_BUILD, BREADTH_SEARCH = 200, 128
-"""Candidates that are kept while a vector is added, and while one is looked for (at least k)."""
+"""Candidates kept while a vector is added, and during a search (at least k)."""
 
 
 class NearestIndex:
-    """A graph of vectors by their products (HNSW: Malkov and Yashunin, arXiv:1603.09320).
+    """Graph index of vectors by inner product (HNSW: Malkov and Yashunin, arXiv:1603.09320).
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class NearestIndex:
     Raises
     ------
     ConfigurationError
-        When faiss is not installed.
+        If faiss is not installed.
     """
 
     def __init__(self, vectors: NDArray[Any]) -> None:
@@ -49,7 +49,7 @@ class NearestIndex:
         self._index.add(np.ascontiguousarray(vectors, np.float32))
 
     def search(self, queries: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k vectors with the largest products with each query, or nearly those.
+        """Return the k vectors with approximately the largest inner products with each query.
 
         Parameters
         ----------

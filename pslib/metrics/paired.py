@@ -1,7 +1,7 @@
-"""Whether two models differ: AUC and log loss of both on the same examples, with a bootstrap interval.
+"""Paired comparison of two models: AUC and log loss on the same examples, with a bootstrap interval.
 
-The interval is of the difference, over examples that are drawn again with replacement for both at once, so
-what makes an example easy or hard for both cancels.
+The interval is of the difference. Each draw resamples examples with replacement for both models together, so
+the difficulty common to both cancels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference, and the interval that holds it in 95 of 100 draws."""
+    """Difference, and the interval that contains it in 95 of 100 draws."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ class Difference:
 
 
 class _Ranked:
-    """One model's scores, sorted once: a draw of examples is a weight for each of them."""
+    """Scores of one model, sorted once; a draw of examples is a weight for each of them."""
 
     def __init__(self, labels: Floats, scores: Floats) -> None:
         self._order = np.argsort(scores, kind="stable")
@@ -40,7 +40,7 @@ class _Ranked:
         self._losses = np.where(labels > 0, -np.log(clipped), -np.log1p(-clipped))
 
     def auc(self, weights: NDArray[np.float64]) -> float:
-        """Weighted AUC, ties counted half."""
+        """Weighted AUC; ties count half."""
         ordered = weights[self._order]
         positives = np.add.reduceat(np.where(self._positive, ordered, 0.0), self._starts)
         negatives = np.add.reduceat(np.where(self._positive, 0.0, ordered), self._starts)
@@ -56,28 +56,28 @@ class _Ranked:
 def paired_difference(
     labels: Floats, pairs: Sequence[tuple[Floats, Floats]], draws: int = 200, seed: int = 0
 ) -> tuple[Difference, Difference]:
-    """How much better the second model of each pair is, on average over pairs: (AUC, log loss).
+    """Mean advantage of the second model over the first of each pair: (AUC, log loss).
 
     Parameters
     ----------
     labels : (n,) float32
         0 or 1.
     pairs : sequence of ((n,) float32, (n,) float32)
-        Probabilities by the first and the second model, for instance of one seed each.
+        Probabilities by the first and the second model, for instance one pair per seed.
     draws : int
-        Of examples with replacement, the same for all pairs.
+        Draws of examples with replacement, the same for all pairs.
     seed : int
-        Of the draws.
+        Seed of the draws.
 
     Returns
     -------
     tuple of Difference
-        Second minus first: for AUC more is better, for log loss less.
+        Second minus first: higher AUC is better, lower log loss is better.
 
     Raises
     ------
     ValueError
-        When lengths differ, or there is no example.
+        If lengths differ, or there is no example.
     """
     if not labels.size or not pairs or any(one.shape != labels.shape for pair in pairs for one in pair):
         raise ValueError(f"expected pairs of {labels.shape} scores, got {[p[0].shape for p in pairs]}")

@@ -1,14 +1,14 @@
-"""Where the target stands when all items are ranked: Recall@k, MRR@k and NDCG@k, merged exactly.
+"""Ranking metrics over all items: Recall@k, MRR@k and NDCG@k, merged exactly.
 
-With one target an example, rank r (1 is best), and k::
+With one target per example, rank r (1 is best), and k::
 
     Recall@k = HR@k = mean of [r <= k]
     MRR@k           = mean of [r <= k] / r
     NDCG@k          = mean of [r <= k] / log2(1 + r)          (the ideal list has the target first: DCG 1)
 
-Items with the target's own score share their places, and r is the mean: ``1 + better + equal others / 2``.
-A target that can't be ranked, because no row of it was ever trained, is a miss. Ranks travel and merge as
-counts of 1 / r (`ScoreCounts`), so the figures do not depend on who ranked what.
+Items with the target's score are ties, and r is their mean rank: ``1 + better + equal others / 2``. A target
+without a trained row can't be ranked and is a miss. Ranks are sent and merged as counts of 1 / r
+(`ScoreCounts`), so the figures do not depend on the split of the examples.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RankResult:
     Attributes
     ----------
     examples : int
-        Misses among them.
+        Number of examples, including misses.
     recall, mrr, ndcg : dict of int to float
-        By k.
+        Figures by k.
     """
 
     examples: int
@@ -48,14 +48,14 @@ def mean_ranks(scores: NDArray[np.floating], targets: NDArray[np.integer]) -> ND
     Parameters
     ----------
     scores : (B, V)
-        Of all items; -inf for those that are left out.
+        Scores of all items; -inf for excluded ones.
     targets : (B,) integers
-        Column of the target; negative where it is none of them.
+        Column of the target; negative if it is not an item.
 
     Returns
     -------
     (B,) float64
-        From 1 on, halves for ties; infinite for a target that is none of the items, or is left out.
+        From 1 on, halves for ties; infinite for a target that is not an item, or is excluded.
     """
     own = np.take_along_axis(scores, np.maximum(targets, 0)[:, None], axis=1)
     better, equal = (scores > own).sum(axis=1), (scores == own).sum(axis=1)
@@ -64,7 +64,7 @@ def mean_ranks(scores: NDArray[np.floating], targets: NDArray[np.integer]) -> ND
 
 
 def counts_of_ranks(ranks: NDArray[np.float64]) -> ScoreCounts:
-    """Ranks as counts of their reciprocals, to be merged."""
+    """Ranks as mergeable counts of their reciprocals."""
     return ScoreCounts.of((1 / ranks).astype(np.float32), np.ones(ranks.size))
 
 

@@ -1,4 +1,4 @@
-"""The best k of many, exactly and in chunks: what is held at once is a chunk of scores, never all of them."""
+"""Exact top-k in chunks; memory is bounded by one chunk of scores."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from numpy.typing import NDArray
 __all__ = ["best_of", "top_k"]
 
 CHUNK = 1 << 24
-"""Scores at once: 64 MiB of float32."""
+"""Scores per chunk: 64 MiB of float32."""
 ROWS = 1024
-"""Queries at once: enough for a matrix product to be one."""
+"""Queries per chunk: enough for an efficient matrix product."""
 
 
 def best_of(
     scores: Callable[[slice], NDArray[Any]], queries: int, items: int, k: int, chunk: int = CHUNK
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The best k items of some queries.
+    """Return the best k items of each query.
 
     Parameters
     ----------
     scores : callable
-        ``scores(cut)`` gives (queries, n) scores of the items of a slice; -inf for those left out.
+        ``scores(cut)`` returns (queries, n) scores of the items of a slice; -inf for excluded ones.
     queries, items, k : int
     chunk : int
-        Scores that are asked for at once, about.
+        Approximate number of scores per call.
 
     Returns
     -------
     (queries, min(k, items)) int64
-        Items, the best first; of equal ones the first. -1 where fewer than k are left.
+        Items, best first; ties in item order. -1 if fewer than k are left.
     (queries, min(k, items))
         Their scores.
     """
@@ -54,7 +54,7 @@ def best_of(
 
 
 def _largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """(B, k) places of the largest of each row, the largest first; of equal ones the first."""
+    """(B, k) indices of the largest values of each row, largest first; ties in index order."""
     order = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < scores.shape[1] else None
     if order is None:
         return np.argsort(-scores, axis=1, kind="stable")
@@ -70,7 +70,7 @@ def _largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
 def top_k(
     queries: NDArray[Any], vectors: NDArray[Any], k: int, chunk: int = CHUNK
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The k vectors with the largest products with each query.
+    """Return the k vectors with the largest inner products with each query.
 
     Parameters
     ----------
@@ -79,19 +79,19 @@ def top_k(
     k : int
         At least 1.
     chunk : int
-        Products at once, about.
+        Approximate number of products at once.
 
     Returns
     -------
     (B, min(k, V)) int64
-        Rows of ``vectors``, the best first; of equal ones the first.
+        Rows of ``vectors``, best first; ties in row order.
     (B, min(k, V))
         Their products.
 
     Raises
     ------
     ValueError
-        When the arrays do not fit each other, or k is below 1.
+        If the shapes do not match, or k is below 1.
     """
     if queries.ndim != 2 or vectors.ndim != 2 or queries.shape[1] != vectors.shape[1] or k < 1:
         raise ValueError(

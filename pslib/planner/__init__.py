@@ -1,1 +1,1 @@
-"""How many machines, how fast, what breaks first: a plan from measured coefficients, and its simulation."""
+"""Capacity planner: number of machines, speed and bottlenecks, from measured costs and simulation."""

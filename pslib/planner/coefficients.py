@@ -1,4 +1,4 @@
-"""What things cost on one machine: measured by ``pslib bench calibrate``, read by the planner."""
+"""Cost coefficients of one machine, measured by ``pslib bench calibrate`` for the planner."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["FORMAT", "Coefficients", "TableCost", "read_coefficients", "row_cost
 FORMAT = 2
 SHIPPED = "coefficients.json"
 TEXTS = ("machine", "date", "about")
-"""What coefficients say of themselves."""
+"""Text fields of coefficients."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCost:
-    """Time of a server's thread for one row of a table that is far larger than any cache.
+    """Server-thread time for one row of a table far larger than any cache.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class TableCost:
     floats : int
         Weights of a row.
     pull_us, push_us, insert_us : float
-        Microseconds of one thread: to read a row, to take an optimizer step on it, to make it.
+        Microseconds of one thread: to read a row, to apply an optimizer step to it, to create it.
     """
 
     storage: str
@@ -42,7 +42,7 @@ class TableCost:
 
 
 def row_cost(tables: Iterable[TableCost], storage: str, floats: int) -> TableCost:
-    """Cost of a row of so many floats: between the measured ones straight, beyond them by their slope.
+    """Interpolate the cost of a row of so many floats linearly; extrapolate by the end slope.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def row_cost(tables: Iterable[TableCost], storage: str, floats: int) -> TableCos
     Raises
     ------
     ConfigurationError
-        When that storage was not measured.
+        If that storage was not measured.
     """
     known = [cost for cost in tables if cost.storage == storage]
     if not known:
@@ -82,49 +82,49 @@ class Coefficients:
     Attributes
     ----------
     machine, date, about : str
-        Where and when they were measured (UTC), and with what.
+        Machine, date (UTC) and method of the measurement.
     cores : int
-        Of that machine.
+        Cores of that machine.
     tables : tuple of TableCost
         By storage, ascending in floats.
     row_overhead_bytes, row_overhead_share : float
-        Memory of a row is ``payload * (1 + share) + bytes``: its index, and places not taken yet.
+        Memory of a row is ``payload * (1 + share) + bytes``: its index, and slots not used yet.
     server_process_bytes, trainer_process_bytes : float
         Private memory of a process without rows or batches.
     server_message_us, client_message_us : float
-        A request and its answer, all threads of that end, beside rows and bytes, while others are on their
-        way too; of a server with one thread that owns rows.
+        A request and its reply, all threads of that end, excluding rows and bytes, with others in flight; for
+        a server with one thread that owns rows.
     thread_job_us : float
-        What each further thread of a server that owns rows adds to a request, whatever it holds.
+        Cost added to any request by each further thread of a server that owns rows.
     server_row_us, client_row_us : float
-        A row of a request: to find whose it is, to put it into its place.
+        A row of a request: to find its owner, to copy it to its place.
     server_mb_us, client_mb_us : float
         A MB sent or received, the kernel's share included.
     hop_us : float
-        How long an answer to a small request takes, when it comes alone, beyond the work for it.
+        Latency of the reply to a single small request, beyond the work for it.
     dense_step_us : float
         The optimizer's step on a million dense floats.
     read_value_us : float
-        A value of an example (key or number): decoded, hashed, made distinct.
+        A value of an example (key or number): decoded, hashed, deduplicated.
     read_width, compute_width : float
-        Cores that reading keeps busy, and what of a step several threads share, where they are free.
+        Cores used by reading, and by the parallel part of a step, if they are free.
     step_us : float
-        A training step beside what follows, in one thread.
+        A training step excluding the following, in one thread.
     key_us : float
-        A key of an example in a step: its row found, pooled, its gradient added up.
+        A key of an example in a step: row lookup, pooling, gradient summation.
     multiply_add_us : float
         A million multiply-adds of the model's matrix products.
     float_us : float
         A million floats of rows, inputs and activations, through all passes over them.
     loopback_mb_s : float
-        Bytes through a socket of this machine to itself.
+        Bandwidth of a socket of this machine to itself.
     checkpoint_mb_s : float
         A server writing its rows to disk.
     batch_us : float
-        A batch's way through a trainer beside all that: queues, counters, threads that wake each other.
+        Remaining overhead of a batch in a trainer: queues, counters, thread wake-ups.
     together : float
-        How much longer a trainer's stages take while all of them run than one by one: they share caches,
-        memory and Python's lock. Both are found by whole runs.
+        Slowdown of a trainer's stages when all run together, as they share caches, memory and Python's lock.
+        Both are fitted to whole runs.
     """
 
     machine: str
@@ -158,11 +158,11 @@ class Coefficients:
     together: float
 
     def row_us(self, storage: str, floats: int) -> TableCost:
-        """Cost of a row of so many floats, see `row_cost`."""
+        """Cost of a row of so many floats; see `row_cost`."""
         return row_cost(self.tables, storage, floats)
 
     def row_bytes(self, payload_bytes: float) -> float:
-        """Memory that one row takes; ``payload_bytes`` are its weights, state and counters."""
+        """Memory of one row; ``payload_bytes`` are its weights, state and counters."""
         return payload_bytes * (1 + self.row_overhead_share) + self.row_overhead_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,12 +171,12 @@ class Coefficients:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any], where: str) -> Coefficients:
-        """Read back what `to_dict` wrote.
+        """Inverse of `to_dict`.
 
         Raises
         ------
         ConfigurationError
-            With every name that is missing, unknown or not a number above or equal to 0.
+            Lists every name that is missing, unknown or not a number of at least 0.
         """
         if plain.get("format") != FORMAT:
             raise ConfigurationError(
@@ -203,7 +203,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def _tables_of(given: Any, where: str) -> tuple[tuple[TableCost, ...], list[str]]:
-    """Costs of rows, sorted, and what is wrong with them."""
+    """Row costs, sorted, and the problems found in them."""
     names = {field.name for field in fields(TableCost)}
     costs = []
     for one in given if isinstance(given, list | tuple) else ():
@@ -217,12 +217,12 @@ def _tables_of(given: Any, where: str) -> tuple[tuple[TableCost, ...], list[str]
 
 
 def read_coefficients(path: str | Path) -> Coefficients:
-    """Coefficients from a JSON file.
+    """Read coefficients from a JSON file.
 
     Raises
     ------
     ConfigurationError
-        When it can't be read, or is none that `Coefficients.to_dict` wrote.
+        If it can't be read, or is not output of `Coefficients.to_dict`.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -233,7 +233,7 @@ def read_coefficients(path: str | Path) -> Coefficients:
 
 
 def shipped_coefficients() -> Coefficients:
-    """Those that come with pslib: a machine of the past, said in ``machine`` and ``date``."""
+    """Coefficients shipped with pslib, of the machine and date in ``machine`` and ``date``."""
     return _parsed(files("pslib.planner").joinpath(SHIPPED).read_text(encoding="utf-8"), SHIPPED)
 
 

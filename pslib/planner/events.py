@@ -1,6 +1,6 @@
-"""The pieces of a discrete-event simulation: events in time, cores that are shared, queues, network cards.
+"""Discrete-event simulation: events in time, shared cores, queues and network cards.
 
-Nothing here reads a clock: time is a number that `Events` moves forward.
+It reads no clock: time is a number that `Events` advances.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["Cores", "Events", "Network", "Worker"]
 
 Then = Callable[[], None]
 DONE_S = 1e-12
-"""Work below this is done: sums of floats leave such rests."""
+"""Remaining work below this is finished; sums of floats leave such remainders."""
 
 
 class Events:
-    """What happens next; equal times go in the order in which they were planned."""
+    """Event queue; simultaneous events run in the order of scheduling."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -25,12 +25,12 @@ class Events:
         self._number = 0
 
     def at(self, time_s: float, then: Then) -> None:
-        """Plan ``then`` for a time that is not over."""
+        """Schedule ``then`` for a time not yet past."""
         self._number += 1
         heapq.heappush(self._heap, (max(time_s, self.now_s), self._number, then))
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Let things happen until ``until`` holds or nothing is planned."""
+        """Run events until ``until`` holds or the queue is empty."""
         while self._heap and not until():
             self.now_s, _, then = heapq.heappop(self._heap)
             then()
@@ -44,12 +44,12 @@ class _Task:
 
 
 class Cores:
-    """The cores of one machine, shared evenly by what runs: no task gets more than its width.
+    """Cores of one machine, shared evenly by running tasks; no task gets more than its width.
 
     Attributes
     ----------
     busy_s : float
-        Core seconds spent.
+        Core seconds used.
     """
 
     def __init__(self, events: Events, cores: float) -> None:
@@ -59,7 +59,7 @@ class Cores:
         self.busy_s = 0.0
 
     def run(self, work_s: float, width: float, then: Then) -> None:
-        """Do so many core seconds of work on at most ``width`` cores at once, then call ``then``."""
+        """Run so many core seconds of work on at most ``width`` cores, then call ``then``."""
         if work_s <= DONE_S:
             self._events.at(self._events.now_s, then)
             return
@@ -68,7 +68,7 @@ class Cores:
         self._share()
 
     def _advance(self) -> None:
-        """Work off what was done since the last change."""
+        """Account for the work done since the last change."""
         passed_s = self._events.now_s - self._since_s
         self._since_s = self._events.now_s
         for task in self._tasks:
@@ -76,7 +76,7 @@ class Cores:
             self.busy_s += task.rate * passed_s
 
     def _share(self) -> None:
-        """Give each task its width or an even share of what the narrower ones leave; plan the first end."""
+        """Assign each task its width or an even share of the remaining cores; schedule the first end."""
         free, waiting = self._cores, len(self._tasks)
         for task in sorted(self._tasks, key=lambda one: one.width):
             task.rate = min(task.width, free / waiting)
@@ -91,7 +91,7 @@ class Cores:
         if version != self._version:
             return
         self._advance()
-        # A rest that time can't resolve any more is none: the next end would be at this same moment.
+        # A remainder below the resolution of time counts as done: the next end would be at this same moment.
         least_s = max(DONE_S, self._events.now_s * 1e-14)
         over = [task for task in self._tasks if task.left_s <= least_s]
         self._tasks = [task for task in self._tasks if task.left_s > least_s]
@@ -101,7 +101,7 @@ class Cores:
 
 
 class Worker:
-    """A thread: does one thing after the other, on cores that it shares with others."""
+    """Thread: runs tasks one after the other on shared cores."""
 
     def __init__(self, cores: Cores) -> None:
         self._cores = cores
@@ -109,7 +109,7 @@ class Worker:
         self._works = False
 
     def do(self, work_s: float, then: Then, width: float = 1.0) -> None:
-        """Do this when all that came before is done."""
+        """Run a task after all earlier ones."""
         self._waiting.append((work_s, width, then))
         if not self._works:
             self._next()
@@ -126,10 +126,10 @@ class Worker:
 
 
 class Network:
-    """Machines with one card each: a message takes its time at the sender's and at the receiver's.
+    """Machines with one network card each; a message occupies the sender's and the receiver's card.
 
-    Both at once where both are free (cut-through); a busy one makes it wait. Between processes of one machine
-    it goes through memory, at the loopback's rate.
+    It occupies both at once if both are free (cut-through), else it waits for a busy one. A message between
+    processes of one machine goes through memory, at the loopback's rate.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Network:
         self._out_free, self._in_free = [0.0] * len(byte_s), [0.0] * len(byte_s)
 
     def send(self, source: int, target: int, count: float, then: Callable[[], None]) -> None:
-        """Carry so many bytes; ``then`` is called when the last one is there."""
+        """Send so many bytes; call ``then`` when the last one has arrived."""
         now_s = self._events.now_s
         if source == target:
             self._events.at(now_s + count * self._own_byte_s, then)

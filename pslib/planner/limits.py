@@ -1,4 +1,4 @@
-"""What can break, and how far a cluster is from it: closed forms, one limit each."""
+"""Limits of a cluster and their utilisation, in closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pslib.process.file_limit import files_for
 __all__ = ["CARD", "Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
 
 PARTITION_ROWS = 1 << 20
-"""Rows for which one partition is planned."""
+"""Planned rows of one partition."""
 PARTITIONS_A_SERVER = 16
 PARTITION_BITS_MAX = 20
 LEASE_ROWS = 65_536
@@ -23,18 +23,18 @@ CARD = "network of a trainer's machine"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How many of what.
+    """Size and rate of a cluster.
 
     Attributes
     ----------
     servers : int
-        One a machine.
+        One per machine.
     trainers : int
         Processes.
     a_machine : int
         Trainer processes of one machine.
     examples_per_s : float
-        Of all trainers.
+        Rate of all trainers.
     """
 
     servers: int
@@ -44,25 +44,25 @@ class Cluster:
 
     @property
     def trainer_machines(self) -> int:
-        """Machines that hold trainers."""
+        """Number of machines with trainers."""
         return -(-self.trainers // self.a_machine)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One thing that can run out.
+    """Limited resource and its utilisation.
 
     Attributes
     ----------
     name : str
     share : float
-        How much of it is used; 1 is all.
+        Used share; 1 is all.
     used : str
-        The same in its own unit.
+        The used amount in its own unit.
     remedy : str
-        What helps.
+        Remedy.
     grows_with : {"rate", "rows", "processes"}
-        What uses more of it.
+        The quantity that increases its use.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Limit:
 
 
 def partition_bits(rows: float, servers: int) -> int:
-    """Bits of the smallest number of partitions that gives each server 16, of at most 2^20 rows each."""
+    """Bits of the smallest partition count with at least 16 per server and at most 2^20 rows each."""
     wanted = max(servers * PARTITIONS_A_SERVER, rows / PARTITION_ROWS, ClusterConfig().partitions)
     return max(4, (int(-(-wanted // 1)) - 1).bit_length())
 
 
 def limits_of(demand: Demand, machine: MachineSpec, cluster: Cluster) -> list[Limit]:
-    """All limits, the tightest first."""
+    """All limits, tightest first."""
     found = [
         *_server_limits(demand, machine, cluster),
         *_trainer_limits(demand, machine, cluster),
@@ -89,7 +89,7 @@ def limits_of(demand: Demand, machine: MachineSpec, cluster: Cluster) -> list[Li
 
 
 def rates_of(demand: Demand, machine: MachineSpec, cluster: Cluster) -> tuple[float, float]:
-    """Largest examples/s that the servers allow, and the trainers, when nothing waits."""
+    """Largest examples/s of the servers, and of the trainers, without any waiting."""
 
     def most(limits: Iterator[Limit]) -> float:
         share = max(limit.share for limit in limits if limit.grows_with == "rate")
@@ -206,7 +206,7 @@ def _cluster_limits(demand: Demand, machine: MachineSpec, cluster: Cluster) -> I
         "larger machines",
         "processes",
     )
-    files = files_for(peers)  # the coordinator's; a server or trainer has fewer
+    files = files_for(peers)  # of the coordinator; a server or trainer has fewer
     yield Limit(
         "open files of a process",
         files / machine.open_files,

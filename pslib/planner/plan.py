@@ -1,4 +1,4 @@
-"""The planner: from a workload and a kind of machine to servers, trainers, and what breaks first."""
+"""Planner: number of servers and trainers for a workload and machine type, with the limits reached first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pslib.planner.workload import MachineSpec, Workload
 __all__ = ["Plan", "PlanRequest", "make_plan"]
 
 HEADROOM = 0.7
-"""Share of memory, cores and network that a plan uses: growth, uneven hashing, a neighbour that fails."""
+"""Planned share of memory, cores and network; the rest is for growth, uneven hashing, a failed peer."""
 HELPED_BY_SERVERS = (
     "cores of a server",
     "network of a server",
@@ -27,17 +27,17 @@ HELPED_BY_SERVERS = (
     "threads of a server that own rows",
 )
 SERVERS_MOST = 0.95
-"""Share of what servers bear that trainers are planned for where it is less than was wanted."""
+"""Share of the servers' capacity that trainers are planned for, if it is below the wanted rate."""
 TURNS = 8
 HELPS = 0.3
-"""Share of what more trainers promise that the simulated rate must gain for more of them."""
+"""Share of the expected gain of more trainers that the simulated rate must reach to add them."""
 SHARD_THREADS_MAX = 64
 SERVERS_MAX, TRAINERS_MAX = ClusterConfig.SERVERS_MAX, ClusterConfig.TRAINERS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What to plan.
+    """Request for a plan.
 
     Attributes
     ----------
@@ -45,16 +45,16 @@ class PlanRequest:
     machine : MachineSpec
     costs : Coefficients
     examples_per_s : float or None
-        Wanted rate; None: as fast as the given servers and trainers are.
+        Wanted rate; None: that of the given servers and trainers.
     servers, trainers : int or None
-        Given numbers of processes; None: as many as are needed.
+        Given numbers of processes; None: as many as needed.
     trainer_cores : int
         Cores of one trainer process; a machine holds as many processes as fit.
 
     Raises
     ------
     ConfigurationError
-        When there is neither a rate nor a number of trainers, or a number is out of range.
+        If there is neither a rate nor a number of trainers, or a number is out of range.
     """
 
     workload: Workload
@@ -85,13 +85,13 @@ class PlanRequest:
 
     @property
     def a_machine(self) -> int:
-        """Trainer processes of one machine."""
+        """Trainer processes per machine."""
         return max(1, self.machine.cores // self.trainer_cores)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A cluster and what it will do. Bytes are 10^9 a GB.
+    """Planned cluster and its predicted figures. A GB is 10^9 bytes.
 
     Attributes
     ----------
@@ -99,20 +99,21 @@ class Plan:
     cluster : Cluster
         With the predicted examples/s.
     shard_threads : int
-        Of one server, those that own rows.
+        Threads of one server that own rows.
     partition_bits : int
     servers_because, trainers_because : str
     row_bytes, server_bytes : float
         Memory of a row, and of a server with its rows.
     server_bit_s, trainer_bit_s : float
-        Of the busier direction of a server's card, of a trainer machine's, at the predicted rate.
+        Bit rate of the busier direction of a server's card, and of a trainer machine's, at the predicted
+        rate.
     keys_a_message : float
-        What a batch asks of one server.
+        Keys of a batch per server.
     checkpoint_bytes, checkpoint_s : float
-        Of all rows, before compression; each server writes its own.
+        Size of all rows before compression, and time to save them; each server writes its own.
     simulated : Simulated
     limits : tuple of Limit
-        At the predicted rate, the tightest first.
+        Limits at the predicted rate, tightest first.
     """
 
     request: PlanRequest
@@ -133,7 +134,7 @@ class Plan:
 
     @property
     def problems(self) -> list[str]:
-        """Why it can't be run as it is: one line each."""
+        """Reasons why the plan is not feasible, one line each."""
         problems = [
             f"{limit.name}: {limit.used}; {limit.remedy}"
             for limit in self.limits
@@ -149,7 +150,7 @@ class Plan:
 
     @property
     def limits_of_rate(self) -> list[Limit]:
-        """Those that more examples/s use up, the tightest first."""
+        """Limits that grow with examples/s, tightest first."""
         return [limit for limit in self.limits if limit.grows_with == "rate"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class Plan:
 
 
 def make_plan(request: PlanRequest) -> Plan:
-    """Choose servers and trainers, simulate them, and rank what would break first."""
+    """Choose servers and trainers, simulate them, and rank the limits."""
     for_memory = servers, because = _servers_for_memory(request)
     rate = goal = request.examples_per_s or 1.0
     trainers, threads, work = request.trainers or 1, 1, request.workload
@@ -188,7 +189,7 @@ def make_plan(request: PlanRequest) -> Plan:
         if request.servers is None:
             more, why = _servers_for_rate(request, demand, cluster)
             servers, because = max((more, why), for_memory, key=lambda wanted: wanted[0])
-        # Trainers beyond what servers bear would only wait; more servers take everything but messages.
+        # Trainers beyond the servers' capacity would only wait; more servers share all load but messages.
         borne = server_rate if request.servers else work.batch_rows / (2 * demand.message_s)
         goal = min(rate, SERVERS_MOST * borne)
         if request.trainers is None:
@@ -200,7 +201,7 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def _trainers_for_cards(request: PlanRequest, demand: Demand, cluster: Cluster) -> int:
-    """So many that they stand on as many machines as their cards need; more on one machine help no card."""
+    """Trainers for as many machines as their network cards require; more per machine do not help a card."""
     share = next(one.share for one in limits_of(demand, request.machine, cluster) if one.name == CARD)
     most = max(cluster.a_machine, cluster.trainers)
     return min(math.ceil(most * share / HEADROOM), TRAINERS_MAX) if share > HEADROOM else 1
@@ -235,7 +236,7 @@ def _servers_for_memory(request: PlanRequest) -> tuple[int, str]:
 
 
 def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[int, str]:
-    """Servers so that each is used to the headroom, and what asks for them; messages do not get fewer."""
+    """Servers at the headroom each, and the binding limit; more servers do not reduce messages."""
     limits = limits_of(demand, request.machine, cluster)
     limit = next(limit for limit in limits if limit.name in HELPED_BY_SERVERS)
     servers = math.ceil(cluster.servers * limit.share / HEADROOM)
@@ -243,13 +244,13 @@ def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) ->
 
 
 def _shard_threads(demand: Demand, machine: MachineSpec, rate: float) -> int:
-    """Threads for the rows of a server at that rate; each adds a little to every request."""
+    """Threads for the rows of a server at that rate; each adds a small cost to every request."""
     busy = rate / demand.workload.batch_rows * (demand.pull_rows_s + demand.push_rows_s)
     return max(1, min(math.ceil(busy / HEADROOM), machine.cores - 1, SHARD_THREADS_MAX))
 
 
 def _simulated(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[Demand, Cluster, Simulated]:
-    """Simulate; where the rate is missed, with more trainers, and where they do not help, more servers."""
+    """Simulate; if the rate is missed add trainers, and where they do not help, servers."""
     goal, least = cluster.examples_per_s, 0.0
     for turn in range(TURNS):
         result = cluster_rate(demand, request.machine, cluster)
@@ -270,7 +271,7 @@ def _simulated(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[
 
 
 def _finished(request: PlanRequest, demand: Demand, cluster: Cluster, because: str) -> Plan:
-    """The plan of this cluster, or of a somewhat larger one that reaches the rate."""
+    """Complete the plan of this cluster, or of a slightly larger one that reaches the rate."""
     servers = cluster.servers
     demand, cluster, result = _simulated(request, demand, cluster)
     if cluster.servers > servers:

@@ -1,4 +1,4 @@
-"""Scenes to simulate: a cluster of machines, smaller where it is large; one machine that holds all."""
+"""Simulation scenes: a cluster of machines, scaled down if large, or one machine for all processes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from pslib.planner.workload import MachineSpec, Workload
 __all__ = ["cluster_rate", "one_machine_rate"]
 
 PAIRS_MAX = 256
-"""Servers times trainers that are simulated one by one: 16 batches of each then take half a second."""
+"""Most server-trainer pairs simulated one by one: 16 batches of each then take half a second."""
 FEWEST = 4
 BATCHES = 16
 JITTER = 0.1
-"""Batches differ: what readers and steps took of real runs spread about so much."""
+"""Variation of batch times: about the spread of reading and step times in real runs."""
 
 
 def cluster_rate(demand: Demand, machine: MachineSpec, cluster: Cluster) -> Simulated:
-    """Servers and trainers on machines of their own.
+    """Simulate servers and trainers on machines of their own.
 
-    A large cluster is simulated by a smaller one: each trainer then stands for several, and each message of
-    a trainer too.
+    A large cluster is scaled down: each trainer then stands for several, as does each message of a trainer.
     """
     servers, trainers = cluster.servers, cluster.trainers
     few_servers, few_trainers = _fewer(servers, trainers)
@@ -49,7 +48,7 @@ def cluster_rate(demand: Demand, machine: MachineSpec, cluster: Cluster) -> Simu
 
 
 def _fewer(servers: int, trainers: int) -> tuple[int, int]:
-    """Numbers in about the same proportion, of at most `PAIRS_MAX` pairs, and of some of each."""
+    """Scale numbers down in about the same proportion, to at most `PAIRS_MAX` pairs and at least one each."""
     shrink = max(1.0, math.sqrt(servers * trainers / PAIRS_MAX))
     most = PAIRS_MAX // min(trainers, FEWEST)
     few_servers = min(servers, max(FEWEST, min(round(servers / shrink), most)))
@@ -66,7 +65,7 @@ def one_machine_rate(
     cores: int | None = None,
     batches: int = 60,
 ) -> Simulated:
-    """All processes of a cluster on one machine, as ``pslib train`` starts them.
+    """Simulate all processes of a cluster on one machine, as ``pslib train`` starts them.
 
     Parameters
     ----------
@@ -74,9 +73,9 @@ def one_machine_rate(
     costs : Coefficients
     servers, trainers, shard_threads : int
     cores : int or None
-        Default: those of the machine where the coefficients were measured.
+        Default: those of the measured machine.
     batches : int
-        Of each trainer.
+        Batches of each trainer.
     """
     cores = cores or costs.cores
     demand = Demand(workload, costs, servers, shard_threads, max(1.0, cores / trainers))

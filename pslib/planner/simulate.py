@@ -1,9 +1,9 @@
-"""Servers and trainers, simulated: what the pipeline of `pslib.trainer` does, with times instead of work.
+"""Simulation of servers and trainers: the pipeline of `pslib.trainer`, with times instead of work.
 
-A trainer has a thread that reads, one that pulls, one that computes and pushes, and one that takes answers;
-batches wait between them in queues, and a permit more than the staleness bound keeps it from running ahead.
-A server has a thread that receives and K that own rows. All of them share the cores of their machine, and
-messages the cards of both. The same `Scene` and seed give the same result.
+A trainer has a thread that reads, one that pulls, one that computes and pushes, and one that takes replies.
+Batches wait between them in queues; the number of permits is the staleness bound plus one, and limits the
+batches in flight. A server has a thread that receives and K that own rows. All of them share the cores of
+their machine, and messages the network cards of both. Equal `Scene` and seed give equal results.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from pslib.planner.events import Cores, Events, Network, Worker
 __all__ = ["BatchCost", "Scene", "Simulated", "simulate"]
 
 READ_AHEAD = 4
-"""As `pslib.trainer.pipeline.pipeline.READ_AHEAD`."""
+"""Same as `pslib.trainer.pipeline.pipeline.READ_AHEAD`."""
 SETTLED_SHARE = 0.25
-"""Of all batches: before them queues fill, and nothing is counted."""
+"""Share of all batches before measurement starts, while queues fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """What one batch costs: core seconds, and bytes. "Each" is a message to, or from, one server.
+    """Cost of one batch: core seconds, and bytes. "Each" is a message to, or from, one server.
 
     Attributes
     ----------
     read_s, read_width : float
-        Reading a batch, and cores it can use at once.
+        Reading a batch, and its parallel cores.
     pull_s, push_s : float
         A trainer making all requests of a batch.
     compute_s, compute_width : float
         The step.
     answer_s, ack_s : float
-        A trainer taking one answer to a pull; to a push.
+        A trainer taking one reply to a pull; to a push.
     receive_s : float
         A server's receiving thread, each.
     pull_rows_s, push_rows_s : float
@@ -43,9 +43,9 @@ class BatchCost:
     server_byte_s, trainer_byte_s : float
         The thread of either end that moves bytes between sockets and memory, for one byte in or out.
     hop_s : float
-        Waking the next thread or process: passes, and costs no core.
+        Waking the next thread or process: latency without core time.
     pull_bytes, rows_bytes, push_bytes, ack_bytes : float
-        Of a request, its answer, a push, its answer; each.
+        Bytes of a request, its reply, a push, its reply; each.
     """
 
     read_s: float = 0.0
@@ -70,14 +70,14 @@ class BatchCost:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Who runs where.
+    """Placement of processes on machines, with costs.
 
     Attributes
     ----------
     machine_cores : tuple of float
         Cores of each machine.
     servers, trainers : tuple of int
-        For each process its machine.
+        Machine of each process.
     batch : BatchCost
     batch_rows : int
         Examples of a batch.
@@ -86,13 +86,13 @@ class Scene:
     shard_threads : int
         Threads of a server that own rows.
     network_byte_s : tuple of float
-        For each machine the seconds that its card needs a byte, each way.
+        Seconds per byte of each machine's card, each way.
     latency_s, own_byte_s : float
-        Seconds a message between machines, seconds a byte within one.
+        Seconds per message between machines, seconds per byte within one.
     jitter : float
-        Reading and computing take ``1 +- jitter`` of their time, evenly spread.
+        Reading and computing take ``1 +- jitter`` of their time, uniformly distributed.
     seed : int
-        Of the jitter.
+        Seed of the jitter.
     """
 
     machine_cores: tuple[float, ...]
@@ -111,18 +111,18 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a simulation came to.
+    """Result of a simulation.
 
     Attributes
     ----------
     examples_per_s : float
-        Of all trainers, after queues have filled.
+        Rate of all trainers, after queues have filled.
     staleness_mean : float
-        Batches of the same trainer that were on their way when one was pulled.
+        Batches of the same trainer in flight when one was pulled.
     server_cores, trainer_cores : float
-        Share of the cores of machines with servers, with trainers, that was busy.
+        Busy share of the cores of machines with servers, and with trainers.
     waits_for_rows : float
-        Share of a trainer's time in which it could compute and had no rows.
+        Share of a trainer's time spent waiting for rows to compute on.
     """
 
     examples_per_s: float
@@ -140,7 +140,7 @@ class _Server:
         self._shards = [Worker(cores) for _ in range(world.scene.shard_threads)]
 
     def request(self, sent: float, rows_s: float, answered: float, reply: Callable[[], None]) -> None:
-        """Receive it, let each thread do its share of the rows, answer when the last has."""
+        """Receive a request, process each thread's share of the rows, reply after the last."""
         batch, left = self._world.scene.batch, len(self._shards)
 
         def moved() -> None:  # half of the work is before the rows and half after them
@@ -169,7 +169,7 @@ class _Trainer:
         self._reading, self._pulling, self._computing = (Worker(cores) for _ in range(3))
         self._moving, self._answers = Worker(cores), Worker(cores)
         self._permits = world.scene.staleness + 1
-        self._read_slots = READ_AHEAD + 1  # one more is in the reader's hands
+        self._read_slots = READ_AHEAD + 1  # one more is held by the reader
         self._read, self._pulled = 0, 0
         self._pull_waits = self._computes = False
         self._arrived: set[int] = set()
@@ -177,7 +177,7 @@ class _Trainer:
         self._free_since_s, self.waited_s = 0.0, 0.0
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._read_next()
 
     # --- reading --------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class _Trainer:
     def _ask_all(
         self, sent: float, rows_s: float, answered: float, take_s: float, then: Callable[[], None]
     ) -> None:
-        """One message to each server, and its answer; ``then`` when all answers have been taken."""
+        """Send one message to each server; call ``then`` when all replies have been taken."""
         world, left = self._world, len(self._world.servers)
         byte_s = world.scene.batch.trainer_byte_s
 
@@ -281,7 +281,7 @@ class _World:
         self.cores = [Cores(self.events, cores) for cores in scene.machine_cores]
         byte_s = scene.network_byte_s or (0.0,) * len(self.cores)
         self._network = Network(self.events, byte_s, scene.latency_s, scene.own_byte_s)
-        self._random = random.Random(scene.seed)  # a simulation's noise, no secret
+        self._random = random.Random(scene.seed)  # simulation noise, not a secret
         self.servers = [_Server(self, machine) for machine in scene.servers]
         self.trainers = [_Trainer(self, machine) for machine in scene.trainers]
         self.total, self.done = batches * len(self.trainers), 0
@@ -295,23 +295,23 @@ class _World:
         return 1.0 + spread * (2.0 * self._random.random() - 1.0) if spread else 1.0
 
     def send(self, source: int, target: int, count: float, then: Callable[[], None]) -> None:
-        """Carry a message; whoever takes it must be woken first."""
+        """Send a message; its receiver must be woken first."""
         events, hop_s = self.events, self.scene.batch.hop_s
         self._network.send(source, target, count, lambda: events.at(events.now_s + hop_s, then))
 
     def pulled(self, staleness: int) -> None:
-        """A batch is pulled while so many of its trainer are on their way."""
+        """Record the pull of a batch, with the number of its trainer's batches in flight."""
         self._staleness_sum += staleness
         self._pulls += 1
 
     def applied(self) -> None:
-        """A batch is over."""
+        """Record the end of a batch."""
         self.done += 1
         if self.done == self._skipped:
             self._settled_s = self.events.now_s
 
     def run(self) -> Simulated:
-        """Until as many batches are over as were asked for, while others go on: there is no tail."""
+        """Run until the requested number of batches has ended, while others continue, so there is no tail."""
         for trainer in self.trainers:
             trainer.start()
         self.events.run(lambda: self.done >= self.total)
@@ -332,13 +332,13 @@ class _World:
 
 
 def simulate(scene: Scene, batches: int = 40) -> Simulated:
-    """Let trainers train so many batches each, on the average.
+    """Simulate training of so many batches per trainer, on average.
 
     Parameters
     ----------
     scene : Scene
     batches : int
-        For each trainer; the first quarter of all is not counted.
+        Batches per trainer; the first quarter of all is not counted.
 
     Examples
     --------

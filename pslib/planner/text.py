@@ -1,4 +1,4 @@
-"""A plan in words: a short table with reasons."""
+"""Plan as text: a short table with reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 10
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """The plan for people, a line each."""
+    """Format the plan for people, as lines."""
     return [*_workload(plan), "", *_cluster(plan), "", *_breaks(plan), *_problems(plan)]
 
 

@@ -1,4 +1,4 @@
-"""What is to be trained, and on which machines: values that the planner reads."""
+"""Workload and machine descriptions: input values of the planner."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["MachineSpec", "Workload", "distinct_share"]
 KEY_BYTES = 8
 KEYS_MAX = 2.0**64
 RANKS_MAX = 4096
-"""Ranks that are counted one by one in `distinct_share`; later ones in ranges, whose ends differ by 1 %."""
+"""Ranks counted one by one in `distinct_share`; later ones in ranges whose ends differ by 1 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSpec:
-    """One of many equal machines.
+    """Machine type, of which the cluster has many.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class MachineSpec:
         1 or more.
     memory_bytes : float
     network_bit_s : float
-        Each way.
+        Bandwidth each way.
     latency_us : float
-        Of one message between two machines.
+        Latency of one message between two machines.
     open_files : int
-        Of one process, its hard limit (``ulimit -Hn``): pslib raises the soft one itself. The default is
+        Hard limit of one process (``ulimit -Hn``); pslib raises the soft limit itself. The default is
         systemd's since version 240 (DefaultLimitNOFILE=1024:524288, systemd-system.conf(5)).
     """
 
@@ -59,12 +59,12 @@ class MachineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model and how fast it is to learn.
+    """Model and training settings.
 
     Attributes
     ----------
     rows : float
-        Of the table, when it is full.
+        Rows of the full table.
     table : TableSpec
         Parts, optimizers, storage.
     keys, dense_fields : int
@@ -76,7 +76,7 @@ class Workload:
     staleness : int
         Batches a trainer may run ahead.
     distinct : float
-        Share of a batch's keys that are left when each is asked for once, in (0, 1].
+        Share of distinct keys in a batch, in (0, 1].
     wire_float_bytes : float
         Bytes of one float of rows and row gradients on the wire.
     """
@@ -131,22 +131,22 @@ class Workload:
 
     @property
     def saved_row_bytes(self) -> float:
-        """One row in a checkpoint before compression: key, weights as float32, state."""
+        """Bytes of one row in a checkpoint before compression: key, weights as float32, state."""
         return KEY_BYTES + 4.0 * self.floats + 4.0 * RowLayout.of(self.table).state_floats
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the tower, input first, the one logit last. The embedding is the widest part of a row."""
+        """Widths of the tower, input first, the one logit last. The embedding is the widest part of a row."""
         return (self.keys * max(part.dim for part in self.table.parts) + self.dense_fields, *self.hidden, 1)
 
     @property
     def dense_floats(self) -> int:
-        """Dense parameters: the tower's matrices and biases, a weight a number."""
+        """Dense parameters: the tower's matrices and biases, one weight per number."""
         return sum(n * m + m for n, m in pairwise(self.widths)) + self.dense_fields if self.hidden else 1
 
     @property
     def multiply_adds(self) -> float:
-        """Of one example, forward and backward: three products a layer."""
+        """Multiply-adds of one example, forward and backward: three products per layer."""
         return 3.0 * sum(n * m for n, m in pairwise(self.widths)) if self.hidden else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""What people see of a run: a bar while it goes on, then ``metrics.jsonl``, ``summary.json``, ``run.png``."""
+"""Recorder of a run: progress bar, ``metrics.jsonl``, ``summary.json`` and ``run.png``."""
 
 from pslib.recorder.recorder import RunRecorder
 

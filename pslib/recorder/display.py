@@ -1,4 +1,4 @@
-"""How a run goes, on a terminal or in a log."""
+"""Progress display of a run, on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pslib.text import behind_text, counted, epoch_text
 __all__ = ["Display", "display_for", "result_text", "short"]
 
 _SPEAKS_OF_TRAINING = ("training", "done", "failed", "preempted", "interrupted")
-PLAIN_EVERY_S = 10.0  # where stderr is a file or a pipe, as in a batch job
+PLAIN_EVERY_S = 10.0  # if stderr is a file or a pipe, as in a batch job
 
 
 class Display(Protocol):
-    """Where a person looks."""
+    """Protocol of a progress display."""
 
     def show(self, status: Status, window: Window, now_s: float) -> None:
-        """Show the state of the run at ``now_s`` seconds since its start."""
+        """Show the state of the run at ``now_s`` seconds after its start."""
         ...
 
     def say(self, text: str) -> None:
-        """Write one line that stays."""
+        """Write one permanent line."""
         ...
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Display(Protocol):
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """One evaluation as a line for people."""
+    """Format one evaluation as a line for people."""
     parts = [f"{result.get('name') or result.get('kind', 'evaluation')}"]
     if "label" in result:
         parts[0] += f" of {result['label']}"
@@ -45,7 +45,7 @@ def result_text(result: Mapping[str, Any]) -> str:
 
 
 def short(value: float | None) -> str:
-    """Four decimals, or a dash for what is not defined."""
+    """Format with four decimals; a dash if undefined."""
     return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
 
 
@@ -78,11 +78,11 @@ _BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n:,}/{total:,} [{elapsed}<{rema
 
 
 class _QuietBar(tqdm):  # type: ignore[type-arg]
-    monitor_interval = 0  # no thread of its own: looks come twice a second anyway
+    monitor_interval = 0  # no monitor thread: updates come twice a second anyway
 
 
 class _Bar:
-    """A bar on a terminal."""
+    """Progress bar on a terminal."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -107,7 +107,7 @@ class _Bar:
 
 
 class _PlainLines:
-    """A line every 10 s, and one whenever the phase changes, for logs."""
+    """Log lines: one every 10 s, and one at each change of phase."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -130,9 +130,9 @@ class _PlainLines:
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
 
 def display_for(stream: IO[str]) -> Display:
-    """A bar for a terminal, lines for anything else."""
+    """Choose a progress bar for a terminal, log lines otherwise."""
     return _Bar(stream) if stream.isatty() else _PlainLines(stream)

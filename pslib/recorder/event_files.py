@@ -1,8 +1,8 @@
-"""Event files, which TensorBoard draws: what ``metrics.jsonl`` holds, once more, by tensorboardX.
+"""TensorBoard event files: the figures of ``metrics.jsonl``, written through tensorboardX.
 
-Written in the recorder's own thread, record by record: ``SummaryWriter`` has one of its own, for which the
-recorder would wait for ever once the disk is full. Steps are examples of the whole training, so that a run
-that goes on continues its own curves.
+The recorder's thread writes each record. ``SummaryWriter`` has a thread of its own, for which the recorder
+would wait forever once the disk is full. Steps are examples of the whole training, so a resumed run continues
+its curves.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pslib.errors import ConfigurationError
 __all__ = ["EVENT_FOLDER", "EventFile", "check_event_files"]
 
 EVENT_FOLDER = "tensorboard"
-"""Below the folder of the run."""
+"""Folder below that of the run."""
 VERSION = "brain.Event:2"
-"""How TensorBoard knows an event file."""
+"""Version record by which TensorBoard recognises an event file."""
 OF_TRAINING = ("loss", "auc", "auc_recent", "examples_per_s")
 OF_EVALUATIONS = ("auc", "logloss", "calibration")
 NO_CURVES = ("seconds", "job", "epoch", "epochs", "examples", "examples_before", "examples_total")
 
 
 def check_event_files() -> None:
-    """See whether event files can be written, before a run begins.
+    """Check that event files can be written, before a run begins.
 
     Raises
     ------
     ConfigurationError
-        When tensorboardX is not installed.
+        If tensorboardX is not installed.
     """
     try:
         import tensorboardX  # noqa: F401
@@ -44,12 +44,12 @@ def check_event_files() -> None:
 
 
 class EventFile:
-    """One event file, of one part of a run.
+    """Event file of one part of a run.
 
     Parameters
     ----------
     folder : Path
-        Where TensorBoard looks; others' files there stay.
+        TensorBoard's log folder; other files in it are kept.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,12 +69,12 @@ class EventFile:
         ----------
         line : mapping
         examples : int
-            Of the whole training, up to now; some that are trained again make no curve go back.
+            Examples of the whole training so far; examples trained again do not move a curve back.
 
         Raises
         ------
         OSError
-            When the file can't be written.
+            If the file can't be written.
         """
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import Summary
@@ -92,7 +92,7 @@ class EventFile:
 
 
 def _curves(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Tags and values of the figures that a line has."""
+    """Tags and values of the figures in a line."""
     if line["event"] == "evaluation":
         result = line["result"]
         parts = (result.get("name") or result.get("kind", "evaluation"), result.get("label"))

@@ -1,4 +1,4 @@
-"""The picture of a run: loss, AUC and speed over time."""
+"""Chart of a run: loss, AUC and speed over time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW_POINTS = 30
 def picture(
     points: Sequence[Window], evaluations: Sequence[tuple[float, float, str]], summary: Mapping[str, Any]
 ) -> Any:
-    """Loss, AUC (where there is any) and speed over seconds, as a matplotlib figure."""
+    """Plot loss, AUC (if there is any) and speed over seconds, as a matplotlib figure."""
     from matplotlib.figure import Figure  # without pyplot: no global state, no display needed
     from matplotlib.ticker import FuncFormatter
 
@@ -29,7 +29,7 @@ def picture(
     panels = figure.subplots(2 if ranks else 3, 1, sharex=True)
     loss, speed = panels[0], panels[-1]
     figure.suptitle(_title(summary), fontsize=12)
-    dot = "o" if len(points) <= _FEW_POINTS else ""  # a run of a few seconds is no line yet
+    dot = "o" if len(points) <= _FEW_POINTS else ""  # a run of a few seconds has too few points for a line
     loss.plot(seconds, [point.loss for point in points], color=_COLOURS[0], lw=1.6, marker=dot, ms=3)
     loss.set_ylabel("log loss (last second)")
     if not ranks:
@@ -68,7 +68,7 @@ def _draw_auc(
     if evaluations:
         second, value, _ = evaluations[-1]
         auc.annotate(f"{value:.4f}", (second, value), xytext=(-6, 8), textcoords="offset points", ha="right")
-    auc.margins(y=0.12)  # room for the figure above the last point
+    auc.margins(y=0.12)  # space for the figure above the last point
     auc.set_ylabel("AUC (last 10 s)")
     auc.legend(loc="lower right", frameon=False)
 

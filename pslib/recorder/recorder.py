@@ -1,6 +1,7 @@
-"""The recorder is fed cumulative counters and keeps none of its own.
+"""Run recorder: derives progress lines, summary and chart from cumulative counters.
 
-A window is the difference of two looks, so a look that comes late or never loses nothing.
+It keeps no counters of its own. A window is the difference of two observations, so a late or missing
+observation loses nothing.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ __all__ = ["RunRecorder"]
 log = logging.getLogger("pslib")
 
 ENDS = ("done", "failed")
-"""Phases after which nothing comes but `RunRecorder.finish`, which shows them with the last figures."""
+"""Final phases: the next call is `RunRecorder.finish`, which shows them with the last figures."""
 LINE_EVERY_S = 1.0  # of metrics.jsonl: fine enough to see a stall, 86,400 lines a day
 RECENT_LOOKS = 10  # the recent AUC covers about this many seconds; one second's AUC is too noisy to read
-POINTS_MAX = 4_096  # of the picture; then every other one is dropped
+POINTS_MAX = 4_096  # of the chart; then every other one is dropped
 
 
 class RunRecorder:
-    """Writes down a run and shows how it goes.
+    """Record a run and display its progress.
 
     Parameters
     ----------
     out : Path or None
-        Folder for ``metrics.jsonl`` (begun anew), ``summary.json`` and ``run.png``; None writes no file.
+        Folder for ``metrics.jsonl`` (overwritten), ``summary.json`` and ``run.png``; None writes no file.
     clock : Clock
-        Seconds count from the recorder's making.
+        Seconds count from the construction of the recorder.
     progress : bool
-        Whether to show a bar on ``stream``, or a line every 10 s where it is not a terminal.
+        Whether to show a bar on ``stream``, or a line every 10 s if it is not a terminal.
     stream : text file, optional
         Default: standard error.
     tensorboard : bool
-        Whether the same figures go into an event file below ``out/tensorboard`` too.
+        Whether to write the same figures to an event file below ``out/tensorboard``.
 
     Notes
     -----
-    ``metrics.jsonl`` has one JSON object a line; a figure that is not defined is null.
+    ``metrics.jsonl`` has one JSON object per line; an undefined figure is null.
 
     ``{"event": "progress", ...}``, at most one a second: seconds, phase, epoch, examples of the whole
-    training, examples_before of an earlier run that this one goes on with, examples_per_s and loss of the
-    time since the line before, auc_recent of the last ten lines, auc since the start (both of predictions
-    made before training on the example), staleness, pushes, bytes, rows.
+    training, examples_before of an earlier run that this one continues, examples_per_s and loss of the time
+    since the line before, auc_recent of the last ten lines, auc since the start (both of predictions made
+    before training on the example), staleness, pushes, bytes, rows.
 
     ``{"event": "evaluation", "seconds": ..., "result": {...}}``, one for each evaluation.
 
@@ -99,7 +100,7 @@ class RunRecorder:
         self._lines: IO[str] | None = None
         self._events: EventFile | None = None
         self.written: dict[str, Any] | None = None
-        """What ``summary.json`` holds, once it is there."""
+        """Content of ``summary.json``, once it is written."""
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
@@ -113,21 +114,20 @@ class RunRecorder:
         self.close()
 
     def observe(self, status: Mapping[str, Any]) -> None:
-        """Take a look at a run; call it about twice a second.
+        """Observe a run; call it about twice a second.
 
         Parameters
         ----------
         status : mapping
             Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples
-            (these four of the whole training), examples_before (of those, which an earlier run has trained),
-            loss_sum, loss_examples (of which it is the sum; default: examples), bins_positive and
+            (these four of the whole training), examples_before (of these, trained by an earlier run),
+            loss_sum, loss_examples (number of examples in that sum; default: examples), bins_positive and
             bins_negative (512 counts of `LogitBins`), staleness_sum, staleness_count, staleness_max,
             between_sum, between_count, between_max, pushes_sent, pushes_applied, updates_sent,
             updates_applied, rows, memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters,
-            `TABLE_COUNTERS`, results (a list that grows, or its end: results_before is how many are left
-            out), error. What is missing counts as zero.
-            Counters that fall say nothing until they grow again; examples that fall are trained again, and
-            make no speed.
+            `TABLE_COUNTERS`, results (a growing list, or its end: results_before is the number left out),
+            error. A missing counter is zero. A counter that falls is ignored until it grows again; if
+            examples fall they are trained again, and do not count as speed.
         """
         now_s = self._clock.now_s() - self._start_s
         before, self._status = self._status, Status.of(status)
@@ -141,18 +141,17 @@ class RunRecorder:
             self._display.show(self._status, self._window, now_s)
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """End the run: last line, ``summary.json``, ``run.png``, and the bar closed.
+        """End the run: write the last line, ``summary.json`` and ``run.png``, and close the bar.
 
         Parameters
         ----------
         summary : mapping
-            Figures that the caller knows better or adds, such as ``seed``; they replace those from the last
-            look.
+            Figures of the caller, such as ``seed``; they override those of the last observation.
 
         Returns
         -------
         dict
-            What ``summary.json`` holds (None for a figure that is not defined).
+            Content of ``summary.json`` (None for an undefined figure).
         """
         now_s = self._clock.now_s() - self._start_s
         if self._status.phase == "training":
@@ -163,7 +162,7 @@ class RunRecorder:
         if not told or self._line_status.phase != self._status.phase:
             self._write_progress(now_s)
         if self._display:
-            error = None if "error" in summary else self._status.error  # whoever knows it has told it
+            error = None if "error" in summary else self._status.error  # the caller has reported it
             self._display.show(replace(self._status, error=error), self._window, now_s)
         whole: dict[str, Any] = _plain({**self._summary(now_s), **summary})
         self.close()
@@ -175,7 +174,7 @@ class RunRecorder:
         return whole
 
     def close(self) -> None:
-        """Close the bar and ``metrics.jsonl``; `finish` does it too, and twice does no harm."""
+        """Close the bar and ``metrics.jsonl``; `finish` does so too; idempotent."""
         if self._display:
             self._display.close()
             self._display = None
@@ -242,7 +241,7 @@ class RunRecorder:
             del self._points[::2]
 
     def _look(self, now_s: float) -> Window:
-        """Differences to the line before, and to ten lines before for the AUC."""
+        """Compute differences to the previous line, and to ten lines before for the AUC."""
         status, before = self._status, self._line_status
         examples = max(0, status.examples_own - self._most_examples)
         self._most_examples += examples
@@ -285,7 +284,7 @@ class RunRecorder:
             "seconds": round(now_s, 3),
             "training_seconds": round(self._training_s, 3),
             "examples_per_s": status.examples_own / self._training_s if self._training_s else 0.0,
-            "epochs": status.epoch,  # those that were trained: a fit may have stopped early
+            "epochs": status.epoch,  # epochs trained: a fit may have stopped early
             "servers": status.servers,
             "trainers": status.trainers,
             "rows": status.rows,
@@ -324,19 +323,19 @@ def _add_line(lines: IO[str], line: Mapping[str, Any]) -> None:
 
 
 def _is_written(file: IO[str] | EventFile, write: Callable[[], object]) -> bool:
-    """Write to a file, or say that it ends: a training does not, for want of space for its records."""
+    """Write to a file, or log that it ends: a full disk must not stop the training."""
     try:
         write()
     except OSError as error:
         log.warning("pslib: %s: %s; it ends here, the run goes on", file.name, error.strerror or error)
-        with suppress(OSError):  # what it has not written is not written by closing it
+        with suppress(OSError):  # closing it can't write the rest
             file.close()
         return False
     return True
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON has: NumPy numbers become numbers, nan and infinity null."""
+    """Convert to JSON types: NumPy numbers become numbers, nan and infinity null."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""One look at a running job, and what happened between two looks."""
+"""Status of a running job, and the differences between two statuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _no_bins() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Status:
-    """One look at the cumulative counters of a run; what is missing is zero."""
+    """Cumulative counters of a run; missing ones are zero."""
 
     phase: str = "waiting"
     job: str = ""
@@ -31,12 +31,12 @@ class Status:
     epochs: int = 0
     examples_total: int = 0
     examples: int = 0
-    """Of the whole training, where it goes on with that of an earlier run."""
+    """Examples of the whole training, including earlier runs that it continues."""
     examples_before: int = 0
-    """How many of them are of before this run."""
+    """Examples of these that were trained before this run."""
     loss_sum: float = 0.0
     loss_examples: int = 0
-    """How many examples that sum is of: what is done is known before trainers report it."""
+    """Number of examples in that sum; finished batches are counted before trainers report their loss."""
     staleness_sum: float = 0.0
     staleness_count: int = 0
     staleness_max: int = 0
@@ -58,13 +58,13 @@ class Status:
     bins_negative: NDArray[np.int64] = field(default_factory=_no_bins)
     results: Sequence[Mapping[str, Any]] = ()
     results_before: int = 0
-    """How many there were before them."""
+    """Number of results before these."""
     table: Mapping[str, int] = field(default_factory=dict)
-    """`TABLE_COUNTERS`: of what memory consists, and what admission, promotion and eviction have done."""
+    """`TABLE_COUNTERS`: composition of memory, and counts of admission, promotion and eviction."""
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Status:
-        """Read a status as `RunRecorder.observe` gets it; unknown names are passed over."""
+        """Parse a status as passed to `RunRecorder.observe`; unknown names are ignored."""
         known = {f.name for f in fields(Status)}
         values = {name: value for name, value in given.items() if name in known and value is not None}
         for name in ("bins_positive", "bins_negative"):
@@ -78,12 +78,12 @@ class Status:
 
     @property
     def examples_own(self) -> int:
-        """Examples that this run has trained: speeds are of them."""
+        """Examples trained by this run, from which speeds are computed."""
         return self.examples - self.examples_before
 
     @property
     def staleness_mean(self) -> float:
-        """Mean number of batches that a row was behind when its gradient arrived; 0 before the first."""
+        """Mean number of batches by which a row was stale when its gradient arrived; 0 before the first."""
         return self.staleness_sum / self.staleness_count if self.staleness_count else 0.0
 
     @property
@@ -94,14 +94,14 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened between two looks.
+    """Differences between two observations.
 
     Attributes
     ----------
     seconds : float
-        Since the start, at the later look.
+        Seconds since the start, at the later observation.
     loss : float
-        Mean log loss of the examples between them; nan when there is none.
+        Mean log loss of the examples between them; nan if there is none.
     auc_recent : float
         Predict-then-train AUC of about the last ten seconds.
     examples_per_s : float
@@ -115,7 +115,7 @@ class Window:
 
 
 def auc_of(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> float:
-    """AUC of two histograms of logits, which may be differences of cumulative ones; nan where undefined."""
+    """AUC of two histograms of logits, possibly differences of cumulative ones; nan if undefined."""
     # One trainer's counters may fall when another takes over its lease: such a difference says nothing.
     if min(positives.min(), negatives.min()) < 0:
         return math.nan

@@ -1,1 +1,1 @@
-"""What a table is made of: parts, optimizers, first values, policies, types on the wire, owners of keys."""
+"""Table definitions: parts, optimizers, initializers, policies, wire types, partition map."""

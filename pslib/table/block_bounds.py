@@ -1,4 +1,4 @@
-"""Where the blocks of the dense parameters begin and end; for all blocks of a request at once."""
+"""Bounds of the blocks of dense parameters, vectorised over the blocks of a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BlockBounds:
     length : int
         Dense parameters.
     blocks : int
-        Into so many blocks they are cut, at least 1; the last ones may be empty.
+        Number of blocks, at least 1; the last ones may be empty.
 
     Examples
     --------
@@ -33,7 +33,7 @@ class BlockBounds:
     blocks: int
 
     def __call__(self, block: int) -> tuple[int, int]:
-        """First and last-but-one element of a block."""
+        """Start and end of a block, end exclusive."""
         size = self.size
         return min(block * size, self.length), min((block + 1) * size, self.length)
 
@@ -44,21 +44,21 @@ class BlockBounds:
 
     @property
     def used(self) -> int:
-        """Blocks that hold anything."""
+        """Number of non-empty blocks."""
         return -(-self.length // self.size) if self.length else 0
 
     def ends(self, blocks: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """(n,) where each of these blocks ends when they stand side by side."""
+        """(n,) end of each of these blocks when concatenated."""
         starts = blocks.astype(np.int64) * self.size
         sizes = np.minimum(starts + self.size, self.length) - np.minimum(starts, self.length)
         return np.cumsum(sizes)
 
     def floats(self, blocks: NDArray[np.integer[Any]]) -> int:
-        """Elements of these blocks."""
+        """Total elements of these blocks."""
         return int(self.ends(blocks)[-1]) if blocks.size else 0
 
     def runs(self, blocks: NDArray[np.integer[Any]]) -> list[tuple[int, int]]:
-        """First and last-but-one element of each run of blocks that follow each other."""
+        """Start and end, end exclusive, of each run of consecutive blocks."""
         if not blocks.size:
             return []
         breaks = np.flatnonzero(np.diff(blocks.astype(np.int64)) != 1)

@@ -1,4 +1,4 @@
-"""What tells two tables, or two models, of one name apart: words for whoever is refused."""
+"""Descriptions of tables and models, compared to reject a mismatch with a readable reason."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = [
 
 Model = Mapping[str, Any]
 NAMES_SAID = 6
-"""Of columns or dense parameters; a model may have hundreds."""
+"""Most columns or dense parameters named in a message; a model may have hundreds."""
 
 
 def check_tables(tables: Iterable[TableSpec]) -> None:
-    """ConfigurationError when two of them have one name and differ."""
+    """Raise ConfigurationError if two of them have one name and differ."""
     known: dict[str, TableSpec] = {}
     for spec in tables:
         if (mine := known.setdefault(spec.name, spec)) != spec:
@@ -35,7 +35,7 @@ def check_tables(tables: Iterable[TableSpec]) -> None:
 
 
 def table_differences(known: TableSpec, came: TableSpec) -> str:
-    """In what two descriptions of a table differ: what is there, and what came."""
+    """Differences between two descriptions of a table: existing, then received."""
     return "; ".join(_of_tables(known, came))
 
 
@@ -50,7 +50,7 @@ def _of_tables(known: TableSpec, came: TableSpec) -> Iterator[str]:
 
 
 def dense_differences(known: DenseSpec, came: DenseSpec) -> str:
-    """The same of dense parameters."""
+    """Differences between two descriptions of dense parameters: existing, then received."""
     return "; ".join(_of_fields("", known, came))
 
 
@@ -66,16 +66,16 @@ def _of_fields(
 def model_description(
     table: str, name: str, schema: Mapping[str, Any], dense: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What tells models apart whose rows look alike.
+    """Build the description by which models with equal row layouts are told apart.
 
     Parameters
     ----------
     table : str
-        Its table.
+        Table of the model.
     name : str
-        Of the model's class.
+        Name of the model's class.
     schema : mapping
-        `Schema.to_dict`; labels and weights are left out, as a model that only predicts needs none.
+        `Schema.to_dict`; labels and weights are omitted, as prediction needs none.
     dense : iterable of mapping
         Name and shape of each dense parameter.
     """
@@ -85,7 +85,7 @@ def model_description(
 
 
 def _plainly(column: Mapping[str, Any]) -> dict[str, Any]:
-    """A column without what is so anyway: that its name is that of its vocabulary, or of where it is from."""
+    """Omit defaults from a column: a name equal to that of its vocabulary or source column."""
     plain = {name: value for name, value in column.items() if value is not None}
     if plain.get("vocabulary") == plain["name"]:
         del plain["vocabulary"]
@@ -95,12 +95,12 @@ def _plainly(column: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def models_of(known: Mapping[str, Model], came: Iterable[Model]) -> dict[str, Model]:
-    """All models of a cluster, by table, with those that came.
+    """Merge received models into those of a cluster, by table.
 
     Raises
     ------
     ConfigurationError
-        When a table, or the dense parameters, are another model's.
+        If a table, or the dense parameters, belong to another model.
     """
     models = dict(known)
     for one in came:
@@ -122,7 +122,7 @@ def models_of(known: Mapping[str, Model], came: Iterable[Model]) -> dict[str, Mo
 
 
 def model_differences(known: Model, came: Model) -> str:
-    """In what two descriptions of a model differ: what is there, and what came; nothing where they agree."""
+    """Differences between two descriptions of a model: existing, then received; empty if equal."""
     return "; ".join(_of_models(known, came))
 
 
@@ -146,7 +146,7 @@ def _of_models(known: Model, came: Model) -> Iterator[str]:
 
 
 def _names(described: Iterable[Any]) -> str:
-    """Names of columns or parameters, the first ones of many."""
+    """Names of columns or parameters, truncated if there are many."""
     names = [str(one["name"]) if isinstance(one, Mapping) else str(one) for one in described]
     more = f" and {len(names) - NAMES_SAID} more" if len(names) > NAMES_SAID else ""
     return ", ".join(names[:NAMES_SAID]) + more if names else "none"

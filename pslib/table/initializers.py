@@ -1,8 +1,7 @@
-"""First values of rows: pure functions of (seed, table, part, key, column in the part).
+"""Row initializers: pure functions of (seed, table, part, key, column in the part).
 
-The same key has the same first value on any server, in any order, whether or not it has a row yet.
-The bits come from ``cython_ext/table/initializers.h``; the definition stands in
-``tests/support/definitions.py``.
+A key has the same initial value on any server, in any order, with or without a row.
+``cython_ext/table/initializers.h`` generates the bits; ``tests/support/definitions.py`` has the definition.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dic
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """Base of all initializers; ``kind`` is the number by which the kernel knows it."""
+    """Base of all initializers; ``kind`` is its number in the kernel."""
 
     kind: ClassVar[int]
 
@@ -84,12 +83,12 @@ _BY_NAME: dict[str, type[Initializer]] = {kind.__name__: kind for kind in (Const
 
 
 def initializer_from_dict(plain: dict[str, object]) -> Initializer:
-    """Read back what `Initializer.to_dict` wrote.
+    """Inverse of `Initializer.to_dict`.
 
     Raises
     ------
     ConfigurationError
-        When the name or a field is unknown, or a number is out of its range.
+        If the name or a field is unknown, or a number is out of range.
     """
     kind, numbers = kind_and_fields("initializer", plain, _BY_NAME)
     return kind(**numbers_of(kind.__name__, numbers))

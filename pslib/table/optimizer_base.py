@@ -1,4 +1,4 @@
-"""What all optimizers have: a learning rate, and what is done to weights and gradient before their step."""
+"""Base of all optimizers: learning rate, and modifiers of weights and gradient before the step."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from pslib.validation import check_fields
 __all__ = ["HYPERPARAMETERS_MAX", "MODIFIERS", "Optimizer", "is_number", "not_numbers"]
 
 HYPERPARAMETERS_MAX = 8
-"""Length of the float32 array that carries an optimizer's numbers to its kernel."""
+"""Length of the float32 array of an optimizer's numbers for its kernel."""
 
 MODIFIERS = ("weight_decay", "clip_norm", "cowclip_ratio", "cowclip_floor")
-"""What any optimizer takes beside its own numbers: done to weights and gradient before its step."""
+"""Options of every optimizer, applied to weights and gradient before its step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Base of all optimizers: a value that says which step to take and with which numbers.
+    """Base of all optimizers: a value that selects the step and its hyperparameters.
 
     Attributes
     ----------
     kind : int
-        The number by which ``cython_ext/table/optimizer_steps.h`` knows the step.
+        Number of the step in ``cython_ext/table/optimizer_steps.h``.
     learning_rate : float
     weight_decay : float
-        Decoupled from the gradient: before a row takes a step, its weights are multiplied by
-        ``(1 - learning_rate * weight_decay) ** missed``, where ``missed`` counts the steps of the training
-        since the row's last push, so that a rare row decays as a frequent one does. Source: Loshchilov and
+        Decoupled from the gradient: before a step of a row, its weights are multiplied by
+        ``(1 - learning_rate * weight_decay) ** missed``, where ``missed`` counts the training steps since the
+        row's last push, so rare rows decay as frequent ones. Source: Loshchilov and
         Hutter, arXiv:1711.05101, algorithm 2. 0 is off.
     clip_norm : float
-        A part's gradient ``g`` of a row is scaled to this L2 norm where its own is larger: ``g *= c / |g|``.
+        A part's gradient ``g`` of a row is scaled to this L2 norm if its own is larger: ``g *= c / |g|``.
         Source: Pascanu et al., arXiv:1211.5063, algorithm 1, for each row. 0 is off.
     cowclip_ratio, cowclip_floor : float
-        The same, after ``clip_norm``, with a bound of the row's own: ``shows * max(ratio * |w|, floor)``;
-        ``shows`` is how many examples of the batch held the key. Source: CowClip, Zheng et al.,
+        The same, after ``clip_norm``, with a bound per row: ``shows * max(ratio * |w|, floor)``;
+        ``shows`` is the number of examples of the batch with the key. Source: CowClip, Zheng et al.,
         arXiv:2204.06240, algorithm 1 (``r`` and zeta there). Both 0 is off; a floor alone is a constant bound
-        a show.
+        per show.
     """
 
     kind: ClassVar[int]
     mixes_elements: ClassVar[bool] = False
-    """Whether an element's step depends on other elements of its row, clipping aside."""
+    """Whether an element's step depends on other elements of its row, apart from clipping."""
 
     learning_rate: float = 0.05
     _: KW_ONLY
@@ -62,7 +62,7 @@ class Optimizer:
             raise ConfigurationError(*problems)
 
     def _problems(self) -> Iterator[str]:
-        """What is out of its range, one line each; subclasses add what they find in their own numbers."""
+        """Out-of-range numbers, one line each; subclasses add their own."""
         rate = self.learning_rate
         if not is_number(rate, above=0):
             yield f"learning_rate must be > 0 and finite in float32, got {rate}"
@@ -80,7 +80,7 @@ class Optimizer:
 
     @property
     def catches_up(self) -> bool:
-        """Whether a row must know how many steps it has missed, to make up for them."""
+        """Whether a row must record its missed steps, to make up for them."""
         return self.weight_decay > 0
 
     @property
@@ -89,13 +89,13 @@ class Optimizer:
         return not (self.mixes_elements or any(self.modifiers()[1:]))
 
     def state_floats(self, dim: int) -> int:
-        """Floats of state beside ``dim`` weights."""
+        """Floats of state for ``dim`` weights."""
         raise TypeError(
             f"optimizer: expected one of pslib.table.optimizers, got {type(self).__name__}, their base"
         )
 
     def initial_state(self, dim: int) -> NDArray[np.float32]:
-        """State of a row that has just been made, (state_floats,) float32."""
+        """Initial state of a new row, (state_floats,) float32."""
         return np.zeros(self.state_floats(dim), np.float32)
 
     def hyperparameters(self) -> NDArray[np.float32]:
@@ -110,13 +110,13 @@ class Optimizer:
         return np.asarray([getattr(self, name) for name in MODIFIERS], np.float32)
 
     def corrections(self) -> NDArray[np.float32]:
-        """Tables over the step count, (steps, 2) float32; empty where the step does not count."""
+        """Correction tables over the step count, (steps, 2) float32; empty if the step count is unused."""
         return np.zeros((0, 2), np.float32)
 
     def to_dict(self) -> dict[str, float | str]:
-        """Plain form for the wire and for manifests; `optimizer_from_dict` reads it back.
+        """Plain form for the wire and for manifests; `optimizer_from_dict` is the inverse.
 
-        Modifiers that are off, and are so by default, are left out.
+        Modifiers at their default of off are omitted.
         """
         told = {
             one.name: getattr(self, one.name)
@@ -127,7 +127,7 @@ class Optimizer:
 
 
 def is_number(value: float, above: float | None = None) -> bool:
-    """Whether it is finite in float32, and >= 0, or > ``above``; what float32 would take for 0 must be 0."""
+    """Whether it is finite in float32, and >= 0, or > ``above``; only 0 may be 0 in float32."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
     if above is not None:
@@ -136,7 +136,7 @@ def is_number(value: float, above: float | None = None) -> bool:
 
 
 def not_numbers(optimizer: Optimizer, *names: str) -> Iterator[str]:
-    """A line for each of these fields that is no finite number from 0 on."""
+    """Error lines for those of these fields that are not finite non-negative numbers."""
     for name in names:
         if not is_number(number := getattr(optimizer, name)):
             yield f"{name} must be >= 0 and finite in float32, got {number}"

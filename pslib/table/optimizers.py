@@ -1,8 +1,8 @@
-"""Optimizers: what a server does to a row when a gradient arrives.
+"""Optimizers: the row update of a server for an arriving gradient.
 
-A new optimizer touches three places: its dataclass here (and its place in `OPTIMIZERS`), its step in
+A new optimizer touches three places: its dataclass here (and its entry in `OPTIMIZERS`), its step in
 ``cython_ext/table/optimizer_steps.h``, and its five-line NumPy definition in
-``tests/support/definitions_optimizers.py``. All arithmetic is float32, one rounding an operation, so that
+``tests/support/definitions_optimizers.py``. All arithmetic is float32 with one rounding per operation, so
 kernel and definition give the same bits.
 """
 
@@ -58,7 +58,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class Adagrad(Optimizer):
-    """``a += g*g; w -= learning_rate * g / (sqrt(a) + epsilon)``, one accumulator a weight.
+    """``a += g*g; w -= learning_rate * g / (sqrt(a) + epsilon)``, one accumulator per weight.
 
     Source: Duchi, Hazan and Singer, JMLR 12 (2011), diagonal version.
     """
@@ -72,7 +72,7 @@ class Adagrad(Optimizer):
         yield from _adagrad_problems(self)
 
     def state_floats(self, dim: int) -> int:
-        """One accumulator a weight."""
+        """One accumulator per weight."""
         return dim
 
     def initial_state(self, dim: int) -> NDArray[np.float32]:
@@ -82,10 +82,10 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class RowwiseAdagrad(Optimizer):
-    """``a += mean(g*g); w -= learning_rate * g / (sqrt(a) + epsilon)``, one accumulator a row.
+    """``a += mean(g*g); w -= learning_rate * g / (sqrt(a) + epsilon)``, one accumulator per row.
 
-    The mean is summed in 16 lanes that are then folded 8, 4, 2, 1, so that every instruction set gives the
-    same bits. Source: Mudigere et al., arXiv:2104.05158, section 4.
+    The mean is summed in 16 lanes, which are then folded 8, 4, 2, 1, so every instruction set gives the same
+    bits. Source: Mudigere et al., arXiv:2104.05158, section 4.
     """
 
     kind: ClassVar[int] = 2
@@ -108,7 +108,7 @@ class RowwiseAdagrad(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class Adam(Optimizer):
-    """Lazy Adam: a row's moments and its own step count move only when the row is touched.
+    """Lazy Adam: a row's moments and its own step count change only when the row is pushed.
 
     ``m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g; w -= learning_rate * (m*c1[t]) / (sqrt(v*c2[t]) + epsilon)``
     with ``c1[t] = 1/(1-b1**t)``, ``c2[t] = 1/(1-b2**t)`` and ``t`` the row's own count, so that a rare row
@@ -122,7 +122,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     BETA_MAX: ClassVar[float] = 0.9999
-    """Above it the correction tables would pass 2 MB; nobody is known to train rows with more."""
+    """Limit: above it the correction tables exceed 2 MB; no known training of rows uses more."""
 
     def _problems(self) -> Iterator[str]:
         yield from Optimizer._problems(self)
@@ -153,7 +153,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class AdamW(Adam):
-    """`Adam` with weight decay on: see ``weight_decay`` of `Optimizer`.
+    """`Adam` with weight decay enabled: see ``weight_decay`` of `Optimizer`.
 
     Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, with a schedule multiplier of 1 and, as in
     most implementations, the decay times the learning rate.
@@ -164,23 +164,25 @@ class AdamW(Adam):
 
 @dataclass(frozen=True, slots=True)
 class AdamL2(Adam):
-    """Adam as it steps a whole table, with L2 in the loss: ``g += l2 * w`` at every step of the training.
+    """Adam over the whole table, with L2 in the loss: ``g += l2 * w`` at every step of the training.
 
-    Each step moves every row, those that no example holds too: by L2 alone, through both moments. Here a
-    row takes the steps that it has missed when it is pushed to again, `CATCH_UP_MAX` of them at most, at
-    the rate of that push; until then a pull shows it as its last push has left it. ``l2`` counts as in
-    ``l2 / 2 * |w|^2``. A gradient that is clipped is so before L2 is added. Dense parameters have no
-    steps to miss.
+    Each step moves every row; a row without examples moves by L2 alone, through both moments. Here a row
+    applies its missed steps at its next push, at most `CATCH_UP_MAX` of them, at the learning rate of that
+    push. Until then a pull returns it as of its last push. ``l2`` counts as in ``l2 / 2 * |w|^2``. A gradient
+    is clipped before L2 is added. Dense parameters have no missed steps.
 
-    Why, and not AdamW: a row's gradient is as small as it is rare, and so is its second moment; L2 that goes
-    through the moments holds rare rows back most.
+    Reason for L2 instead of AdamW: the gradient of a rare row is small, and so is its second moment. L2
+    applied through the moments holds rare rows back most.
     """
 
     l2: float = field(default=1e-5, kw_only=True)
 
     CATCH_UP_MAX: ClassVar[int] = 256
-    """With a gradient of L2 alone Adam moves a weight by about the learning rate a step: after so many
-    few are left that are not near 0."""
+    """Most missed steps applied.
+
+    With a gradient of L2 alone Adam moves a weight by about the learning rate per step: after this many steps
+    few weights are left that are not near 0.
+    """
 
     def _problems(self) -> Iterator[str]:
         yield from Adam._problems(self)
@@ -188,7 +190,7 @@ class AdamL2(Adam):
 
     @property
     def catches_up(self) -> bool:
-        """Always, but where ``l2`` is off."""
+        """Always true, unless ``l2`` is off."""
         return self.l2 > 0 or self.weight_decay > 0
 
 
@@ -196,9 +198,9 @@ class AdamL2(Adam):
 class Momentum(Optimizer):
     """``b = momentum*b + g; w -= learning_rate * b``, or ``* (g + momentum*b)`` with ``nesterov``.
 
-    Lazy, as Adam is: the velocity of a row moves only when the row is touched. Sources: Polyak, USSR Comput.
+    Lazy, like Adam: the velocity of a row changes only when the row is pushed. Sources: Polyak, USSR Comput.
     Math. Math. Phys. 4 (1964); nesterov: Sutskever et al., ICML 2013, equations 3 and 4, written for the
-    point at which the gradient is taken.
+    point of the gradient.
     """
 
     kind: ClassVar[int] = 4
@@ -213,28 +215,29 @@ class Momentum(Optimizer):
             yield f"momentum {self.momentum} is 1 in float32"
 
     def state_floats(self, dim: int) -> int:
-        """One velocity a weight."""
+        """One velocity per weight."""
         return dim
 
 
 @dataclass(frozen=True, slots=True)
 class FTRL(Optimizer):
-    """FTRL-proximal with learning rates by coordinate: L1 gives weights that are exactly zero.
+    """FTRL-proximal with per-coordinate learning rates: L1 gives exact zeros.
 
     ``s = (sqrt(n + g*g) - sqrt(n)) / alpha; z += g - s*w; n += g*g;
     w = 0 if |z| <= l1 else (sign(z)*l1 - z) / ((beta + sqrt(n)) / alpha + l2)`` with ``alpha`` the learning
     rate. Source: McMahan et al., KDD 2013, "Ad click prediction: a view from the trenches", algorithm 1.
 
-    There every weight begins at 0. Here it may begin elsewhere (an embedding has to), and the proximal term
-    of strength ``beta / alpha`` that the paper centres at 0 is centred at the first value: ``z`` begins at
-    ``-w * beta / alpha``. Without L1 and L2 a step then is one of Adagrad with ``epsilon = beta``, from any
-    first value; at 0 it is the paper's. A weight whose gradient was always 0 keeps its first value.
+    In the paper every weight begins at 0. Here it may begin elsewhere, as an embedding must. The proximal
+    term of strength ``beta / alpha``, centred at 0 in the paper, is centred at the initial value: ``z``
+    begins at ``-w * beta / alpha``. Without L1 and L2 a step then equals one of Adagrad with
+    ``epsilon = beta``, from any initial value; from 0 it equals the paper's. A weight whose gradient was
+    always 0 keeps its initial value.
 
-    Gradients here are of the mean loss of a batch, in the paper of one example: its ``beta`` (1 there),
-    ``l1`` and ``l2`` mean the same here when divided by the rows of a batch. (DeepFM on generated clicks,
-    test AUC at 64, 256, 1,024 rows: 0.807, 0.756, 0.643 with beta 1; 0.840, 0.836, 0.823 with 1e-4.)
+    Gradients here are of the mean loss of a batch, in the paper of one example. The paper's ``beta`` (1
+    there), ``l1`` and ``l2`` apply here divided by the rows of a batch. (DeepFM on generated
+    clicks, test AUC at 64, 256, 1,024 rows: 0.807, 0.756, 0.643 with beta 1; 0.840, 0.836, 0.823 with 1e-4.)
 
-    ``weight_decay`` is refused: the next step makes the weight anew from ``z`` and would undo it.
+    ``weight_decay`` is refused: the next step recomputes the weight from ``z`` and would undo it.
     """
 
     kind: ClassVar[int] = 5
@@ -263,7 +266,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 def dense_problem(optimizer: Optimizer) -> str | None:
-    """Why an optimizer is not one for dense parameters, one line; None where it is."""
+    """Reason why an optimizer is invalid for dense parameters, one line; None if valid."""
     if optimizer.elementwise:
         return None
     name = type(optimizer).__name__
@@ -275,12 +278,12 @@ def dense_problem(optimizer: Optimizer) -> str | None:
 
 
 def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
-    """Read back what `Optimizer.to_dict` wrote.
+    """Inverse of `Optimizer.to_dict`.
 
     Raises
     ------
     ConfigurationError
-        When the name or a field is unknown, or a number is out of its range.
+        If the name or a field is unknown, or a number is out of range.
     """
     kind, given = kind_and_fields("optimizer", plain, OPTIMIZERS)
     switches = {one.name for one in fields(kind) if isinstance(one.default, bool)} & given.keys()
@@ -289,7 +292,7 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
 
 
 def rate_problem(optimizers: Iterable[Optimizer]) -> str | None:
-    """Why learning rates can't change with the step, one line; None where they can."""
+    """Reason why learning rates can't change with the step, one line; None if they can."""
     if any(isinstance(optimizer, FTRL) for optimizer in optimizers):
         return "FTRL makes weights anew from sums of all steps, so its learning rate must stay the same"
     return None

@@ -1,4 +1,4 @@
-"""Which server owns which partition and which dense block: a pure, versioned value.
+"""Partition map: the owner of each partition and dense block, as an immutable, versioned value.
 
 Partitions and dense blocks are numbered together as **units**: partition ``p`` is unit ``p``, dense block
 ``b`` is unit ``partitions + b``.
@@ -23,13 +23,13 @@ class PartitionMap:
     Attributes
     ----------
     version : int
-        Rises by one with every change; 0 is the map that nobody has.
+        Incremented by every change; 0: no map yet.
     partition_bits : int
         2^bits partitions.
     owners : (partitions + dense_blocks,) uint16
         Server number of each unit.
     addresses : tuple of str
-        Address of each server number; empty for one that has left, and owns nothing.
+        Address of each server number; empty for one that has left and owns no unit.
     """
 
     version: int
@@ -49,7 +49,7 @@ class PartitionMap:
 
     @staticmethod
     def even(partition_bits: int, dense_blocks: int, addresses: tuple[str, ...]) -> PartitionMap:
-        """The first map: partitions in contiguous stretches, dense blocks round robin, both even."""
+        """First map: contiguous ranges of partitions and round-robin dense blocks, both even."""
         servers = len(addresses)
         partitions = 1 << partition_bits
         owners = np.concatenate(
@@ -73,24 +73,24 @@ class PartitionMap:
         return len(self.addresses)
 
     def units_of(self, server: int) -> NDArray[np.int64]:
-        """Units that ``server`` owns, ascending."""
+        """Units owned by ``server``, ascending."""
         return np.flatnonzero(self.owners == server)
 
     def moved(self, unit: int, server: int) -> PartitionMap:
-        """The next version, in which ``unit`` belongs to ``server``."""
+        """Next version, with ``unit`` owned by ``server``."""
         owners = self.owners.copy()
         owners[unit] = server
         return PartitionMap(self.version + 1, self.partition_bits, owners, self.addresses)
 
     def with_address(self, server: int, address: str) -> PartitionMap:
-        """The next version, in which ``server``, perhaps a new one, is reached at another address."""
+        """Next version, with another address of ``server``, which may be new."""
         known = (*self.addresses, *[""] * (server + 1 - self.servers))
         addresses = (*known[:server], address, *known[server + 1 :])
         return PartitionMap(self.version + 1, self.partition_bits, self.owners, addresses)
 
 
 def mask_of_units(units: NDArray[np.integer]) -> int:
-    """Set of units as one Python integer: bit ``u`` is unit ``u``; sets join with ``|`` at memory speed."""
+    """Set of units as one Python integer: bit ``u`` is unit ``u``; ``|`` is the union, at memory speed."""
     if units.size == 0:
         return 0
     bits = np.zeros(int(units.max()) + 1, np.uint8)
@@ -99,6 +99,6 @@ def mask_of_units(units: NDArray[np.integer]) -> int:
 
 
 def units_of_mask(mask: int) -> NDArray[np.int64]:
-    """The units of a set made by `mask_of_units`, ascending."""
+    """Units of a set made by `mask_of_units`, ascending."""
     data = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
     return np.flatnonzero(np.unpackbits(data, bitorder="little"))

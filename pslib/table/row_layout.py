@@ -1,7 +1,7 @@
-"""Where each number of an exported row stands: weights of all parts, and state with its counters in front.
+"""Row layout: columns of an exported row, with weights of all parts, and state led by its counters.
 
-State of a row is ``[last_seen][shows, clicks][scale of each part][state of each part]``, all float32; what a
-table does not need is not there. A narrow row has the same for its own parts.
+The state of a row is ``[last_seen][shows, clicks][scale of each part][state of each part]``, all float32;
+items that a table does not need are absent. A narrow row has the same for its own parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["RowLayout", "counter_names", "scale_name"]
 
 
 def counter_names(spec: TableSpec) -> tuple[str, ...]:
-    """What a row of this table counts, in the order in which it stands."""
+    """Counters of a row of this table, in storage order."""
     seen = ("last_seen",) if spec.needs_seen else ()
     return (*seen, "shows", "clicks") if spec.needs_counts else seen
 
@@ -27,14 +27,14 @@ def scale_name(part: PartSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Columns of the arrays that ``Store.export_partition`` gives for rows of one class.
+    """Columns of the arrays returned by ``Store.export_partition`` for rows of one class.
 
     Attributes
     ----------
     parts : tuple of PartSpec
-        Parts that these rows have.
+        Parts of these rows.
     head : tuple of str
-        Names of the single numbers at the head of the state: counters, then scales.
+        Names of the scalars at the head of the state: counters, then scales.
     """
 
     parts: tuple[PartSpec, ...]
@@ -54,11 +54,11 @@ class RowLayout:
 
     @property
     def state_floats(self) -> int:
-        """Numbers of its state, counters and scales among them."""
+        """Floats of its state, including counters and scales."""
         return len(self.head) + sum(part.state_floats for part in self.parts)
 
     def columns(self) -> Iterator[tuple[PartSpec, slice, slice]]:
-        """Each part with its columns among the weights and among the state."""
+        """Each part with its columns in the weights and in the state."""
         at, state_at = 0, len(self.head)
         for part in self.parts:
             yield part, slice(at, at + part.dim), slice(state_at, state_at + part.state_floats)

@@ -1,4 +1,4 @@
-"""What a table is made of: named parts in one row, each with its own optimizer and initializer."""
+"""Table specification: named parts in one row, each with its own optimizer and initializer."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ __all__ = [
 ]
 
 NAME_BYTES_MAX = 200
-"""Of a table: names of its files say more, and file systems take 255."""
+"""Longest table name; its file names are longer, and file systems allow 255 bytes."""
 DIM_MAX = 4096
-"""Floats of one part: one row stays far below a message and far above any published embedding (2,048)."""
+"""Floats of one part: a row stays far below a message and far above any published embedding (2,048)."""
 
 PARTS_MAX = 8
 """Parts of one row: a byte numbers them, and no published model needs more than three."""
 
 DENSE_LENGTH_MAX = 1 << 40
-"""Dense parameters: 4 TiB, more than trainers can hold; sums of such lengths stay far within 64 bits."""
+"""Dense parameters: 4 TiB, more than trainers can hold; sums of such lengths fit well in 64 bits."""
 
 POLICY_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
     "admission": ADMISSIONS,
@@ -56,7 +56,7 @@ POLICY_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
     "score": (Score,),
     "compact": (Compact,),
 }
-"""Which policies each setting of a table takes."""
+"""Policy classes accepted by each setting of a table."""
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
@@ -64,9 +64,9 @@ _MASK = (1 << 64) - 1
 
 
 def text_hash(*texts: str) -> int:
-    """64-bit hash of names (FNV-1a over UTF-8, a zero byte after each), the same for ever: it seeds rows.
+    """64-bit hash of names (FNV-1a over UTF-8, a zero byte after each); it seeds rows and must never change.
 
-    Meant for a handful of names; values of a column are hashed in ``cython_ext.common.hashing``.
+    Meant for few names; ``cython_ext.common.hashing`` hashes the values of a column.
     """
     state = _FNV_OFFSET
     for text in texts:
@@ -77,12 +77,13 @@ def text_hash(*texts: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """One named part of a row.
+    """Named part of a row.
 
     Raises
     ------
     ConfigurationError
-        When ``dim`` is not in 1..DIM_MAX, the name is not an identifier, or optimizer or initializer is none.
+        If ``dim`` is not in 1..DIM_MAX, the name is not an identifier, or optimizer or initializer is
+        invalid.
     """
 
     name: str
@@ -104,7 +105,7 @@ class PartSpec:
 
     @property
     def state_floats(self) -> int:
-        """Floats of optimizer state that one row holds for this part."""
+        """Floats of optimizer state per row for this part."""
         return self.optimizer.state_floats(self.dim)
 
     def to_dict(self) -> dict[str, object]:
@@ -119,36 +120,36 @@ class PartSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A named set of rows of one shape, spread over servers.
+    """Named set of rows of one layout, distributed over servers.
 
     Attributes
     ----------
     name : str
         An identifier; also the stem of the table's checkpoint files.
     parts : sequence of PartSpec
-        In the order in which their floats stand in a row.
+        Parts in the order of their floats in a row.
     seed : int
-        Seed of first values, 0..2^63-1.
+        Seed of initial values, 0..2^63-1.
     storage : {"float32", "bfloat16", "float16", "int8"}
-        How weights lie in memory; what is stored is rounded stochastically, and users see float32.
+        Type of weights in memory; stores round stochastically, and users see float32.
     admission : ByCount, ByBloom, ByChance or None
-        Which keys earn rows; None: every key that is pushed.
+        Keys that get rows; None: every pushed key.
     eviction : sequence of ByAge, ByNorm, ByScore
-        Which rows leave at a maintenance.
+        Rows evicted at a maintenance.
     score : Score or None
-        What a row is worth.
+        Score of a row.
     compact : Compact or None
-        When a row gets its later parts; None: at once.
+        Time at which a row gets its later parts; None: at once.
     clock : {"steps", "seconds"}
-        Unit in which rows age; weight decay counts steps.
+        Unit of row age; weight decay counts steps.
     when_full : {"refuse", "oldest", "smallest_norm", "lowest_score"}
-        What happens to new rows at the memory limit of a server.
+        Action for new rows at the memory limit of a server.
 
     Raises
     ------
     ConfigurationError
-        When names repeat, there are no parts or more than PARTS_MAX, or policies do not fit together; all
-        problems at once.
+        If names repeat, there are no parts or more than PARTS_MAX, or policies conflict; lists all problems
+        at once.
     """
 
     name: str
@@ -190,7 +191,7 @@ class TableSpec:
             )
 
     def _column_of_two(self) -> str:
-        """A column of rows in files (`pslib.checkpoint.rows.table_schema`) that two things would have."""
+        """Name of a column in row files (`pslib.checkpoint.rows.table_schema`) used twice."""
         names = ["key", *(["last_seen"] if self.needs_seen else [])]
         names += ["shows", "clicks"] if self.needs_counts else []
         for part in self.parts:
@@ -226,7 +227,7 @@ class TableSpec:
             yield f"compact.wide_from: expected {known}, got {self.compact.wide_from!r}"
 
     def _score_problems(self) -> Iterator[str]:
-        """What needs a score must have one, and counts fade together."""
+        """Check that policies that need a score have one, and that all counts decay equally."""
         users = [
             ("eviction by score", any(isinstance(rule, ByScore) for rule in self.eviction)),
             ("compact by score", isinstance(self.compact, Compact) and self.compact.score is not None),
@@ -249,44 +250,44 @@ class TableSpec:
 
     @property
     def state_floats(self) -> int:
-        """Numbers of state of a wide row: counters, scales, and the optimizers' own."""
+        """Floats of state of a wide row: counters, scales, and optimizer state."""
         scales = len(self.parts) if self.storage == "int8" else 0
         own = sum(part.state_floats for part in self.parts)
         return self.needs_seen + 2 * self.needs_counts + scales + own
 
     @property
     def needs_seen(self) -> bool:
-        """Whether a row must know when it was pushed last."""
+        """Whether a row stores the time of its last push."""
         by_age = any(isinstance(rule, ByAge) for rule in self.eviction)
         catches_up = any(part.optimizer.catches_up for part in self.parts)
         return by_age or catches_up or self.when_full == "oldest"
 
     @property
     def needs_counts(self) -> bool:
-        """Whether a row must count its shows and clicks."""
+        """Whether a row stores its shows and clicks."""
         return self.score is not None or self.compact is not None
 
     @property
     def takes_counts(self) -> bool:
-        """Whether pushes must say how often each key was shown and clicked."""
+        """Whether pushes must include shows and clicks of each key."""
         by_count = isinstance(self.admission, ByCount | ByBloom)
         clips = any(part.optimizer.modifiers()[2:].any() for part in self.parts)
         return self.needs_counts or by_count or clips
 
     @property
     def narrow_parts(self) -> int:
-        """Parts that a narrow row has; 0: there are no narrow rows."""
+        """Parts of a narrow row; 0: no narrow rows."""
         names = [part.name for part in self.parts]
         return names.index(self.compact.wide_from) if self.compact else 0
 
     @property
     def wide_only_dim(self) -> int:
-        """Floats that a narrow row lacks."""
+        """Floats missing from a narrow row."""
         return sum(part.dim for part in self.parts[self.narrow_parts :]) if self.compact else 0
 
     @property
     def decay_factor(self) -> float:
-        """By what a maintenance multiplies all counts of the table; 1: nothing fades."""
+        """Factor of all counts of the table at a maintenance; 1: no decay."""
         if self.score is not None:
             return self.score.decay
         keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
@@ -294,23 +295,23 @@ class TableSpec:
 
     @property
     def maintained(self) -> bool:
-        """Whether a maintenance does anything."""
+        """Whether a maintenance has any effect."""
         return bool(self.eviction) or self.decay_factor < 1
 
     def now(self, step: int, time_s: float) -> float:
-        """The time of a record in the unit of this table's clock.
+        """Time of a record in the unit of this table's clock.
 
-        Rows keep it as float32: beyond 2^24 (16.8 million) steps only every second one can be told from the
-        next, so weight decay of rows that are pushed at every step grows coarse there.
+        Rows store it as float32. Beyond 2^24 (16.8 million) steps adjacent steps become indistinguishable, so
+        weight decay of rows pushed at every step grows coarse there.
         """
         return float(step) if self.clock == "steps" else time_s
 
     def part_seed(self, part: PartSpec) -> int:
-        """Seed of one part's first values: a hash of (seed, table, part)."""
+        """Seed of one part's initial values: a hash of (seed, table, part)."""
         return text_hash(str(self.seed), self.name, part.name)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain form for the wire and for manifests; what is as it always was is left out."""
+        """Plain form for the wire and for manifests; omits defaults of added settings."""
         plain: dict[str, object] = {
             "name": self.name,
             "seed": self.seed,
@@ -324,7 +325,7 @@ class TableSpec:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> TableSpec:
-        """Read back what `to_dict` wrote; ConfigurationError when something does not fit."""
+        """Inverse of `to_dict`; raises ConfigurationError if invalid."""
         known = {field.name for field in fields(TableSpec)}
         if unknown := sorted(set(plain) - known):
             raise ConfigurationError(
@@ -342,7 +343,7 @@ class TableSpec:
 
 
 def _rules(given: object) -> tuple[Any, ...]:
-    """A sequence as a tuple; a rule alone is a sequence of one."""
+    """Sequence as a tuple; a single rule becomes a tuple of one."""
     return tuple(given) if isinstance(given, Iterable) else (given,)
 
 
@@ -362,12 +363,12 @@ def _part_from_dict(part: Mapping[str, Any]) -> PartSpec:
 
 
 def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Arguments of `TableSpec` from the plain form of its policies; ``prefix`` begins every problem.
+    """Arguments of `TableSpec` from the plain form of its policies; ``prefix`` begins every problem line.
 
     Raises
     ------
     ConfigurationError
-        When a policy is none, or a number of it is out of range; all problems at once.
+        If a policy is invalid, or one of its numbers is out of range; lists all problems at once.
     """
     values = {key: str(plain[key]) for key in ("storage", "clock", "when_full") if key in plain}
     found: dict[str, Any] = dict(values)
@@ -390,19 +391,19 @@ def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class DenseSpec:
-    """All dense parameters of a model as one float32 vector, cut into blocks of equal size over the servers.
+    """All dense parameters of a model as one float32 vector, in blocks of equal size over the servers.
 
     Attributes
     ----------
     length : int
         Floats of all dense parameters together, 0..2^40.
     optimizer : Optimizer
-        An elementwise one, so that where the blocks are cut changes nothing.
+        Elementwise, so that the block bounds do not matter.
 
     Raises
     ------
     ConfigurationError
-        When the optimizer mixes elements (RowwiseAdagrad, or clipping) or the length is out of its range.
+        If the optimizer mixes elements (RowwiseAdagrad, or clipping) or the length is out of range.
     """
 
     length: int

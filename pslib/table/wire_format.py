@@ -1,7 +1,7 @@
-"""In which types rows, gradients and dense parameters travel.
+"""Wire types of rows, gradients and dense parameters.
 
-A bfloat16 keeps the range of a float32 and 8 of its 24 digits, a float16 11 digits and less range, an int8
-has one float32 scale a row. Servers and models compute in float32 whatever travels.
+A bfloat16 keeps the range of a float32 and 8 of its 24 bits of precision, a float16 11 bits and less range,
+an int8 has one float32 scale per row. Servers and models compute in float32 for any wire type.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ROW_TYPES: Mapping[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
     "int8": np.dtype(np.int8),
 }
-"""Types of rows and their gradients, and the dtype in which NumPy holds them: uint16 for bfloat16."""
+"""Types of rows and their gradients, with their NumPy dtype: uint16 for bfloat16."""
 
 DENSE_TYPES: Mapping[str, np.dtype[Any]] = {name: kind for name, kind in ROW_TYPES.items() if name != "int8"}
-"""Types of dense parameters and their gradients: one scale for a whole block would lose its small numbers."""
+"""Types of dense parameters and their gradients; no int8, as one scale per block would lose small numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireFormat(Settings):
-    """What a trainer's messages carry."""
+    """Wire types of a trainer's messages."""
 
     AT = "wire."
 
@@ -66,12 +66,12 @@ class WireFormat(Settings):
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> WireFormat:
-        """From a settings file.
+        """Read from a settings file.
 
         Raises
         ------
         ConfigurationError
-            When there is an unknown setting, or one that has no such value.
+            If a setting is unknown, or has an invalid value.
         """
         known = [field.name for field in fields(WireFormat)]
         if unknown := sorted(set(plain) - set(known)):
@@ -80,10 +80,10 @@ class WireFormat(Settings):
 
 
 FLOAT32 = WireFormat()
-"""Everything as it is."""
+"""All types float32."""
 
 
 def check_type(what: str, name: str, known: Mapping[str, Any]) -> None:
-    """ConfigurationError unless ``name`` is one of the known types."""
+    """Raise ConfigurationError unless ``name`` is one of the known types."""
     if name not in known:
         raise ConfigurationError(f"{what}: expected one of {', '.join(known)}, got {name!r}")

@@ -1,4 +1,4 @@
-"""Logs that survive the end of their process: what has changed a shard, or the coordinator, in order."""
+"""Durable logs of changes to a shard or the coordinator, replayed after a restart."""
 
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.coordinator_log import CoordinatorLog

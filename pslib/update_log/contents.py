@@ -1,7 +1,7 @@
-"""What stands in a record's body: messages and notes, by name, so that later versions can read them.
+"""Encoding of record bodies: messages and notes with named fields, readable by later versions.
 
-Not the wire's encoding: that changes with the protocol's version, and a log must outlive it. Fields are
-named; one that this version does not have is refused, one that is missing has its default.
+It is not the wire encoding, which changes with the protocol version, while a log must outlive it. Fields are
+named. A field unknown to this version is refused; a missing field takes its default.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pslib.wire.messages import ALL_MESSAGES
 __all__ = ["entries_of", "first_note", "pieces_of"]
 
 NOTE = ""
-"""Kind of an entry that is no message."""
+"""Kind of an entry that is a note, not a message."""
 _COUNT_BYTES = 8
 
 
 class _Kind(NamedTuple):
-    """What a record may say of a message of one kind."""
+    """Fields of messages of one kind in a record."""
 
     cls: type[Message]
     roles: tuple[tuple[str, str], ...]
     """Name and role ("plain", "array" or "arrays") of each field."""
     names: frozenset[str]
     maps: tuple[str, ...]
-    """Fields of named arrays that must be given: none of them is written where there is no array."""
+    """Fields of named arrays that must be given; without arrays none of them is written."""
 
 
 def _kind(cls: type[Message]) -> _Kind:
@@ -55,12 +55,12 @@ _dtype = lru_cache(64)(np.dtype)
 
 @lru_cache(64)
 def _nothing(code: str, *shape: int) -> np.ndarray[Any, Any]:
-    """An array without elements."""
+    """Empty array."""
     return np.empty(shape, code)
 
 
 def pieces_of(entries: Sequence[Entry]) -> list[Buffer]:
-    """A body as contiguous pieces; arrays are passed as views where they can be."""
+    """Encode a body as contiguous pieces; arrays are passed as views where possible."""
     described: list[Any] = []
     arrays: list[np.ndarray[Any, Any]] = []
     for entry in entries:
@@ -97,12 +97,12 @@ def _added(arrays: list[np.ndarray[Any, Any]], array: np.ndarray[Any, Any]) -> l
 
 
 def entries_of(body: Buffer, where: str = "a record") -> list[Entry]:
-    """Messages and notes of a body; arrays are views of it.
+    """Decode the messages and notes of a body; arrays are views of it.
 
     Raises
     ------
     LogForeignError
-        When a newer version has written what this one does not know.
+        If a newer version wrote entries or fields unknown to this one.
     """
     header_bytes = int.from_bytes(body[:_COUNT_BYTES], "little")
     described = msgpack.unpackb(body[_COUNT_BYTES : _COUNT_BYTES + header_bytes], strict_map_key=False)
@@ -115,7 +115,7 @@ def entries_of(body: Buffer, where: str = "a record") -> list[Entry]:
 
 
 def first_note(read: Callable[[int, int], bytes]) -> Note:
-    """The first entry of a body, if it is a note, without reading more than its header; else an empty one."""
+    """First entry of a body if it is a note, reading its header only; else an empty note."""
     header_bytes = int.from_bytes(read(0, _COUNT_BYTES), "little")
     described = msgpack.unpackb(read(_COUNT_BYTES, header_bytes), strict_map_key=False)
     kind, plain, _about = described[0]
@@ -123,7 +123,7 @@ def first_note(read: Callable[[int, int], bytes]) -> Note:
 
 
 def _add_arrays(values: dict[str, Any], about: Sequence[Any], body: Buffer, start: int) -> int:
-    """Put arrays among the fields of an entry; where the next entry's begin."""
+    """Set the arrays of an entry's fields; return the offset of the next entry's first array."""
     for name, key, code, *shape in about:
         count = shape[0] if len(shape) == 1 else math.prod(shape)
         if count:

@@ -1,4 +1,4 @@
-"""The coordinator's journal on a disk: its records in order, and the term of who writes them."""
+"""Coordinator journal on disk: records in order, and the term of the writing coordinator."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ __all__ = ["CoordinatorLog", "has_beginning", "has_begun"]
 
 log = logging.getLogger("pslib")
 ASKED, IMAGE = 1, 2
-"""Kinds of its records: what has changed the coordinator, and all that it is."""
+"""Record kinds: a change of the coordinator, and an image of its whole state."""
 JOURNAL_BYTES = 1 << 20
-"""So many, or four times an image where that is more, are written between two images."""
+"""Bytes between two images; four times the size of an image if that is more."""
 
 
 def has_beginning(folder: str) -> bool:
-    """Whether a journal tells all from the first record on: no image stands in place of its beginning."""
+    """Whether the journal has all records from the first; no image replaces its beginning."""
     return (Path(folder) / f"{1:020d}{SUFFIX}").exists()
 
 
 def has_begun(folder: str) -> bool:
-    """Whether a coordinator has ever kept its journal there."""
+    """Whether a coordinator has ever written a journal there."""
     return (Path(folder) / NUMBER).exists()
 
 
 class CoordinatorLog:
-    """Takes records of what has changed the coordinator, and gives them to its successor.
+    """Append the coordinator's changes to a log, and replay them for its successor.
 
     Parameters
     ----------
     files : LogFiles
-        The folder, locked by this from now on.
+        The folder; locked by this object.
     cluster_id : str
-        Whose journal it is.
+        Cluster of the journal.
     clock : Clock
-        The machine's; its waits are counted by an `AwakeClock`.
+        Clock of the machine; waits are measured by an `AwakeClock`.
     disk : bool
-        Whether a record is safe only when it has been synced.
+        Whether a record counts as durable only once synced.
     patience_s : float
-        How long to wait for a predecessor's end.
+        Longest wait for the predecessor's end.
     place : str
         Name of the folder, for messages.
     journal_bytes : int
-        An image is due when so much has been written since the last one, and at least four times its size.
+        An image is due after this many bytes since the last one, and at least four times its size.
     space_s : float
-        How long to try again where there is no space.
+        How long to retry without disk space.
 
     Attributes
     ----------
     term : int
-        How often a coordinator has been started with this journal before.
+        Number of earlier coordinator starts with this journal.
 
     Raises
     ------
     UnavailableError
-        When a predecessor still runs.
+        If a predecessor still runs.
     LogError
-        When the journal is damaged or belongs to another cluster.
+        If the journal is damaged or belongs to another cluster.
     """
 
     def __init__(
@@ -94,26 +94,26 @@ class CoordinatorLog:
             log.warning("pslib coordinator: %s", self._log.report)
 
     def records(self) -> Iterator[list[Entry]]:
-        """All records that are needed, in order: the newest image comes first, where there is one."""
+        """All needed records in order; the newest image first, if there is one."""
         newest = max((head.number for head, _read in self._log.heads() if head.kind == IMAGE), default=0)
         for record in self._log.records():
-            if record.number < newest:  # a predecessor has ended before it had removed them
+            if record.number < newest:  # a predecessor ended before it removed them
                 continue
             yield entries_of(record.body, f"record {record.number} of the journal")
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Keep a record to be written by the next `flush`."""
+        """Queue a record for the next `flush`."""
         self._waiting.append(entries)
 
     def flush(self) -> bool:
-        """Write what has been appended; whether all of it is safe, so that others may hear of it.
+        """Write queued records; return whether all are durable, so that replies may be sent.
 
-        Without space it is tried again the next time.
+        Without disk space the next call retries.
 
         Raises
         ------
         LogStillFullError
-            When nobody has made room for `space_s`.
+            If the disk stays full for `space_s`.
         """
         try:
             while self._waiting:
@@ -135,13 +135,13 @@ class CoordinatorLog:
 
     @property
     def is_long(self) -> bool:
-        """Whether an image is due; then, when all is flushed, `write_image`."""
+        """Whether an image is due; after a complete flush call `write_image`."""
         return self._log.size_bytes >= self._due_bytes and not self._waiting
 
     def write_image(self, image: Note) -> None:
-        """Write all that the coordinator is; what was written before goes when that is safe.
+        """Write an image of the coordinator's state; remove earlier records once it is durable.
 
-        Without space the journal stays as long as it is for a while.
+        Without disk space the journal keeps its length for a while.
         """
         pieces = pieces_of([image])
         size = sum(len(piece) for piece in pieces)
@@ -154,5 +154,5 @@ class CoordinatorLog:
         self._due_bytes = size + max(self._journal_bytes, 4 * size)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder and release its lock."""
         self._log.close()

@@ -1,4 +1,4 @@
-"""The files of one log, behind a protocol: a real folder here, a simulated one in the tests."""
+"""Log files behind a protocol: a real folder, or a simulated one in tests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["NO_SPACE", "DiskFiles", "LogFiles", "in_words"]
 
 Buffer = bytes | bytearray | memoryview
 PIECES_MAX = 512
-"""Of one call: the system takes 1,024."""
+"""Pieces of one call; the system allows 1,024."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of the system that end when somebody makes room."""
+"""System errors that end when disk space is freed."""
 
 
 @contextmanager
 def in_words(place: str) -> Iterator[None]:
-    """What the system says as a folder of logs is opened becomes one of our errors, naming the folder."""
+    """Convert system errors while opening a log folder to pslib errors that name the folder."""
     try:
         yield
     except OSError as error:
@@ -37,7 +37,7 @@ def in_words(place: str) -> Iterator[None]:
 class LogFiles(Protocol):
     """Files of one folder, by name; every method may raise OSError.
 
-    What has been appended is safe from the end of this process, and after `sync` from the loss of power.
+    Appended bytes survive the end of this process; after `sync` they survive a power loss.
     """
 
     def list(self) -> list[str]:
@@ -53,44 +53,44 @@ class LogFiles(Protocol):
         ...
 
     def append(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Write at the end of a file, which is made if there is none; an error may leave a part behind."""
+        """Append to a file, creating it if missing; an error may leave a part behind."""
         ...
 
     def sync(self, name: str) -> None:
-        """Return when all that was appended, and the file's name, is safe from the loss of power."""
+        """Return once all appended bytes and the file's name survive a power loss."""
         ...
 
     def close_file(self, name: str) -> None:
-        """Nothing more will be appended to this file soon; it may be all the same."""
+        """Close a file that is not appended to soon; a later append reopens it."""
         ...
 
     def cut(self, name: str, size: int) -> None:
-        """Shorten a file, durably."""
+        """Truncate a file, durably."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file; when power is lost it may come back, until `sync_names`."""
+        """Remove a file; it may reappear after a power loss, until `sync_names`."""
         ...
 
     def sync_names(self) -> None:
-        """Return when files that were made and removed stay so."""
+        """Return once created and removed names are durable."""
         ...
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a small file as a whole, durably: after a crash it is the old one or the new one."""
+        """Replace a small file atomically and durably: after a crash it is the old one or the new one."""
         ...
 
     def lock(self, name: str) -> bool:
-        """Try to hold a lock until the end of this process or `close`; False: another holds it."""
+        """Try to take a lock, held until the end of this process or `close`; False: already held."""
         ...
 
     def close(self) -> None:
-        """Let go of all files and locks."""
+        """Close all files and release all locks."""
         ...
 
 
 class DiskFiles:
-    """A folder of a local or shared file system, made if there is none.
+    """Folder of a local or shared file system, created if missing.
 
     Parameters
     ----------
@@ -119,47 +119,47 @@ class DiskFiles:
         descriptor = self._descriptor(name, 0)
         found = os.pread(descriptor, size, start)
         while 0 < len(found) < size and (more := os.pread(descriptor, size - len(found), start + len(found))):
-            found += more  # one call gives at most 2 GiB
+            found += more  # one call returns at most 2 GiB
         return found
 
     def append(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Write at the end of a file, which is made if there is none; an error may leave a part behind."""
+        """Append to a file, creating it if missing; an error may leave a part behind."""
         descriptor = self._descriptor(name)
         for start in range(0, len(pieces), PIECES_MAX):
             _write_all(descriptor, [memoryview(piece) for piece in pieces[start : start + PIECES_MAX]])
 
     def sync(self, name: str) -> None:
-        """Return when all that was appended, and the file's name, is safe from the loss of power."""
+        """Return once all appended bytes and the file's name survive a power loss."""
         os.fdatasync(self._descriptor(name))
         if name in self._new:
             _sync_folder(self._folder)
             self._new.discard(name)
 
     def close_file(self, name: str) -> None:
-        """Nothing more will be appended to this file soon; it may be all the same."""
+        """Close a file that is not appended to soon; a later append reopens it."""
         descriptor = self._open.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def cut(self, name: str, size: int) -> None:
-        """Shorten a file, durably."""
+        """Truncate a file, durably."""
         descriptor = self._descriptor(name, 0)
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file; when power is lost it may come back, until `sync_names`."""
+        """Remove a file; it may reappear after a power loss, until `sync_names`."""
         self.close_file(name)
         self._new.discard(name)
         (self._folder / name).unlink()
 
     def sync_names(self) -> None:
-        """Return when files that were made and removed stay so."""
+        """Return once created and removed names are durable."""
         _sync_folder(self._folder)
         self._new.clear()
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a small file as a whole, durably: after a crash it is the old one or the new one."""
+        """Replace a small file atomically and durably: after a crash it is the old one or the new one."""
         beside = self._folder / f"{name}.new"
         with open(beside, "wb") as file:
             file.write(content)
@@ -169,7 +169,7 @@ class DiskFiles:
         _sync_folder(self._folder)
 
     def lock(self, name: str) -> bool:
-        """Try to hold a lock until the end of this process or `close`; False: another holds it."""
+        """Try to take a lock, held until the end of this process or `close`; False: already held."""
         descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,7 +180,7 @@ class DiskFiles:
         return True
 
     def close(self) -> None:
-        """Let go of all files and locks."""
+        """Close all files and release all locks."""
         for name in list(self._open):
             self.close_file(name)
         while self._locks:
@@ -198,7 +198,7 @@ class DiskFiles:
 
 
 def _write_all(descriptor: int, pieces: Sequence[memoryview]) -> None:
-    """Write all pieces; the system may take a part of them at a time."""
+    """Write all pieces; one system call may write only a part."""
     left = [piece.cast("B") for piece in pieces if piece.nbytes]
     while left:
         written = os.writev(descriptor, left)
@@ -209,7 +209,7 @@ def _write_all(descriptor: int, pieces: Sequence[memoryview]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe from the loss of power."""
+    """Sync a folder, so that its names survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""One owner of a folder at a time: a lock that ends with its process, and a number that rises each time."""
+"""Folder lock: one owner at a time until its process ends, with a generation number that rises."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ TRY_AGAIN_S = 0.05
 
 
 def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
-    """Own a folder until this process ends; return how often it has been owned before.
+    """Lock a folder until this process ends; return the number of earlier owners.
 
-    A predecessor that still holds it is waited for: a killed one lets go within milliseconds, one that is
-    stopped holds it until somebody ends it. The number is durable before this returns.
+    Waits for a predecessor that still holds the lock: a killed process releases it within milliseconds, a
+    stopped one holds it until it is ended. The number is durable before this returns.
 
     Parameters
     ----------
     files : LogFiles
-        The folder; it is closed when it can't be had.
+        The folder; closed on failure.
     clock : Clock
-        The machine's.
+        Clock of the machine.
     patience_s : float
-        How long to wait for the predecessor; time in which this process was stopped is no part of it.
+        Longest wait for the predecessor, excluding time in which this process was stopped.
     place : str
         Its name, for messages.
 
     Raises
     ------
     UnavailableError
-        When somebody else still owns it after ``patience_s``.
+        If another process still owns it after ``patience_s``.
     LogCorruptError
-        When the number can't be read.
+        If the number can't be read.
     LogFullError
-        When there is no space for the next one.
+        If there is no disk space for the next number.
     """
     try:
         with in_words(place):
             return _claimed(files, AwakeClock(clock), patience_s, place)
     except BaseException:
-        files.close()  # or the lock would be held as long as this process lives
+        files.close()  # else the lock would be held as long as this process lives
         raise
 
 

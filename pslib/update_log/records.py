@@ -1,10 +1,10 @@
-"""The bytes of a log: segments of numbered, checksummed records. Pure: bytes in, records out, no file.
+"""Log format: segments of numbered, checksummed records. Pure functions on bytes, without files.
 
-The grammar stands in docs/design/log.md. What a record's body means is not known here.
+docs/design/log.md has the grammar. This module does not interpret record bodies.
 
-A record says in ``synced`` below which number all records were durable when it was written. So after a crash
-damage has a meaning: where a sound record further on says that the damaged one had been durable, the log is
-corrupt; where none does, it is the torn tail of what nobody was promised, and is cut off.
+A record's ``synced`` is the number below which all records were durable when it was written. It classifies
+damage after a crash. If an intact later record shows that the damaged one was durable, the log is corrupt.
+Otherwise the damage is a torn tail that was never acknowledged, and is cut off.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ Read = Callable[[int, int], Buffer]
 
 
 HEADS_BYTES = 16 << 10
-"""Read at once, where heads alone are looked at: no more of long bodies than that."""
+"""Bytes read at once when only heads are read, to skip long bodies."""
 
 
 class Ahead:
-    """Reads a segment in pieces, for who goes through it from its beginning.
+    """Read a segment in pieces, for sequential access.
 
     Parameters
     ----------
     read : callable
-        Reads it.
+        Read function of the segment.
     piece_bytes : int
-        So many at once, or more where more is asked for.
+        Bytes per read, or more if more are requested.
     """
 
     def __init__(self, read: Read, piece_bytes: int) -> None:
@@ -73,7 +73,7 @@ class Ahead:
         self._piece, self._first = memoryview(b""), 0
 
     def __call__(self, start: int, size: int) -> memoryview:
-        """Bytes of the segment, fewer at its end; they stay as they are."""
+        """Bytes of the segment, fewer at its end; not modified later."""
         place = start - self._first
         if place < 0 or place + size > len(self._piece):
             self._piece = memoryview(self._read(start, max(size, self._piece_bytes)))
@@ -82,11 +82,11 @@ class Ahead:
 
 
 class Damage(Exception):  # noqa: N818  it is not an error yet: perhaps a torn tail
-    """Bytes that are no whole record."""
+    """Raised for bytes that are not a complete record."""
 
 
 class Head(NamedTuple):
-    """What stands before a record's body."""
+    """Head of a record, before its body."""
 
     length: int
     number: int
@@ -104,7 +104,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: its number in the log, what kind it is, what it is about, and its body."""
+    """Record: its number in the log, its kind, its subject, and its body."""
 
     number: int
     kind: int
@@ -120,7 +120,7 @@ def padding(length: int) -> int:
 def record_pieces(
     number: int, synced: int, kind: int, subject: int, body: Sequence[Buffer]
 ) -> tuple[list[Buffer], int]:
-    """A record as pieces to be written one after the other, and how many bytes they are."""
+    """Encode a record; return its pieces in order and their total size."""
     crc = length = 0
     for piece in body:
         crc = crc32(piece, crc)
@@ -132,12 +132,12 @@ def record_pieces(
 
 
 def head_at(read: Read, start: int, size: int) -> Head:
-    """The head of the record at ``start`` of a segment of ``size`` bytes.
+    """Decode the head of the record at ``start`` of a segment of ``size`` bytes.
 
     Raises
     ------
     Damage
-        When no whole record is there; its body has not been looked at.
+        If there is no complete record; its body is not checked.
     """
     head = _sound_head(read(start, HEAD_BYTES))
     if head is None:
@@ -148,12 +148,12 @@ def head_at(read: Read, start: int, size: int) -> Head:
 
 
 def body_at(read: Read, start: int, head: Head) -> memoryview:
-    """The body of the record at ``start``, compared with its checksum.
+    """Read the body of the record at ``start`` and verify its checksum.
 
     Raises
     ------
     Damage
-        When it does not fit.
+        If the checksum does not match.
     """
     found = memoryview(read(start + HEAD_BYTES, head.length + padding(head.length)))
     body = found[: head.length]
@@ -172,7 +172,7 @@ def _sound_head(data: Buffer) -> Head | None:
 
 
 def latest_claim(data: bytes) -> int:
-    """The highest ``synced`` of all records that begin anywhere in ``data``; 0: there is none."""
+    """Highest ``synced`` of all records that begin anywhere in ``data``; 0 if there is none."""
     highest, place = 0, data.find(MARK)
     while place >= 0:
         head = _sound_head(data[place : place + HEAD_BYTES])
@@ -182,7 +182,7 @@ def latest_claim(data: bytes) -> int:
 
 
 def segment_start(first: int, synced: int, about: bytes) -> bytes:
-    """What a segment begins with: the number of its first record, and whose log it is."""
+    """Encode the start of a segment: the number of its first record, and the identity of the log."""
     assert len(about) <= ABOUT_BYTES_MAX
     start = bytearray(_START.pack(MAGIC, FORMAT_VERSION, len(about), first, synced, 0, 0) + about)
     start += bytes(padding(len(start)))
@@ -191,14 +191,14 @@ def segment_start(first: int, synced: int, about: bytes) -> bytes:
 
 
 def start_of_segment(read: Read, name: str) -> tuple[int, int, bytes, int]:
-    """First number, ``synced``, ``about`` and the place of the first record of a segment.
+    """First number, ``synced``, ``about`` and the offset of the first record of a segment.
 
     Raises
     ------
     Damage
-        When it does not begin as a segment does.
+        If it does not begin with a valid segment start.
     LogForeignError
-        When it has a newer format.
+        If it has a newer format.
     """
     data = bytes(read(0, _START.size))
     if len(data) < _START.size or not data.startswith(MAGIC):
@@ -219,7 +219,7 @@ def start_of_segment(read: Read, name: str) -> tuple[int, int, bytes, int]:
 
 
 def corrupt(name: str, offset: int, why: str) -> LogCorruptError:
-    """The error for damage that is no torn tail."""
+    """Error for damage that is not a torn tail."""
     return LogCorruptError(
         f"{name}: damaged at byte {offset}: {why}; what follows had been acknowledged, so nothing is cut: "
         "restore the file, or go back to a checkpoint in another folder"

@@ -1,4 +1,4 @@
-"""What a log consists of when it is opened: every head is looked at, a torn tail is cut off."""
+"""Recovery scan of a log at its opening: checks every head and cuts off a torn tail."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ __all__ = ["SUFFIX", "TRIM", "Segment", "Survey"]
 
 SUFFIX = ".log"
 TRIM = 0
-"""Kind of the one record that a log writes itself: no record below the number in ``subject`` is needed."""
+"""Kind of the only record that a log writes itself: records below the number in ``subject`` are not needed.
+"""
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file of a log: its name, the number of its first record, where that begins, and its bytes."""
+    """Segment file of a log: name, number of its first record, offset of that record, and size."""
 
     name: str
     first: int
@@ -43,7 +44,7 @@ class Segment:
 
 
 class Survey:
-    """Segments of a folder in order, after a look at all heads and at the bodies of doubtful records.
+    """Segments of a folder in order, after a check of all heads and of the bodies of suspect records.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ class Survey:
             self._without_beginning()
 
     def _walk(self) -> tuple[str, int, str] | None:
-        """Enter all segments; file, offset and reason of the first damage."""
+        """Scan all segments; return file, offset and reason of the first damage."""
         for name in self._names:
             try:
                 self._enter(name)
@@ -109,7 +110,7 @@ class Survey:
             self._at = place + head.size
 
     def _forget_doubts(self, synced: int) -> None:
-        """Whoever wrote this knew that all records below ``synced`` were durable."""
+        """Drop suspects below ``synced``: the writer knew that they were durable."""
         if self._doubtful and self._doubtful[0][2].number < synced:
             self._doubtful = [one for one in self._doubtful if one[2].number >= synced]
 
@@ -123,7 +124,7 @@ class Survey:
         return None
 
     def _cut(self, name: str, place: int, why: str) -> None:
-        """Cut from a damaged record on, unless what follows says that it had been durable."""
+        """Cut off from a damaged record on, unless a later record shows that it was durable."""
         later = self._names[self._names.index(name) + 1 :]
         size = self._files.size(name)
         claims = [latest_claim(self._files.read(name, place, size - place))]
@@ -141,7 +142,7 @@ class Survey:
         )
 
     def _without_beginning(self) -> None:
-        """The oldest segments are not there: they have been lost, or never been durable, nor what follows."""
+        """Drop all segments if the first are missing and were never durable; raise if they were durable."""
         first = self.segments[0].first
         if max(self._claim(one) for one in self._files.list() if one.endswith(SUFFIX)) > self.below:
             raise LogCorruptError(
@@ -174,7 +175,7 @@ class Survey:
 
 
 def heads_of(read: Read, segment: Segment) -> Iterator[tuple[int, Head]]:
-    """Places and heads of the records of a segment; Damage where there is none."""
+    """Offsets and heads of the records of a segment; raises Damage at an invalid record."""
     place = segment.start
     while place < segment.size:
         head = head_at(read, place, segment.size)

@@ -1,4 +1,4 @@
-"""One log: numbered records in segments that roll; opened after a crash, written behind, trimmed in front."""
+"""Segmented log: numbered records in rolling segments, with crash recovery, appends and trimming."""
 
 from __future__ import annotations
 
@@ -31,34 +31,33 @@ __all__ = ["RollingLog"]
 
 SEGMENT_BYTES = 64 << 20
 RECORDS_BYTES = 256 << 10
-"""Read at once, where all records are read: a small one costs no call of the system."""
+"""Bytes read at once when all records are read, so that small records need no system call each."""
 
 
 class RollingLog:
-    """A log that is open for one writing thread; another one may call `sync`.
+    """Open log with one writing thread; another thread may call `sync`.
 
-    Opening it looks at every record's head, cuts a torn tail off and says so in `report`.
+    Opening checks every record's head, cuts off a torn tail and describes the cut in `report`.
 
     Parameters
     ----------
     files : LogFiles
-        Its folder, closed with it, and if it can't be opened; files that do not end with ``.log`` are not
-        touched.
+        Its folder, closed with the log or on a failed open; only ``.log`` files are touched.
     about : mapping of str to plain values
-        Whose log it is: stands in every segment, and must be the same when it is opened again.
+        Identity of the log: stored in every segment, and must be the same when it is opened again.
     disk : bool
-        Whether a record counts as durable when it has been synced, or already when it has been written.
+        Whether a record counts as durable once synced, or already once written.
     place : str
         Name of the folder, for messages.
     segment_bytes : int
-        Size from which on a new segment is begun.
+        Size at which a new segment begins.
 
     Raises
     ------
     LogCorruptError
-        When a record that had been durable is damaged, or missing.
+        If a record that was durable is damaged or missing.
     LogForeignError
-        When it is somebody else's log, or of a newer format.
+        If the log has another identity, or a newer format.
     """
 
     def __init__(
@@ -85,9 +84,9 @@ class RollingLog:
         self._unneeded: list[tuple[int, Segment]] = []
         self._open: Segment | None = None
         self.report = survey.report
-        """What was cut when it was opened, in one line; or nothing."""
+        """One line about what was cut off at opening; empty if nothing was."""
         self.kinds = survey.kinds
-        """Kinds of its records, and perhaps of some that are not needed or were cut."""
+        """Kinds of its records, perhaps including records not needed or cut off."""
         self.below = survey.below
         """No record below this number is needed."""
         self.last = self._durable = survey.last
@@ -104,7 +103,7 @@ class RollingLog:
 
     @property
     def size_bytes(self) -> int:
-        """What its segments take."""
+        """Bytes of its segments."""
         return sum(segment.size for segment in self._segments)
 
     @property
@@ -115,7 +114,7 @@ class RollingLog:
     # --- reading ------------------------------------------------------------------------------------------
 
     def heads(self) -> Iterator[tuple[Head, Callable[[int, int], bytes]]]:
-        """Heads of all records that are needed, and what reads pieces of their bodies, unchecked."""
+        """Heads of all needed records, with functions that read pieces of their bodies, unverified."""
         for segment, place, head, _read in self._walk(HEADS_BYTES):
             yield head, partial(self._piece, segment.name, place + HEAD_BYTES, head.length)
 
@@ -123,12 +122,12 @@ class RollingLog:
         return self._files.read(name, place + start, max(0, min(size, length - start)))
 
     def records(self) -> Iterator[Record]:
-        """All records that are needed, in order, each compared with its checksum.
+        """All needed records in order, each verified by its checksum.
 
         Raises
         ------
         LogCorruptError
-            When one is damaged; those before it were sound.
+            If one is damaged; those before it are valid.
         """
         for segment, place, head, read in self._walk(RECORDS_BYTES):
             try:
@@ -152,23 +151,23 @@ class RollingLog:
     # --- writing ------------------------------------------------------------------------------------------
 
     def append(self, kind: int, subject: int, body: Sequence[Buffer]) -> int:
-        """Write one record and return its number; it is durable when `durable` has reached that.
+        """Write one record and return its number; it is durable once `durable` reaches the number.
 
         Parameters
         ----------
         kind : int
             1..2^32-1.
         subject : int
-            What it is about, 0..2^64-1.
+            Subject of the record, 0..2^64-1.
         body : sequence of bytes-like
             Contiguous pieces, one after the other.
 
         Raises
         ------
         LogFullError
-            When there is no space; the log is as it was.
+            If there is no disk space; the log is unchanged.
         LogError
-            When the system refuses to write for another reason: the log can't go on.
+            If a write fails for another reason; the log can't continue.
         """
         segment = self._open
         if segment is None or segment.size >= self._segment_bytes:
@@ -200,7 +199,7 @@ class RollingLog:
         return segment
 
     def _remove_empty(self, name: str) -> None:
-        """A segment of the last writer that has no record, or not even a beginning."""
+        """Remove a segment of the last writer without records, or with an incomplete start."""
         if name in self._files.list():
             self._files.remove(name)
         self._segments = [segment for segment in self._segments if segment.name != name]
@@ -218,7 +217,7 @@ class RollingLog:
         segment.size += size
 
     def _undo(self, segment: Segment) -> None:
-        """Take back what an append that failed has written."""
+        """Remove the bytes of a failed append."""
         try:
             if segment.size:
                 self._files.cut(segment.name, segment.size)
@@ -228,12 +227,12 @@ class RollingLog:
             raise LogError(f"{self._full(segment)}: can't be written: {error.strerror}") from error
 
     def sync(self) -> int:
-        """Make durable what has been appended before this call; return the number of its last record.
+        """Make earlier appends durable; return the number of the last durable record.
 
         Raises
         ------
         LogError
-            When the system can't: nobody knows then what is on the disk, and the log can't go on.
+            If a sync fails: the content of the disk is unknown then, and the log can't continue.
         """
         with self._lock:
             last, waiting, current = self.last, list(self._unsynced), self._open
@@ -247,16 +246,16 @@ class RollingLog:
         except OSError as error:
             raise LogError(f"{self._place}: can't be synced: {error.strerror}") from error
         with self._lock:
-            # not `self._open`: the writer may have appended to `current` and begun another one meanwhile
+            # not `self._open`: the writer may have appended to `current` and begun another segment meanwhile
             self._unsynced = [one for one in self._unsynced if one not in waiting or one is current]
             self._durable = max(self._durable, last)
         self._remove_unneeded()
         return last
 
     def trim(self, below: int) -> None:
-        """Record that nothing below a record is needed, and remove the segments that hold nothing else.
+        """Record that records below a number are not needed, and remove segments that hold only such records.
 
-        They are removed when that record is durable. Errors as for `append`.
+        The segments are removed once that record is durable. Errors as for `append`.
         """
         number = self.append(TRIM, below, [])
         self.below = max(self.below, below)
@@ -269,7 +268,7 @@ class RollingLog:
             self._remove_unneeded()
 
     def _remove_unneeded(self) -> None:
-        """Remove files, oldest first, so that what is left has no gap."""
+        """Remove files, oldest first, so that the rest has no gap."""
         with self._lock:
             gone = [segment for number, segment in self._unneeded if number <= self.durable]
             self._unneeded = [one for one in self._unneeded if one[0] > self.durable]
@@ -279,7 +278,7 @@ class RollingLog:
                 self._files.sync_names()
 
     def close(self) -> None:
-        """Sync, where that is the promise, and let go of the files."""
+        """Sync, if the log is synced, and close the files."""
         if self._disk:
             self.sync()
         self._files.close()

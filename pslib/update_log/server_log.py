@@ -1,4 +1,4 @@
-"""The folder of one server's logs: whose it is, what it is about, and how it is read after a crash."""
+"""Folder of one server's logs: lock, identity, recovery after a crash, and the sync thread."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ FOLDER_VERSION = 1
 
 
 class ServerLog:
-    """What a server keeps in ``<folder>/server-<rank>``: a lock, what it is about, and a log a shard thread.
+    """Logs of a server in ``<folder>/server-<rank>``: a lock, the identity, and one log per shard thread.
 
     Parameters
     ----------
     folder : str
-        Of the cluster's logs.
+        Folder of the cluster's logs.
     rank : int
-        The server's.
+        Rank of the server.
     cluster_id : str
         The folder of another cluster is refused.
     clock : Clock
-        For waiting until a predecessor has ended.
+        For the wait for a predecessor's end.
     generation : int
-        This process counts at least so high.
+        Lower bound of this process's generation.
     files_of : callable
-        Makes `LogFiles` of a path; the real ones, unless a test gives others.
+        Makes `LogFiles` of a path; tests replace it.
 
     Raises
     ------
     UnavailableError
-        When a predecessor still holds the folder after `Timing.start_s`.
+        If a predecessor still holds the folder after `Timing.start_s`.
     LogForeignError, LogCorruptError
-        When it is not this server's folder, or damaged.
+        If the folder belongs to another server, or is damaged.
     LogFullError
-        When its disk has no space.
+        If its disk has no space.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ServerLog:
             raise
         self.logs: list[RollingLog] = []
         self.shards: list[Shard] = []
-        """With what their logs say; empty when the folder is new."""
+        """Shards recovered from their logs; empty for a new folder."""
 
     @property
     def free_bytes(self) -> int | None:
-        """Space left where the folder is; None where nobody knows."""
+        """Free disk space of the folder; None if unknown."""
         try:
             return shutil.disk_usage(self._folder).free
         except OSError:
@@ -126,12 +126,12 @@ class ServerLog:
     # --- logs ---------------------------------------------------------------------------------------------
 
     def recover(self, load: Callable[[Shard, Load], Any]) -> None:
-        """Make `shards` as they were, if there is something to replay; says how much in one line.
+        """Recover `shards` by replay, if there is anything to replay; log one line about it.
 
         Raises
         ------
         LogCorruptError
-            When a record is damaged.
+            If a record is damaged.
         """
         about = self._about
         if not about:
@@ -148,7 +148,7 @@ class ServerLog:
         log.warning("pslib: %s: replayed %d records, %d rows in %.1f s", self._folder, records, rows, took_s)
 
     def _begin_anew(self, index: int, about: Mapping[str, Any]) -> Shard:
-        """An empty log and shard, where somebody has died who had lost all that is older himself."""
+        """Start an empty log and shard, if the predecessor itself had lost all older records."""
         self.logs.pop(index).close()
         files = self._files_of(f"{self._folder}/shard-{index}")
         for name in files.list():
@@ -160,7 +160,7 @@ class ServerLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has written to one of its logs: what a predecessor knew is not all there."""
+        """Whether one of its logs has never been written; a predecessor's state is then incomplete."""
         return not self.shards or any(one.last == 0 for one in self.logs)
 
     def _open(self, index: int, about: Mapping[str, Any]) -> None:
@@ -174,12 +174,12 @@ class ServerLog:
         self.logs.append(opened)
 
     def begin(self, config: ClusterConfig) -> list[Shard]:
-        """Shards that write to their logs from now on: those that were recovered, or new ones.
+        """Return shards that write to their logs: the recovered ones, or new ones.
 
         Raises
         ------
         LogForeignError
-            When the folder was written with other numbers than the cluster has now.
+            If the folder was written with other cluster settings.
         """
         settings = {
             "shard_threads": config.shard_threads,
@@ -203,19 +203,19 @@ class ServerLog:
         return self.shards
 
     def journals(self, log_bytes: int) -> list[ShardLog]:
-        """One a shard, which writes to it from now on."""
+        """Journals, one per shard; each shard writes to its own."""
         share = log_bytes // len(self.shards)
         return [ShardLog(one, shard, share) for one, shard in zip(self.logs, self.shards, strict=True)]
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder and release its lock."""
         for one in self.logs:
             one.close()
         self._files.close()
 
 
 class SyncThread:
-    """Makes the logs of a server durable, all that is new together, whenever somebody waits for it.
+    """Sync the logs of a server on request, all new records together.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class SyncThread:
     durable : callable
         Called after each sync.
     failed : callable
-        Hears of an error: nothing more will be durable.
+        Called with an error; no later record becomes durable.
     """
 
     def __init__(
@@ -239,11 +239,11 @@ class SyncThread:
         self._thread.start()
 
     def ask(self) -> None:
-        """Somebody waits."""
+        """Request a sync."""
         self._asked.set()
 
     def close(self) -> None:
-        """Sync once more and end."""
+        """Sync once more and end the thread."""
         self._ending = True
         self._asked.set()
         self._thread.join()

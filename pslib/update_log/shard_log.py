@@ -1,4 +1,4 @@
-"""The log of one shard: its journal while it runs, its images from time to time, its state after a crash."""
+"""Log of one shard: journal of changes, periodic images, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ __all__ = ["ShardLog", "recover"]
 
 log = logging.getLogger("pslib")
 CHANGES, IMAGES = 1, 2
-"""Kinds of records."""
+"""Record kinds."""
 BATCH_BYTES = 256 << 10
-"""Of images between two requests, unless one unit alone is larger: some 0.3 ms."""
+"""Image bytes written between two requests, unless a single unit is larger: about 0.3 ms."""
 LATER_MAX = 1000
-"""Entries that wait for the next record before they get one of their own."""
+"""Deferred entries for the next record, before they get a record of their own."""
 KEY_BYTES = 8
 
 
 class ShardLog:
-    """The journal of one shard, which only the shard's thread touches.
+    """Journal of one shard, used by the shard's thread only.
 
-    The log is kept short by images: while the shard works, its units are written one after the other, so much
-    of them for so many bytes of changes that a round is over before the log is too long. Then nothing before
-    the round is needed.
+    Images keep the log short. While the shard works, its units are written one after the other, in proportion
+    to the bytes of changes, so that a round of images ends before the log is too long. Records before the
+    round are then not needed.
 
     Parameters
     ----------
     log : RollingLog
     shard : Shard
-        Writes to it from now on.
+        Writes to the log from now on.
     log_bytes : int
-        The log stays below this, or below three times what the shard takes as images where that is more.
+        Limit of the log, or three times the size of the shard's images if that is more.
     """
 
     def __init__(self, log: RollingLog, shard: Shard, log_bytes: int) -> None:
@@ -56,25 +56,25 @@ class ShardLog:
         self._later: dict[Any, Entry] = {}
         self._places = count()
         self._round: list[int] | None = None
-        """Units that have no image of this round yet, last one first."""
+        """Units without an image in this round, the next one last."""
         self._began = 0
         self._owed = 0.0
         self._per_byte = 0.0
         """Bytes of images for each byte of changes."""
         self._is_due = self._forced = False
-        """Whether a round is to begin now; and whether one must, however short the log is."""
+        """Whether a round is to begin now; and whether it must begin for any log length."""
         self.rounds = 0
-        """Rounds of images that are over."""
+        """Finished rounds of images."""
         shard.write_to(self)
 
     # --- changes ------------------------------------------------------------------------------------------
 
     def append(self, *entries: Entry) -> None:
-        """Write a record, before anything that it says is done; see `pslib.wire.journal.Journal`."""
+        """Write a record, before its changes are acknowledged; see `pslib.wire.journal.Journal`."""
         for entry in entries:
             if isinstance(entry, Release) and self._round is not None and entry.unit in self._round:
-                self._write(IMAGES, images_of(self._shard, [entry.unit]))  # no other record says what it held
-                self._round.remove(entry.unit)  # not before: without space it stays owned, and due
+                self._write(IMAGES, images_of(self._shard, [entry.unit]))  # no other record has its content
+                self._round.remove(entry.unit)  # not before: without disk space it stays due
         size = self._write(CHANGES, entries)
         if self._round is None:
             self._is_due = self._is_due or self._forced or self._is_long()
@@ -82,7 +82,7 @@ class ShardLog:
             self._owed += size * self._per_byte
 
     def later(self, *entries: Entry) -> None:
-        """Write these with the next record, before it."""
+        """Defer entries to the next record, before its own."""
         for entry in entries:
             key: Any = ("", next(self._places))
             if not isinstance(entry, Message) and entry["note"] == "seen":
@@ -96,21 +96,21 @@ class ShardLog:
                 log.warning("pslib: %s", error)
 
     def flush(self) -> None:
-        """Write what waits for the next record."""
+        """Write the entries deferred to the next record."""
         if self._later:
             self._write(CHANGES, ())
 
     def loaded(self, message: Load, left: Sequence[Note] = ()) -> None:
-        """A checkpoint has been loaded; a recovery needs it until the images that begin now are done.
+        """Record a loaded checkpoint; a recovery needs it until the images that begin now are done.
 
-        ``left`` are notes of rows of it that the memory limit let go meanwhile: a recovery, which has no
-        limit, loads them too, so they stand behind the load.
+        ``left`` are notes of loaded rows that the memory limit evicted meanwhile. A recovery has no limit and
+        loads them too, so the notes follow the load.
         """
         self._write(CHANGES, (message, *_gone(self._shard, left)))
         self.write_images()
 
     def _write(self, kind: int, entries: Any) -> int:
-        """Write one record with what waited for it in front; images have nothing in front."""
+        """Write one record with the deferred entries first; images have none."""
         before = list(self._later.values())
         if kind == IMAGES and before:
             self.flush()
@@ -124,24 +124,24 @@ class ShardLog:
 
     @property
     def owes(self) -> bool:
-        """Whether images are to be written before much more changes; a broken shard has none to give."""
+        """Whether images are due before many more changes; a broken shard has none to write."""
         if self._shard.broken:
             return False
         return self._is_due or (self._round is not None and self._owed > 0)
 
     @property
     def is_late(self) -> bool:
-        """Whether so many are owed that requests must wait for them, lest the log grow too long."""
+        """Whether requests must wait for due images, to bound the log."""
         return max(self._images_bytes() / 8, 64 * BATCH_BYTES) < self._owed < float("inf")
 
     def write_images(self) -> None:
-        """Begin a round, whatever the log's length, and owe all of it: older records are to go."""
+        """Begin a round at any log length, with all of it due, so that older records can be removed."""
         self._round, self._is_due, self._forced, self._per_byte = None, True, True, float("inf")
 
     def pace(self) -> None:
-        """Between two requests: write a few of the images that are owed, one unit or several small ones.
+        """Write a few due images between two requests: one unit or several small ones.
 
-        A log without space goes on with them when more is owed.
+        A log without disk space resumes when more is due.
         """
         if not self.owes:
             return
@@ -181,10 +181,10 @@ class ShardLog:
         return rows + (8 * shard.dense.spec.length if shard.dense else 0)
 
     def _is_long(self) -> bool:
-        """Whether a round must begin: what it takes, and the changes meanwhile, would make the log too long.
+        """Whether a round must begin, since its images and the changes meanwhile would exceed the limit.
 
-        With R bytes of images and a limit L >= 3 R, changes of P = (L - R) / 4 may come in a round. It leaves
-        a log of R + P, and the next one begins at L - R - P, which is no less.
+        With R bytes of images and a limit L >= 3 R, a round allows changes of P = (L - R) / 4. It leaves a
+        log of R + P, and the next one begins at L - R - P, which is no less.
         """
         images = self._images_bytes()
         limit = max(self._log_bytes, 3 * images)
@@ -202,7 +202,7 @@ class ShardLog:
 
 
 def _gone(shard: Shard, left: Sequence[Note]) -> list[Note]:
-    """Notes of those rows that are not there now: a later increment of the checkpoint may have one again."""
+    """Notes of rows that are absent now; a later increment of the checkpoint may contain one again."""
     notes: list[Note] = []
     for table in dict.fromkeys(note["table"] for note in left):
         keys = np.frombuffer(b"".join(note["keys"] for note in left if note["table"] == table), np.uint64)
@@ -212,7 +212,7 @@ def _gone(shard: Shard, left: Sequence[Note]) -> list[Note]:
 
 
 def _known_among(shard: Shard, table: str, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which keys have a row or are counted."""
+    """Keys that have a row or a count."""
     store, is_counted = shard.stores[table], isinstance(shard.tables[table].admission, ByCount)
     known = np.zeros(keys.size, np.bool_)
     if not is_counted and store.missing(keys) == keys.size:
@@ -233,33 +233,33 @@ def _row_bytes(shard: Shard, table: str) -> int:
 
 
 def _unit_bytes(shard: Shard, unit: int) -> int:
-    """About what the image of a unit takes."""
+    """Approximate image bytes of a unit."""
     if unit >= shard.partitions:
         return 8 * shard.dense.bounds.size if shard.dense else 0
     return sum(store.partition_rows(unit) * _row_bytes(shard, name) for name, store in shard.stores.items())
 
 
 def recover(log_: RollingLog, shard: Shard, load: Callable[[Shard, Load], Any]) -> int:
-    """Bring an empty shard to the state in which the log's writer was; return the number of records applied.
+    """Replay the log into an empty shard; return the number of records applied.
 
     Parameters
     ----------
     log_ : RollingLog
     shard : Shard
-        Owns nothing, has no tables and no journal.
+        Shard without units, tables or journal.
     load : callable
         Loads a checkpoint into the shard.
 
     Raises
     ------
     LogCorruptError
-        When a record is damaged.
+        If a record is damaged.
     """
     newest: dict[int, int] = {}
     for head, read in log_.heads() if IMAGES in log_.kinds else ():
         if head.kind == IMAGES:
             newest.update(dict.fromkeys(units_of_images(first_note(read)), head.number))
-    limit, shard.room.limit_bytes = shard.room.limit_bytes, 0  # rows that left are recorded
+    limit, shard.room.limit_bytes = shard.room.limit_bytes, 0  # evictions are recorded
     replay, records = Replay(shard, newest, load), 0
     for record in log_.records():
         replay.take(record.number, entries_of(record.body, f"record {record.number}"))

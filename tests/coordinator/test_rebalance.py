@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from pslib.coordinator.membership import Membership
 from pslib.coordinator.rebalance import Rebalance
-from pslib.coordinator.wave import WISHES_KEPT, ScaleRequests
+from pslib.coordinator.wave import SCALE_REQUESTS_KEPT, ScaleRequests
 from pslib.wire.messages import Failure, NextHand, Result, Scale
 from tests.support.move_world import CONFIG, World, first_map, grown
 
@@ -196,11 +196,11 @@ class TestLosses:
 
 def test_of_many_wishes_the_last_thousand_are_known_by_name() -> None:
     wishes = ScaleRequests()
-    for name in range(3 * WISHES_KEPT):
+    for name in range(3 * SCALE_REQUESTS_KEPT):
         wishes.note(name, "no" if name % 2 else "")
-    assert [wishes.answer(name) for name in (0, 2 * WISHES_KEPT - 1)] == [None, None]
-    assert [wishes.answer(2 * WISHES_KEPT + i) for i in range(2)] == ["", "no"]
-    assert wishes.granted == list(range(2 * WISHES_KEPT, 3 * WISHES_KEPT, 2))
+    assert [wishes.answer(name) for name in (0, 2 * SCALE_REQUESTS_KEPT - 1)] == [None, None]
+    assert [wishes.answer(2 * SCALE_REQUESTS_KEPT + i) for i in range(2)] == ["", "no"]
+    assert wishes.granted == list(range(2 * SCALE_REQUESTS_KEPT, 3 * SCALE_REQUESTS_KEPT, 2))
 
 
 class TestRefusals:

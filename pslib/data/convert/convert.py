@@ -1,11 +1,11 @@
-"""Text files into Parquet: Criteo's logs, CSV with a header, JSON lines, libsvm, libffm.
+"""Converters from text to Parquet: Criteo's logs, CSV with a header, JSON lines, libsvm, libffm.
 
-No value is lost or changed but one: a missing value is a null, a string is kept as it stands, an integer that
-does not fit is a reject. The one is an infinite number in a dense column, which no training takes: it becomes
-a null, and the report says how many. A column of float64 has the nearest number to a fraction; a whole number
-that it would change, such as 9007199254740993, is a reject there too, and so is one beyond its range, such as
-1e999 (but not in values of libsvm and libffm). Records that can't be read go to ``<out>.rejects.tsv`` (line
-number, reason, record); more than a stated share of them stops the run, and then nothing is left behind.
+No value is lost or changed, with one exception: an infinite number in a dense column, which training rejects,
+becomes null, and the report counts it. A missing value is null, a string is unchanged, an integer that does
+not fit is a reject. A float64 column has the nearest number to a fraction. An integer that it would change,
+such as 9007199254740993, is a reject there too, as is one beyond its range, such as 1e999 (but not in values
+of libsvm and libffm). Records that can't be read go to ``<out>.rejects.tsv`` (line number, reason, record).
+More than a given share of them stops the run, which then leaves no files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
     "rejects_path",
 ]
 
-REJECTS_SHARE_MAX = 0.001  # past it a file is rather another format than a sound file with a few bad lines
+REJECTS_SHARE_MAX = 0.001  # a larger share means another format rather than a valid file with a few bad lines
 
 
 def convert_criteo(
@@ -58,12 +58,12 @@ def convert_criteo(
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
 ) -> ConvertReport:
-    """Convert a click log of Criteo: label, 13 integers, 26 strings, separated by tabs, no header.
+    """Convert a click log of Criteo: label, 13 integers, 26 strings, tab-separated, no header.
 
     Parameters
     ----------
     source : str or Path
-        Plain, gzip, bzip2, xz or zstd.
+        Plain text, gzip, bzip2, xz or zstd.
     out : str or Path
         Parquet file: label int8, I1..I13 int64, C1..C26 string; empty cells are nulls.
     overwrite : bool
@@ -80,9 +80,9 @@ def convert_criteo(
     Raises
     ------
     ConfigurationError
-        When ``out`` exists or is the source, or a value above is out of its bounds.
+        If ``out`` exists or is the source, or a value above is out of bounds.
     DataError
-        When the source can't be read, holds no row, or too many lines are bad. Nothing is left then.
+        If the source can't be read, holds no row, or too many lines are bad. No files are left then.
     """
     types = {CRITEO_LABEL: pa.string(), **dict.fromkeys(CRITEO_DENSE, pa.int64())}
     types |= dict.fromkeys(CRITEO_SPARSE, pa.string())
@@ -127,8 +127,8 @@ def convert_csv(
     -----
     An empty cell is a null; ``""`` in a column of strings is the empty string. In a column of numbers so is
     what `pandas.read_csv` takes for missing (`pslib.data.convert.csv_criteo.MISSING`: nan, NA, null and the
-    like), in one of strings it is a string as any other. An infinite number is a number when columns are told
-    apart; in a dense column it becomes a null, which the report counts (``infinite``).
+    like), in one of strings it is a string as any other. An infinite number is a number when columns are
+    classified; in a dense column it becomes a null, which the report counts (``infinite``).
 
     Raises
     ------
@@ -168,7 +168,7 @@ def convert_libsvm(
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
 ) -> ConvertReport:
-    """Convert ``label index:value ...``, or ``label index ...`` where every value is 1.
+    """Convert ``label index:value ...``, or ``label index ...`` with all values 1.
 
     Parameters
     ----------
@@ -178,9 +178,9 @@ def convert_libsvm(
 
     Notes
     -----
-    A reader takes ``ids`` as a ragged field with sum pooling, which for a linear model is the sum of the
-    weights of the ids, as it should be when all values are 1. It does not read ``values``: where they differ
-    from 1, ids count as present, and dense columns are the better form for the data.
+    A reader takes ``ids`` as a ragged field with sum pooling. For a linear model this is the sum of the
+    weights of the ids, which is exact if all values are 1. It does not read ``values``: values other than 1
+    count as 1, so dense columns suit such data better.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def convert_libsvm(
     try:
         return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=False), schema)
     except OtherValues:
-        # All values before were 1, so that the first pass wrote no column for them: read once more.
+        # All values before were 1, so the first pass wrote no column for them: read once more.
         return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=True), schema)
 
 
@@ -204,20 +204,20 @@ def convert_libffm(
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
 ) -> ConvertReport:
-    """Convert ``label field:index:value ...``, the text of libffm.
+    """Convert ``label field:index:value ...``, the text format of libffm.
 
     Parameters
     ----------
     source, out, overwrite, rejects_max_share, progress
-        As for `convert_criteo`. The source is read twice: once to see which fields there are. ``out`` gets
+        As for `convert_criteo`. The source is read twice: first to find the fields. ``out`` gets
         the column label (int8) and for each field ``f<number>`` with its index (int64, null where a record
         lacks it; a list of int64 where a record has several) and, when any value differs from 1,
         ``f<number>_value`` (float64).
 
     Notes
     -----
-    The schema reads a field with one index and values as a number, all others as keys: values beside several
-    indexes are kept in the file and not read.
+    The schema reads a field with one index and values as a number, all others as keys. Values beside several
+    indexes are kept in the file but not read.
 
     Raises
     ------
@@ -247,7 +247,7 @@ def convert_jsonl(
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
 ) -> ConvertReport:
-    """Convert JSON lines: an object a line.
+    """Convert JSON lines: one object per line.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def convert_jsonl(
         float64, string, bool, or lists of int64 or string. An absent member is a null; a member that none of
         these records has, or a value of another type, makes its record a reject.
     label : str
-        Member with 0 or 1, true or false, as a number or a text; becomes int8.
+        Member with 0 or 1, true or false, as a number or a string; becomes int8.
     dense : iterable of str, optional
         Members that are numbers to compute with, become float64. Default when ``sparse`` is not given either:
         those with a fraction somewhere.
@@ -296,7 +296,7 @@ def convert_jsonl(
 
 
 def _listed(names: Iterable[str] | None) -> list[str] | None:
-    """Names that are gone through more than once, as what a generator gives can't be."""
+    """Names as a list, since a generator can be iterated only once."""
     return None if names is None else list(names)
 
 

@@ -1,4 +1,4 @@
-"""Parsers of text formats: from bytes of whole records to an Arrow table with the label as int8."""
+"""Parsers for text formats: bytes of complete records to an Arrow table with an int8 label."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CRITEO_SPARSE = tuple(f"C{number}" for number in range(1, 27))
 
 
 def criteo_schema() -> Schema:
-    """label, I1..I13 as log(1 + x) with 0 for a missing count, C1..C26 as one key each."""
+    """Schema: label, I1..I13 as log(1 + x) with 0 for a missing count, C1..C26 as one key each."""
     return Schema(
         label=CRITEO_LABEL,
         dense=[DenseField(name, log1p=True) for name in CRITEO_DENSE],
@@ -50,25 +50,27 @@ def criteo_schema() -> Schema:
     )
 
 
-# What stands for a label, in any of the formats. Anything else is a reject, also an empty one.
+# Accepted label texts in all formats. Any other text, also an empty one, is a reject.
 LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
 
 MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
     "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
-"""What says in a column of numbers that there is none: what `pandas.read_csv` reads so when it isn't told
-otherwise. In a column of words it is a word: NA is a country."""
+"""Texts for a missing number: those of `pandas.read_csv` by default.
 
-SAMPLE_ROWS = 10_000  # looked at to tell numbers with fractions from names
+In a column of strings they are strings: NA is a country.
+"""
+
+SAMPLE_ROWS = 10_000  # inspected to tell numbers with fractions from names
 
 
 class OtherValues(Exception):  # noqa: N818 - a turn of the road, not an error
-    """A value that is not 1 was met where none was expected."""
+    """Raised for a value other than 1 where only 1 is expected."""
 
 
 def labelled(table: Any, label: str) -> Parsed:
-    """Turn the label's text into int8; what is no label makes its row a bad one."""
+    """Convert label text to int8; an invalid label makes its row bad."""
     place = table.schema.get_field_index(label)
     text = table.column(place)
     code = pc.index_in(pc.ascii_lower(pc.ascii_trim_whitespace(text)), pa.array(list(LABELS)))
@@ -83,18 +85,18 @@ def labelled(table: Any, label: str) -> Parsed:
 def no_other_numbers(
     parsed: Parsed, wholes_of: Callable[[str], Any], text_of: Callable[[str, int], str]
 ) -> Parsed:
-    """Bad ones as well: rows with a number that float64 makes another one of.
+    """Add rows with numbers that float64 can't represent to the bad rows.
 
-    That is a whole number beyond 2^53 between two that it has, and what it has only infinity for. Fractions
-    are the nearest ones.
+    These are integers beyond 2^53 that float64 rounds, and numbers that overflow to infinity. Fractions take
+    the nearest value.
 
     Parameters
     ----------
     parsed : Parsed
     wholes_of : callable
-        From a column that has values so large to the same as int64; ArrowInvalid where one is no such number.
+        Maps a column with such large values to int64; raises ArrowInvalid if one is not an int64.
     text_of : callable
-        From a column and a row to the number as it stands in the file; asked where that is not so.
+        Maps a column and a row to the number's text in the file; called if the number is not an int64.
     """
     bad = dict[int, str]()
     for name, column in zip(parsed.table.column_names, parsed.table.columns, strict=True):
@@ -103,7 +105,7 @@ def no_other_numbers(
         large = pc.greater_equal(pc.abs(column), 2.0**53)
         if not pc.any(large).as_py():
             continue
-        with suppress(pa.ArrowInvalid):  # times in ns, say, which all are whole
+        with suppress(pa.ArrowInvalid):  # times in ns, say, which are all integers
             large = pc.and_(large, pc.not_equal(column.cast(pa.int64(), safe=False), wholes_of(name)))
         for row in pc.indices_nonzero(large).to_pylist():
             text, value = text_of(name, row), column[row].as_py()
@@ -117,10 +119,10 @@ def no_other_numbers(
 
 
 def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
-    """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string.
+    """Parser of delimited text with these columns; empty cells are nulls, ``""`` is the empty string.
 
-    In a column of numbers so is what is `MISSING`. The parser raises ValueError where a record is not like
-    that.
+    In a column of numbers the texts of `MISSING` are nulls too. The parser raises ValueError for a record
+    that does not match.
     """
     layout = pacsv.ParseOptions(
         delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
@@ -131,7 +133,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
     floats = [name for name in names if types[name] == pa.float64()]
 
     def read(raw: bytes, kinds: dict[str, pa.DataType], only: Sequence[str], *nulls: str) -> Any:
-        # One block: the columns of a piece are converted in parallel all the same.
+        # One block: the columns of a piece are still converted in parallel.
         reading = pacsv.ReadOptions(column_names=names, block_size=len(raw) + 1)
         meaning = pacsv.ConvertOptions(
             column_types=kinds,
@@ -143,7 +145,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
         return pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
 
     def table_of(raw: bytes) -> Any:
-        """At once where all numbers are numbers: Arrow would take `MISSING` out of columns of words too."""
+        """Convert directly if all numbers are valid: Arrow would apply `MISSING` to string columns too."""
         with suppress(pa.ArrowInvalid):
             return read(raw, types, names)
         words = read(raw, types, texts)
@@ -166,7 +168,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
 
 
 def _nan_as_null(table: Any) -> Any:
-    """The table with a null for each NaN, which is what the other words for it become."""
+    """Replace NaN by null, since other `MISSING` texts become null."""
     for place, column in enumerate(table.columns):
         if column.type == pa.float64() and pc.any(nan := pc.is_nan(column)).as_py():
             table = table.set_column(place, table.column_names[place], pc.if_else(nan, None, column))
@@ -174,7 +176,7 @@ def _nan_as_null(table: Any) -> Any:
 
 
 def _csv_reason(text: str, names: Sequence[str]) -> str:
-    """Arrow's words, shorter, with the column's name instead of its number."""
+    """Arrow's error text, shortened, with the column's name instead of its number."""
     columns = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if columns:
         return f"expected {columns[1]} columns, got {columns[2]}"
@@ -190,7 +192,7 @@ def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Pi
     Raises
     ------
     DataError
-        When it can't be read, or a column has no name or the name of another; all problems at once.
+        If it can't be read, or a column name is empty or repeated; lists all problems at once.
     """
     records = piece.split()
     if not records:
@@ -233,12 +235,12 @@ def roles_of(
     integers: Iterable[str],
     source: Path,
 ) -> dict[str, pa.DataType]:
-    """Arrow types of the named columns; all wrong names at once.
+    """Arrow types of the named columns; reports all wrong names at once.
 
     Raises
     ------
     DataError
-        When there is no such column, or one is named as two things.
+        If a column does not exist, or is named for two roles.
     """
     dense, sparse, integers = list(dense or ()), list(sparse or ()), list(integers)
     problems = []
@@ -264,7 +266,7 @@ def roles_of(
 def with_fractions(
     roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
 ) -> dict[str, pa.DataType]:
-    """Take columns for dense that hold numbers only (or `MISSING`) and a fraction, among the first rows."""
+    """Select dense columns: only numbers (or `MISSING`) and at least one fraction among the first rows."""
     fraction, other = set[int](), set[int]()
     sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
     try:
@@ -274,7 +276,7 @@ def with_fractions(
                     continue
                 (fraction if _NUMBER.fullmatch(cell) else other).add(place)
     except csv.Error:
-        pass  # what was seen before must do; the conversion itself names what is wrong
+        pass  # the rows before it decide; the conversion itself reports the fault
     chosen = {name for place, name in enumerate(names) if place in fraction - other}
     return roles | {name: pa.float64() for name in chosen if name not in roles and name != label}
 
@@ -285,14 +287,14 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 
 
 def tokens_of(raw: bytes) -> pa.ListArray:
-    """Words of each line of ``raw``, between white space; comments and empty lines are left out."""
+    """Tokens of each line of ``raw``, separated by white space; omits comments and empty lines."""
     lines = pa.array(raw[:-1].split(b"\n"), pa.binary()).cast(pa.string())
     lines = pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", ""))
     return pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
 
 
 def libsvm_parser(*, with_values: bool) -> Parser:
-    """Parser of ``label index:value ...``; raises OtherValues where a value is not 1 and none is expected."""
+    """Parser of ``label index:value ...``; raises OtherValues for an unexpected value other than 1."""
 
     def parse(raw: bytes) -> Parsed:
         tokens = tokens_of(raw)
@@ -313,7 +315,7 @@ def libsvm_parser(*, with_values: bool) -> Parser:
 
 
 def _ids_and_values(tokens: Any) -> tuple[Any, Any]:
-    """Split ``index:value`` tokens; None for values when no token has one."""
+    """Split ``index:value`` tokens; values are None if no token has one."""
     if not len(tokens):
         return pa.array([], pa.int64()), None
     with_colon = pc.sum(pc.match_substring(tokens, ":")).as_py() or 0

@@ -1,4 +1,4 @@
-"""A text file as its text, also where it is packed: gzip, bzip2, xz, zstd, told by its first bytes."""
+"""Transparent decompression of text files: gzip, bzip2, xz or zstd, detected by the first bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pslib.text import counted
 __all__ = ["Damaged", "Unpacked", "opened"]
 
 PACKED_BYTES = 64 << 10
-"""Read at once of a packed file."""
+"""Bytes read at once from a compressed file."""
 
 _BZIP2_BLOCKS = b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"
-"""What comes after the level: a block, or the end of a file that holds nothing."""
+"""Bytes after the level: a block, or the end of an empty file."""
 _BZIP2 = [b"BZh%d%b" % (level, block) for level in range(1, 10) for block in _BZIP2_BLOCKS]
 _PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
@@ -35,7 +35,7 @@ _PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
     ),
     b"\x28\xb5\x2f\xfd": ("zstd", lambda file: pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")),
 }
-"""What a packed file begins with, its kind, and what reads it."""
+"""First bytes of compressed files, with format and reader."""
 
 _NO_TEXT = {
     b"PAR1": "this is a Parquet file already; train from it as it is",
@@ -43,42 +43,42 @@ _NO_TEXT = {
     b"\xff\xfe": "expected UTF-8, got UTF-16; rewrite it, as by iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "expected UTF-8, got UTF-16; rewrite it, as by iconv -f UTF-16 -t UTF-8",
 }
-"""What other files begin with, and what to say of them."""
+"""First bytes of unsupported files, with an error text."""
 
 
 class Damaged(Exception):  # noqa: N818 - becomes a DataError that names the file
-    """Packed data ends too early or makes no sense."""
+    """Raised for truncated or invalid compressed data."""
 
 
 class Unpacked:
-    """Reads a packed file; says so where it is damaged."""
+    """Reader of a compressed file that reports damage."""
 
     def __init__(self, kind: str, file: Any) -> None:
         self._kind, self._file = kind, file
 
     def read(self, size: int) -> bytes:
-        """As of any file."""
+        """Read as from any file."""
         try:
             return bytes(self._file.read(size))
         except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the data's
+            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the data
                 raise
             raise Damaged(f"the {self._kind} data is cut or damaged ({error})") from error
 
 
 class _Streams(io.RawIOBase):
-    """One stream after another; BZ2File and LZMAFile end where the beginning of a further one is damaged."""
+    """Concatenated streams; BZ2File and LZMAFile end silently at a later stream with a damaged start."""
 
     def __init__(self, file: IO[bytes], stream: Callable[[], Any], padding: int) -> None:
         self._file, self._new, self._padding = file, stream, padding
         self._stream = stream()
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """As of any file; EOFError, and what the decompressor raises, where the data is damaged."""
+        """Read as from any file; raises EOFError, or the decompressor's error, for damaged data."""
         text = b""
         while not text:
             packed = b""
@@ -96,7 +96,7 @@ class _Streams(io.RawIOBase):
         return len(text)
 
     def _after(self) -> bytes:
-        """What follows a stream, without the zeros that may stand between two."""
+        """Bytes after a stream, without the zero padding allowed between two streams."""
         packed, zeros = self._stream.unused_data or self._file.read(PACKED_BYTES), 0
         while self._padding and packed.startswith(b"\0"):
             rest = packed.lstrip(b"\0")
@@ -112,7 +112,7 @@ def _streams(file: IO[bytes], stream: Callable[[], Any], padding: int = 0) -> io
 
 
 def _end_of(source: Path, size: int) -> bytes:
-    """The last bytes of a file."""
+    """Last bytes of a file."""
     with source.open("rb") as file:
         file.seek(-size, os.SEEK_END)
         return file.read()
@@ -120,19 +120,19 @@ def _end_of(source: Path, size: int) -> bytes:
 
 @contextmanager
 def opened(source: Path) -> Iterator[IO[bytes] | Unpacked]:
-    """A file whose ``read`` gives text, until the end of the block.
+    """Open a file whose ``read`` returns text, until the end of the ``with`` block.
 
     Parameters
     ----------
     source : Path
-        Plain text, gzip, bzip2, xz or zstd, told by its first bytes.
+        Plain text, gzip, bzip2, xz or zstd, detected by its first bytes.
 
     Raises
     ------
     DataError
-        When it is no text: Parquet, a zip archive, UTF-16.
+        If it is not text: Parquet, a zip archive, UTF-16.
     Damaged
-        From ``read``, where packed data is cut or damaged, or something else follows it.
+        From ``read``, if compressed data is truncated, damaged or followed by other bytes.
     OSError
     """
     with source.open("rb") as file:

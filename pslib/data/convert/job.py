@@ -1,4 +1,4 @@
-"""One conversion: pieces of a text file in, a Parquet file, a rejects file and a report out."""
+"""Conversion job: reads pieces of a text file; writes a Parquet file, a rejects file and a report."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pslib.text import counted
 
 __all__ = ["Conversion", "ConvertReport", "Progress", "rejects_path"]
 
-ROW_GROUP_ROWS = 65_536  # four to a shuffle window of the reader
+ROW_GROUP_ROWS = 65_536  # four per shuffle window of the reader
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes
     ----------
@@ -39,21 +39,21 @@ class ConvertReport:
     source_lines : int
         Lines of the source, the header included.
     blank_lines : int
-        Lines without any value, passed over.
+        Skipped lines without any value.
     rejected : int
         Records in the rejects file.
     rejects : Path or None
-        The rejects file; None when nothing was rejected.
+        The rejects file; None if nothing was rejected.
     first_rejects : sequence of RejectedRecord
         Up to three of them.
     nulls : dict of str to int
-        Missing values by column, for columns that have any.
+        Missing values by column, for columns with any.
     positives : int
         Rows with label 1.
     schema : Schema
-        A schema that reads every column of the file (but not ``values``, see `convert_libsvm`).
+        Schema that reads every column of the file (but not ``values``, see `convert_libsvm`).
     infinite : dict of str to int
-        Infinite numbers by dense column, for columns that have any. They became nulls, which `nulls` counts.
+        Infinite numbers by dense column, for columns with any. They became nulls, which `nulls` counts.
     """
 
     out: Path
@@ -69,7 +69,7 @@ class ConvertReport:
     infinite: dict[str, int]
 
     def lines(self) -> list[str]:
-        """The report, a line each."""
+        """The report as lines."""
         kinds = ((self.schema.dense, "dense"), (self.schema.sparse, "sparse"), (self.schema.ragged, "ragged"))
         counts = ", ".join(f"{len(some)} {kind}" for some, kind in kinds if some)
         said = [
@@ -93,12 +93,12 @@ class ConvertReport:
 
 
 def rejects_path(out: str | Path) -> Path:
-    """Where the rejects of a conversion to ``out`` go: ``<out>.rejects.tsv``."""
+    """Path of the rejects file of a conversion to ``out``: ``<out>.rejects.tsv``."""
     return Path(f"{out}.rejects.tsv")
 
 
 class Conversion:
-    """One source, one output, its rejects and counts."""
+    """Conversion of one source to one output, with its rejects and counts."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Conversion:
         self._share_max, self._progress = share_max, progress
         if not 0 <= share_max <= 1:
             raise ConfigurationError(f"rejects_max_share: expected a share from 0 to 1, got {share_max}")
-        if os.path.isdir(self.source):  # of a name that is too long `Path.is_dir` raises
+        if os.path.isdir(self.source):  # `Path.is_dir` raises for a name that is too long
             raise DataError(f"{source}: expected a file, got a folder; convert its files one by one")
         if not os.path.isfile(self.source):
             raise DataError(f"{source}: no such file")
@@ -125,12 +125,12 @@ class Conversion:
     def over(
         self, found: Iterable[Piece], parse: Parser, schema: Schema, *, lines_before: int = 0
     ) -> ConvertReport:
-        """Write all sound records of ``found``; ``lines_before`` of the source have been read already.
+        """Write all valid records of ``found``; ``lines_before`` of the source have been read already.
 
         Raises
         ------
         DataError
-            When there is none, or too many are not sound.
+            If there is none, or too many are invalid.
         """
         rejects_file = real_file(rejects_path(self.out))
         with ExitStack() as files:
@@ -172,9 +172,9 @@ class Conversion:
 
 
 class _Output:
-    """A Parquet file with row groups of even size, and counts of what went in.
+    """Parquet file with row groups of even size, and counts of its content.
 
-    In a dense column an infinite number becomes a null: a training refuses the whole file for one.
+    In a dense column an infinite number becomes null, as training refuses a whole file for one.
     """
 
     def __init__(self, path: Path, schema: Schema) -> None:
@@ -215,13 +215,13 @@ class _Output:
             if name not in self._dense or column.type != pa.float64():
                 continue
             infinite = pc.is_inf(column)
-            if count := pc.sum(infinite).as_py():  # None where every value is missing
+            if count := pc.sum(infinite).as_py():  # None if every value is missing
                 self.infinite[name] = self.infinite.get(name, 0) + count
                 table = table.set_column(place, table.field(place), pc.if_else(infinite, None, column))
         return table
 
     def close(self) -> None:
-        """Write the last row group and the end of the file."""
+        """Write the last row group and the footer."""
         if self._waiting_rows:
             self._write(pa.concat_tables(self._waiting))
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""JSON lines: an object a line, its columns and their types as the first records show them."""
+"""JSON lines parser: one object per line, with columns and types inferred from the first records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAIN = {
     frozenset({"int", "float"}): pa.float64(),
     frozenset({"str"}): pa.string(),
     frozenset({"bool"}): pa.bool_(),
-    frozenset(): pa.string(),  # nothing but null
+    frozenset(): pa.string(),  # only nulls
 }
 _LISTS = {
     frozenset({"int"}): pa.list_(pa.int64()),
@@ -38,14 +38,14 @@ _LISTS = {
 
 
 def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataType]:
-    """Columns and Arrow types of the first records, in the order in which they appear.
+    """Infer columns and Arrow types from the first records, in order of appearance.
 
-    Whole numbers are int64, and float64 where one of them has a fraction; lists hold whole numbers or texts.
+    Integers are int64, or float64 if one of them has a fraction; lists hold integers or strings.
 
     Raises
     ------
     DataError
-        When no record is an object, or a column is of no one type; all such columns at once.
+        If no record is an object, or a column has mixed types; lists all such columns at once.
     """
     plain: dict[str, set[str]] = defaultdict(set)
     lists: dict[str, set[str]] = defaultdict(set)
@@ -64,16 +64,16 @@ def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataTyp
 
 
 def _objects(records: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Those that are objects; the conversion itself sets the others aside."""
+    """Yield the objects; the conversion itself rejects other records."""
     for text in records:
-        with suppress(ValueError, RecursionError):  # the second where lists are nested too deep
+        with suppress(ValueError, RecursionError):  # RecursionError for lists nested too deep
             record = json.loads(text)
             if isinstance(record, dict):
                 yield record
 
 
 def _look(value: Any, plain: set[str], lists: set[str]) -> None:
-    """Note the kind of a value; a list notes those of its elements."""
+    """Record the kind of a value; for a list, the kinds of its elements."""
     if isinstance(value, list):
         lists.add("")
         lists.update(type(element).__name__ for element in value if element is not None)
@@ -82,7 +82,7 @@ def _look(value: Any, plain: set[str], lists: set[str]) -> None:
 
 
 def _type_of(plain: set[str], lists: set[str]) -> pa.DataType | str:
-    """The Arrow type of a column, or why it has none."""
+    """Arrow type of a column, or the reason why it has none."""
     if plain and lists:
         return f"expected one type, got lists and {', '.join(sorted(plain))}"
     if "dict" in plain | lists:
@@ -97,9 +97,9 @@ _BORDER = re.compile(rb"\}[ \t\r]*\n[ \t\r]*\{")
 
 
 def _lines(raw: bytes) -> int:
-    """How many there are; ValueError where one object of those that Arrow can read goes over several.
+    """Count the lines; raise ValueError if an object that Arrow can read spans several.
 
-    A newline is in no string, and in no object may ``{`` come right after ``}``: where they stand around a
+    No string contains a newline, and no object contains ``{`` directly after ``}``: where they stand around a
     newline, one object ends and the next begins.
     """
     octets = np.frombuffer(raw, np.uint8)
@@ -113,7 +113,7 @@ def _lines(raw: bytes) -> int:
 
 
 def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
-    """Parser of objects with these columns; one that is absent is a null, a further one makes a reject."""
+    """Parser of objects with these columns; an absent member is null, an unknown one makes a reject."""
     meaning = pajson.ParseOptions(
         explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="error"
     )
@@ -124,13 +124,13 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
         try:
             table = pajson.read_json(pa.BufferReader(raw), reading, meaning)
             if not raw.isascii():
-                table.validate(full=True)  # it takes over bytes that are no UTF-8 as they are
+                table.validate(full=True)  # Arrow copies bytes that are not UTF-8 unchecked
         except pa.ArrowInvalid as error:
             raise ValueError(_reason(str(error), list(types))) from error
         place = table.schema.get_field_index(label)
         text = table.column(place).cast(pa.string())
         parsed = labelled(table.set_column(place, label, text), label)
-        if table.num_rows != lines:  # one of them holds two: no place for its numbers, and refused as it is
+        if table.num_rows != lines:  # two records on a line: refused, no place for numbers
             return parsed
 
         def wholes_of(name: str) -> Any:
@@ -146,12 +146,12 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
 
 
 def _number(text: bytes, name: str) -> str:
-    """A member of an object as it is written."""
+    """Text of a number member of an object, as written."""
     return str(json.loads(text, parse_int=str, parse_float=str, parse_constant=str)[name])
 
 
 def _reason(text: str, names: Sequence[str]) -> str:
-    """Arrow's words, shorter."""
+    """Arrow's error text, shortened."""
     if "unexpected field" in text:
         return f"a column that none of the first records has; they have {', '.join(names)}"
     changed = re.search(r"Column\(/?(.*?)\) changed from (\w+) to (\w+)", text)

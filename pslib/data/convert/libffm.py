@@ -1,4 +1,4 @@
-"""libffm's text: ``label field:index:value ...``, columns by field number."""
+"""libffm parser: ``label field:index:value ...``, to columns by field number."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pslib.schema import DenseField, RaggedField, Schema, SparseField
 __all__ = ["FfmFields", "ffm_parser", "ffm_schema", "looker", "merged"]
 
 FIELDS_MAX = 10_000
-"""More are rather indexes that somebody has put first."""
+"""Most fields; a larger number suggests that the index is written first."""
 
 
 @dataclass(frozen=True, slots=True)
 class FfmFields:
-    """What fields of a file are like.
+    """Properties of the fields of a file.
 
     Attributes
     ----------
     lengths : dict of int to int
-        Of each field, the most entries that one record has.
+        Most entries of each field in one record.
     valued : set of int
         Fields with a value other than 1.
     """
@@ -39,7 +39,7 @@ class FfmFields:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """All ``field:index:value`` of some records."""
+    """All ``field:index:value`` entries of some records."""
 
     labels: Any
     rows: NDArray[np.int64]
@@ -49,7 +49,7 @@ class _Entries:
 
     @property
     def count(self) -> int:
-        """Records."""
+        """Number of records."""
         return len(self.labels)
 
 
@@ -83,14 +83,14 @@ def _fields_of(found: _Entries) -> FfmFields:
 
 
 def merged(some: FfmFields, more: FfmFields) -> FfmFields:
-    """What two parts of a file are like together."""
+    """Merge the properties of two parts of a file."""
     names = sorted({*some.lengths, *more.lengths})
     lengths = {name: max(some.lengths.get(name, 0), more.lengths.get(name, 0)) for name in names}
     return FfmFields(lengths, some.valued | more.valued)
 
 
 def looker(seen: list[FfmFields]) -> Parser:
-    """Parser that only looks: what fields there are goes into ``seen``; its tables hold labels alone."""
+    """Parser that only collects field properties into ``seen``; its tables have labels only."""
 
     def parse(raw: bytes) -> Parsed:
         found = _entries(raw)
@@ -101,7 +101,7 @@ def looker(seen: list[FfmFields]) -> Parser:
 
 
 def ffm_schema(fields: FfmFields) -> Schema:
-    """One field of ours for each of theirs: a number where there is one index with values, else keys."""
+    """Schema with one pslib field per libffm field: a number if it has one index with values, else keys."""
     single = [name for name, most in fields.lengths.items() if most <= 1]
     return Schema(
         label="label",
@@ -112,7 +112,7 @@ def ffm_schema(fields: FfmFields) -> Schema:
 
 
 def ffm_parser(fields: FfmFields) -> Parser:
-    """Parser into columns ``f<number>`` (int64, a list where a record may have several), and ``_value``s."""
+    """Parser to columns ``f<number>`` (int64, a list if a record may have several), and ``_value``s."""
 
     def parse(raw: bytes) -> Parsed:
         found = _entries(raw)
@@ -128,7 +128,7 @@ def ffm_parser(fields: FfmFields) -> Parser:
 
 
 def _column(found: _Entries, mine: NDArray[np.bool_], of: NDArray[Any], most: int) -> pa.Array:
-    """Entries of one field, by record: one each or null, or lists."""
+    """Entries of one field, by record: single values or null, or lists."""
     rows, chosen = found.rows[mine], of[mine]
     if most > 1:
         offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=found.count))])

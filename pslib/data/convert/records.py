@@ -1,8 +1,8 @@
-"""Text files as records: read in bounded pieces, the bad ones set aside with line number and reason.
+"""Record reader for text files: bounded pieces, with bad records rejected by line number and reason.
 
-A converter gives `parse`, which turns the text of some records into a table or raises. A piece of 4 MiB is
-parsed at once; only where that fails, halves are tried, down to the single records that are at fault. So
-there is one definition of what is right, the parser's own, and sound files cost nothing for it.
+A converter provides `parse`, which turns the text of some records into a table or raises. A piece of 4 MiB is
+parsed at once. Only if that fails, halves are tried, down to the single records at fault. So the parser alone
+defines validity, and valid files have no extra cost.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pslib.text import counted
 __all__ = ["Parsed", "Piece", "RejectedRecord", "Rejects", "parse_piece", "pieces"]
 
 PIECE_BYTES = 4 << 20  # read at once: large enough for Arrow's parser to be fast, small beside any memory
-RECORD_BYTES_MAX = 16 << 20  # the longest line; more means that this is no text file of records
+RECORD_BYTES_MAX = 16 << 20  # the longest line; a longer one means that this is not a text file of records
 QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote would swallow the file
-EARLY_LINES = 100_000  # allowed for, until the end: one bad line of the first ten is no verdict
+EARLY_LINES = 100_000  # minimum base of the share before the end: one bad line of ten proves nothing
 
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A record that was set aside.
+    """Rejected record.
 
     Attributes
     ----------
     line : int
-        1-based line number of its beginning.
+        1-based number of its first line.
     reason : str
     text : bytes
         As in the file, without the newline at its end.
@@ -49,20 +49,20 @@ class RejectedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole records of a file.
+    """Complete records of a file.
 
     Attributes
     ----------
     raw : bytes
         Their text, ending in a newline.
     first_line : int
-        1-based line number of the first.
+        1-based number of the first line.
     lines : int
         Number of lines.
     records : list of (line number, text) or None
-        Set where records may span lines (quotes); else every line is a record.
+        Set if records may span lines (quotes); else every line is a record.
     broken : sequence of RejectedRecord
-        Lines that are no record at all.
+        Lines that are not records.
     comment : bytes or None
         Lines that begin with it count as blank.
     """
@@ -76,13 +76,13 @@ class Piece:
 
     @property
     def may_have_blank(self) -> bool:
-        """Whether a line may be blank or a comment; told by how lines begin."""
+        """Whether a line may be blank or a comment, judged by the beginnings of lines."""
         begins = rb"\s" + (b"|" + re.escape(self.comment) if self.comment else b"")
         found = re.match(begins, self.raw) or re.search(rb"\n(?:" + begins + rb")", self.raw)
         return found is not None
 
     def split(self) -> list[tuple[int, bytes]]:
-        """(line number, text) of every record that is neither blank nor a comment."""
+        """(line number, text) of all records, excluding blank lines and comments."""
         if self.records is not None:
             return self.records
         found = enumerate(self.raw[:-1].split(b"\n"), self.first_line)
@@ -92,14 +92,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a parser makes of some records.
+    """Parser output for some records.
 
     Attributes
     ----------
     table : pyarrow.Table
-        One row a record.
+        One row per record.
     bad : list of (row, reason)
-        Rows that are well formed and yet no examples, such as a label of 2.
+        Well-formed rows that are invalid examples, such as a label of 2.
     """
 
     table: Any
@@ -110,16 +110,16 @@ Parser = Callable[[bytes], Parsed]
 
 
 class Rejects:
-    """The rejects file: line number, reason and the record, separated by tabs; made on the first reject.
+    """Rejects file: line number, reason and record, tab-separated; created at the first reject.
 
     Parameters
     ----------
     path : Path
-        Where to write.
+        Path of the rejects file.
     source : str
-        Name of the file that is read, for messages.
+        Name of the input file, for messages.
     share_max : float
-        Past this share of the lines read so far, and of 100,000, a further reject raises.
+        A reject beyond this share of the lines read so far, and of 100,000, raises.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Rejects:
         self.first: list[RejectedRecord] = []
 
     def add(self, record: RejectedRecord) -> None:
-        """Write one down; DataError when there are too many already."""
+        """Write one reject; raise DataError if there are too many."""
         if self._file is None:
             self._file = self._path.open("wb")
         text = record.text.replace(b"\n", b"\\n")
@@ -149,7 +149,7 @@ class Rejects:
         self.judge(max(self.lines, EARLY_LINES))
 
     def judge(self, lines: int) -> None:
-        """Raise DataError when more than the allowed share of ``lines`` were rejected."""
+        """Raise DataError if more than the allowed share of ``lines`` were rejected."""
         if self.count <= self._share_max * lines:
             return
         shown = "; ".join(f"line {record.line}: {record.reason}" for record in self.first)
@@ -167,16 +167,16 @@ class Rejects:
 
 
 def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None = None) -> Iterator[Piece]:
-    """Read a file piece by piece.
+    """Read a file in pieces.
 
     Parameters
     ----------
     source : Path
-        Plain text, gzip, bzip2, xz or zstd (told by its first bytes). A byte order mark is passed over.
+        Plain text, gzip, bzip2, xz or zstd (detected by its first bytes). A byte order mark is skipped.
     quoted_by : bytes, optional
-        The delimiter, where a field that begins with ``"`` may hold newlines; default: a record a line.
+        The delimiter, if a field that begins with ``"`` may contain newlines; default: one record per line.
     comment : bytes, optional
-        What begins a line that is no record.
+        Prefix of comment lines.
 
     Yields
     ------
@@ -185,8 +185,8 @@ def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None =
     Raises
     ------
     DataError
-        When the file can't be read or is no text, packed data is cut or damaged or something else follows it,
-        or a record is longer than 16 MiB.
+        If the file can't be read or is not text, compressed data is truncated, damaged or followed by other
+        bytes, or a record is longer than 16 MiB.
     """
     try:
         with opened(source) as file:
@@ -221,7 +221,7 @@ def _whole_records(
             line += lines
         if not block:
             return
-        if len(rest) > RECORD_BYTES_MAX:  # a quoted record has come to an end long before
+        if len(rest) > RECORD_BYTES_MAX:  # a quoted record ends long before
             raise DataError(
                 f"{source}: line {line} is longer than {RECORD_BYTES_MAX >> 20} MiB: expected a text file "
                 "with a record a line"
@@ -229,7 +229,7 @@ def _whole_records(
 
 
 def _record_pattern(delimiter: bytes) -> re.Pattern[bytes]:
-    """One record with its newline; a quote opens a field only at its beginning, as Arrow reads it."""
+    """Pattern of one record with its newline; a quote opens a field only at its beginning, as in Arrow."""
     mark = re.escape(delimiter)
     field = rb'(?:"(?:[^"]++|"")*+"(?=[\r\n' + mark + rb'])|(?!")[^\n' + mark + rb"]*+)"
     return re.compile(field + b"(?:" + mark + field + rb")*+\r?\n")
@@ -238,7 +238,7 @@ def _record_pattern(delimiter: bytes) -> re.Pattern[bytes]:
 def _quoted_records(
     text: bytes, first_line: int, pattern: re.Pattern[bytes], *, last: bool
 ) -> tuple[list[tuple[int, bytes]], list[RejectedRecord], int]:
-    """Records of ``text``, lines whose quote never closes, and where the last whole one ends."""
+    """Records of ``text``, lines with an unclosed quote, and the end of the last complete record."""
     records: list[tuple[int, bytes]] = []
     broken: list[RejectedRecord] = []
     start, line = 0, first_line
@@ -259,13 +259,13 @@ def _quoted_records(
 
 
 def parse_piece(piece: Piece, parse: Parser, rejects: Rejects) -> tuple[list[Any], int]:
-    """Tables of the sound records of a piece, and how many lines were blank; the others go to ``rejects``.
+    """Parse a piece to tables, count blank lines, and write bad records to ``rejects``.
 
     Parameters
     ----------
     piece : Piece
     parse : callable
-        From bytes to `Parsed`; raises pyarrow.ArrowInvalid or ValueError.
+        Maps bytes to `Parsed`; raises pyarrow.ArrowInvalid or ValueError.
     rejects : Rejects
 
     Returns
@@ -276,7 +276,7 @@ def parse_piece(piece: Piece, parse: Parser, rejects: Rejects) -> tuple[list[Any
     """
     for record in piece.broken:
         rejects.add(record)
-    # Blank lines give no row: among them, a line that holds two records would go unseen by the count of rows.
+    # Blank lines give no row: with one, a line that holds two records would pass the count of rows.
     if piece.records is None and not piece.may_have_blank:
         parsed = _attempt(piece.raw, piece.lines, parse)
         if isinstance(parsed, Parsed):
@@ -289,13 +289,13 @@ def parse_piece(piece: Piece, parse: Parser, rejects: Rejects) -> tuple[list[Any
 def _attempt(raw: bytes, rows: int, parse: Parser) -> Parsed | str:
     try:
         parsed = parse(raw)
-    except (pa.ArrowInvalid, ValueError) as error:  # ArrowInvalid is a ValueError; said for the reader
+    except (pa.ArrowInvalid, ValueError) as error:  # ArrowInvalid is a ValueError; named for the reader
         return str(error).partition("\n")[0].replace("\t", " ")
     return parsed if parsed.table.num_rows == rows else _row_count_text(parsed.table.num_rows)
 
 
 def _row_count_text(rows: int) -> str:
-    """Why a line that gives ``rows`` rows is no record."""
+    """Reason for rejecting a line that gives ``rows`` rows."""
     return f"read as {rows} records: a stray carriage return or quote"
 
 

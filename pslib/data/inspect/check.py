@@ -1,4 +1,4 @@
-"""Look at data before training: what it holds, and the first bad value of each kind, by file and row."""
+"""Data check before training: column statistics, and the first bad value of each kind by file and row."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pslib.text import counted
 
 __all__ = ["DENSE_FAR", "CheckReport", "ColumnReport", "FileReport", "check"]
 
-LABEL_NAMES = ("label", "click", "Label")  # taken for the label when no schema says which it is
-SCAN_ROWS = 65_536  # decoded at a time, so that memory does not follow the size of a row group
-GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside, reading or shuffling suffers
-NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool")  # beginnings of Arrow's names of them
+LABEL_NAMES = ("label", "click", "Label")  # assumed label names without a schema
+SCAN_ROWS = 65_536  # decoded at a time, so that memory does not depend on the size of a row group
+GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside these bounds, reading or shuffling suffers
+NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool")  # prefixes of Arrow's numeric types
 # A dense column that reaches further is worth a note. DeepFM on 180,000 generated clicks with a price up to
 # 160, two epochs: log loss 0.574 with the price as it is, 0.517 with log1p.
 DENSE_FAR = 30.0
-GROUPS_MANY = 16  # a file of fewer row groups is small, not badly cut
+GROUPS_MANY = 16  # a file of fewer row groups is small rather than badly divided
 
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file.
+    """Rows of one file.
 
     Attributes
     ----------
@@ -49,18 +49,18 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `check` found.
+    """Result of `check`.
 
     Attributes
     ----------
     files : tuple of FileReport
-        Those that could be opened.
+        Readable files.
     columns : tuple of ColumnReport
-        In the order of the files, or of the schema where there is one.
+        In the order of the files, or of the schema if given.
     problems : tuple of str
-        What would stop a training run, one line each with file, row and column.
+        Problems that would stop a training run, one line each with file, row and column.
     notes : tuple of str
-        What is legal and yet worth knowing.
+        Valid but notable properties.
     """
 
     files: tuple[FileReport, ...]
@@ -70,7 +70,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether a model can be trained on the data."""
+        """Whether the data is valid for training."""
         return not self.problems
 
     @property
@@ -80,12 +80,12 @@ class CheckReport:
 
     @property
     def label_rate(self) -> float | None:
-        """Share of label 1 among all rows; None without a label that is a number."""
+        """Share of label 1 among all rows; None without a numeric label."""
         labels = [column for column in self.columns if _is_label(column)]
         return labels[0].ones / labels[0].rows if labels else None
 
     def lines(self) -> list[str]:
-        """The report for people, a line each: files, columns, notes, problems."""
+        """The report for people, as lines: files, columns, notes, problems."""
         said = [_file_line(file) for file in self.files]
         if self.label_rate is not None:
             said.append(f"label: {self.label_rate:.2%} positive of {counted(self.rows, 'row')}")
@@ -107,19 +107,19 @@ def check(
 ) -> CheckReport:
     r"""Read all values of some Parquet files and report on them.
 
-    Nothing is raised for bad data: every problem that could be found stands in the report.
+    Bad data raises nothing: the report lists every problem found.
 
     Parameters
     ----------
     path : path, URI, folder, glob pattern, or a sequence of them
         As for `ParquetData`.
     schema : Schema, optional
-        Only its columns are read, and what their roles forbid is a problem. Without it all columns are read,
-        and one is the label.
+        Only its columns are read, and values invalid for their roles are problems. Without it all columns are
+        read, and one is the label.
     label : str, optional
-        Which, where there is no schema to say so. Default: one named label or click.
+        Label column if there is no schema. Default: one named label or click.
     key_kinds : dict, optional
-        What the keys of a training were made of, as for `ParquetData`: other kinds are a problem.
+        Key kinds of the training data, as for `ParquetData`: other kinds are a problem.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def check(
     for file in _all_files(path, problems):
         try:
             opened = open_parquet(file)
-            _ = opened.schema_arrow  # where a damaged name is found
+            _ = opened.schema_arrow  # raises for a damaged name
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             _say(problems, not_parquet(file, error))
             continue
@@ -148,7 +148,7 @@ def check(
             files.append(_file_report(file, opened))
             _scan_file(file, opened, _roles(schema, label, opened.schema_arrow), scans, problems)
     found = [problem for scan in scans.values() for problem in scan.problems()]
-    # What statistics have told already is told once, with the number of such values.
+    # A problem found by statistics is reported once, with the number of such values.
     problems = [line for line in problems if not any(one.startswith(line) for one in found)] + found
     columns = tuple(scan.report() for scan in scans.values())
     notes = [note for scan in scans.values() for note in scan.notes()]
@@ -167,7 +167,7 @@ def _all_files(path: Paths, problems: list[str]) -> list[str]:
 
 
 def _say(problems: list[str], problem: str) -> None:
-    """Append what ParquetData has not said already."""
+    """Append problems that ParquetData has not reported."""
     if problem not in problems:
         problems.append(problem)
 
@@ -179,12 +179,12 @@ def _file_report(file: str, opened: pq.ParquetFile) -> FileReport:
 
 
 def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """(column, role) of what is to be read."""
+    """(column, role) of the columns to read."""
     if schema is None:
         label = label or next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
         yield from ((name, "label" if name == label else "") for name in _once(arrow_schema))
         return
-    roles = {name: "sparse" for name in schema.columns}  # a column that makes several fields is read once
+    roles = {name: "sparse" for name in schema.columns}  # a column of several fields is read once
     roles |= {field.name: "ragged" for field in schema.ragged} | {
         field.name: "dense" for field in schema.dense
     }
@@ -197,7 +197,7 @@ def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) ->
 
 
 def _once(arrow_schema: pa.Schema) -> list[str]:
-    """Names that one column has."""
+    """Names that occur once; duplicated names are omitted."""
     return [name for name in arrow_schema.names if len(arrow_schema.get_all_field_indices(name)) == 1]
 
 
@@ -208,7 +208,7 @@ def _scan_file(
     scans: dict[tuple[str, str], ColumnScan],
     problems: list[str],
 ) -> None:
-    columns = opened.schema_arrow  # made anew each time that it is asked for
+    columns = opened.schema_arrow  # rebuilt at each access
     for name, role in roles:
         kind = columns.field(name).type
         if not _readable(kind):
@@ -220,7 +220,7 @@ def _scan_file(
 
 
 def _scan_of(name: str, kind: pa.DataType, role: str, scans: dict[tuple[str, str], ColumnScan]) -> ColumnScan:
-    """Where the values of a column go: one place for types that are read alike, a line each for others."""
+    """Scan of a column's values: shared by types that are read alike, separate for others."""
     alike = read_alike(kind)
     if alike == "null":
         alike = next((known for named, known in scans if named == name), alike)
@@ -232,7 +232,7 @@ def _scan_of(name: str, kind: pa.DataType, role: str, scans: dict[tuple[str, str
 def _arrays(
     file: str, opened: pq.ParquetFile, name: str, problems: list[str]
 ) -> Iterator[tuple[pa.Array, int, int]]:
-    """The values of a column up to where the file is damaged: first row in the file and row group of each."""
+    """Values of a column up to the first damage, with first row in the file and row group of each part."""
     row = group = 0
     try:
         for group in range(opened.metadata.num_row_groups):
@@ -245,7 +245,7 @@ def _arrays(
 
 
 def _readable(kind: pa.DataType) -> bool:
-    """Whether `ColumnScan` has something to say about the type; structs, maps and times are passed over."""
+    """Whether `ColumnScan` supports the type; structs, maps and times are skipped."""
     inner: Any = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
     return pa.types.is_floating(inner) or key_kind(inner) is not None
 
@@ -271,7 +271,7 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
 
 
 def _far_note(column: ColumnReport) -> list[str]:
-    """A line where a dense column goes into the model as it is and reaches far from 0."""
+    """Note about a dense column that is used unscaled and has values far from 0."""
     if not column.kind.startswith(NUMBERS) or column.smallest is None or column.largest is None:
         return []
     if column.reach <= DENSE_FAR:
@@ -291,7 +291,7 @@ def _file_line(file: FileReport) -> str:
 
 
 def _column_lines(columns: tuple[ColumnReport, ...]) -> list[str]:
-    """A table with aligned columns."""
+    """Format a table with aligned columns."""
     rows = [("column", "role", "type", "missing", "distinct", "range", "")]
     rows += [
         (

@@ -1,4 +1,4 @@
-"""What one column holds: counts, ranges and its first bad value, gathered array by array."""
+"""Column scan: counts, ranges and the first bad value of a column, accumulated array by array."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, p
 __all__ = ["ColumnReport", "ColumnScan", "read_alike"]
 
 SKETCH_BITS = 14
-"""Of a HyperLogLog sketch (Flajolet et al. 2007; Apache DataSketches): 16 KB, 0.8 % off, less for few."""
+"""Bits of a HyperLogLog sketch (Flajolet et al. 2007; Apache DataSketches): 16 KB, error 0.8 % or less."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnReport:
-    """Figures of one column.
+    """Statistics of one column.
 
     Attributes
     ----------
     name, kind : str
-        Column name and Arrow type; several types that are read alike, as int32 and int64 in different files,
-        are one column with both names.
+        Column name and Arrow type; types that are read alike, as int32 and int64 in different files, form one
+        column with both type names.
     role : str
-        ``"label"``, ``"weight"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` when no schema names it.
+        ``"label"``, ``"weight"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` if no schema names it.
     rows, nulls : int
-        Rows, and those without a value.
+        Rows, and rows without a value.
     nans, infinite : int
-        Among numbers; infinite in float32, which is what a model reads.
+        Counts among numbers; infinite in float32, the model's type.
     zeros, ones : int
         Numbers equal to 0 and to 1.
     smallest, largest : float, int or None
-        Range of finite numbers, or of the lengths in bytes of strings; for lists, of their elements.
+        Range of finite numbers, or of string lengths in bytes; for lists, of their elements.
     distinct : int or None
-        Estimate of the different values (0.8 %); None for floats.
+        Estimated number of distinct values (0.8 %); None for floats.
     lengths : (int, float, int) or None
         Smallest, mean and largest number of elements of a list.
     empty_lists, null_elements : int
     once : float or None
-        Estimate of the share of the different values that occur once (0.016).
+        Estimated share of distinct values that occur once (0.016).
     file : str
-        The first file that has the column with such a type.
+        First file with the column of this type.
     """
 
     name: str
@@ -73,16 +73,16 @@ class ColumnReport:
 
     @property
     def reach(self) -> float:
-        """How far from 0 its values are; 0.0 without any."""
+        """Largest absolute value; 0.0 without values."""
         if self.smallest is None or self.largest is None:
             return 0.0
         return max(abs(self.smallest), abs(self.largest))
 
 
 def read_alike(kind: pa.DataType) -> str:
-    """A name for all types whose values are read in the same way: ``"integer"``, ``"list of string"`` ...
+    """Name shared by all types that are read alike: ``"integer"``, ``"list of string"`` ...
 
-    ``"null"`` for a column without any value, and for lists of such: they go with every other type.
+    ``"null"`` for a column without any value, and for lists of such: they match every other type.
     """
     if not is_list(kind):
         return key_kind(kind) or ("float" if types.is_floating(kind) else str(kind))
@@ -91,7 +91,7 @@ def read_alike(kind: pa.DataType) -> str:
 
 
 class ColumnScan:
-    """Looks at a column of any type; problems and notes name the first value they are about.
+    """Scan a column of any type; problems and notes name the first value concerned.
 
     Parameters
     ----------
@@ -114,13 +114,13 @@ class ColumnScan:
         self._bad: dict[str, tuple[str, int]] = {}
 
     def begin(self, kind: pa.DataType, file: str) -> None:
-        """The column has this type in this file, whose rows come next; all its types are `read_alike`."""
+        """Begin a file in which the column has this type; all its types are `read_alike`."""
         self._file = self._file or file
         if kind not in self._kinds:
             self._kinds.append(kind)
 
     def add(self, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
-        """Look at the rows of ``file`` from ``first_row`` on, which are in ``row_group``."""
+        """Scan the rows of ``file`` from ``first_row`` on, which are in ``row_group``."""
         self._rows += len(array)
         self._nulls += array.null_count
         if types.is_dictionary(array.type):
@@ -142,18 +142,18 @@ class ColumnScan:
         self._count_distinct(values)
 
     def problems(self) -> list[str]:
-        """One line for each kind of bad value: where the first is, and how many there are."""
+        """One line per kind of bad value: location of the first, and their number."""
         return [_counted(text, count) for what, (text, count) in self._bad.items() if what != "nan"]
 
     def notes(self) -> list[str]:
-        """What is legal and yet worth knowing."""
+        """Valid but notable properties."""
         said = [_counted(text, count) for what, (text, count) in self._bad.items() if what == "nan"]
         if self._rows and self._nulls == self._rows:
             said.append(f"column {self.name!r}: every value is missing")
         return said
 
     def report(self) -> ColumnReport:
-        """The figures so far."""
+        """Statistics so far."""
         lengths = None
         if self._lists:
             lengths = (int(self._shortest), self._elements / self._lists, self._longest)
@@ -178,7 +178,7 @@ class ColumnScan:
         )
 
     def _kind_names(self) -> list[str]:
-        """Types in the order of files; null, which says nothing, where there is no other."""
+        """Type names in file order; null is omitted if there are others."""
         return [str(kind) for kind in self._kinds if not types.is_null(kind)] or ["null"]
 
     def _note(self, what: str, line: str, count: int) -> None:

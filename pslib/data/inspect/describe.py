@@ -1,4 +1,4 @@
-"""What role each column of some data should have, and why: a schema to begin with."""
+"""Schema proposal: the role of each column of some data, with reasons."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from pslib.text import counted
 __all__ = ["Choice", "Description", "describe"]
 
 RARE_VALUES, RARE_SHARE = 10_000, 0.25
-"""A column with so many different values, and such a share of them seen once, is worth a cut-off."""
+"""Distinct values, and share of them seen once, from which on a column gets an admission threshold."""
 UNIQUE_SHARE = 0.9
-"""A key that is another one in so many rows names the row: nothing can be learned of it."""
+"""Distinct share from which on a key identifies the row, so that nothing can be learnt from it."""
 UNIQUE_ROWS = 1000
-"""In fewer rows than these a name may well be another one each time."""
+"""With fewer rows than these, all-distinct names are plausible."""
 SESSION_COLUMNS = 3
-"""A list with so few columns beside it, its session and its time, and nothing to predict, is a session."""
+"""Most columns (list, session, time) of a session data set, which has no label."""
 CLICK_WORDS = (
     {"session", "visit"},
     {"item", "product", "article"},
     {"time", "timestamp", "ts", "datetime", "date", "eventdate", "timeframe"},
 )
-"""What columns of sessions, items and times are called, perhaps with ``_id`` behind it."""
+"""Names of session, item and time columns, optionally with ``_id`` appended."""
 NO_LIST = "lists of numbers with fractions: no field is made of them"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is proposed for one column.
+    """Proposed role of one column.
 
     Attributes
     ----------
     name : str
     role : str
-        label, dense, sparse, ragged, or empty: left out.
+        label, dense, sparse, ragged, or empty: omitted.
     reason : str
     leak : bool
-        Whether it is left out because it gives the label away.
+        Whether it is omitted because it leaks the label.
     """
 
     name: str
@@ -58,15 +58,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What there is, and what to make of it.
+    """Data report and proposed schema.
 
     Attributes
     ----------
     report : CheckReport
-        What `check` found without a schema.
+        Result of `check` without a schema.
     schema : Schema
     choices : tuple of Choice
-        One a column, in their order.
+        One per column, in column order.
     """
 
     report: CheckReport
@@ -74,7 +74,7 @@ class Description:
     choices: tuple[Choice, ...]
 
     def leaks(self) -> str | None:
-        """A line about columns that give the label away; None where there is none."""
+        """Line about columns that leak the label; None if there are none."""
         names = [choice.name for choice in self.choices if choice.leak]
         if not names:
             return None
@@ -84,7 +84,7 @@ class Description:
         )
 
     def cut_off(self) -> str | None:
-        """A line about values that are too rare to learn from; None where there are few of them."""
+        """Line about values too rare to learn from; None if they are few."""
         keyed = {choice.name for choice in self.choices if choice.role in ("sparse", "ragged")}
         columns = [column for column in self.report.columns if column.name in keyed]
         rare = [column for column in columns if _is_rare(column)]
@@ -100,7 +100,7 @@ class Description:
 
 
 def _is_rare(column: ColumnReport) -> bool:
-    """Whether many of the values are seen once."""
+    """Whether many of the values occur once."""
     return (column.distinct or 0) >= RARE_VALUES and (column.once or 0) >= RARE_SHARE
 
 
@@ -111,13 +111,13 @@ def describe(path: Paths, label: str | None = None) -> Description:
     ----------
     path : path, URI, folder, glob pattern, or a sequence of them
     label : str, optional
-        Default: the column that is named label or click, else the only one that holds 0 and 1 alone.
+        Default: the column named label or click, else the only one with values 0 and 1.
 
     Raises
     ------
     DataError
-        When nothing can be read, a column has two types, or no column can be the label (or several could, or
-        the one that is named can't).
+        If nothing can be read, a column has two types, or no column can be the label (or several can, or the
+        named one can't).
     """
     report = check(path, label=label)
     if not report.rows:
@@ -148,7 +148,7 @@ def describe(path: Paths, label: str | None = None) -> Description:
 
 
 def _without_leak(choice: Choice, sample: LabelSample) -> Choice:
-    """A feature that gives the label away is none: at the time of a prediction nobody knows it."""
+    """Omit features that leak the label: they are unknown at prediction time."""
     if choice.role not in ("dense", "sparse"):
         return choice
     why = sample.leak(choice.name)
@@ -156,7 +156,7 @@ def _without_leak(choice: Choice, sample: LabelSample) -> Choice:
 
 
 def _refuse_changed(report: CheckReport) -> None:
-    """Raise where a column is read in one way in one file and in another way in another."""
+    """Raise if files differ in how a column is read."""
     first: dict[str, ColumnReport] = {}
     for column in report.columns:
         before = first.setdefault(column.name, column)
@@ -169,7 +169,7 @@ def _refuse_changed(report: CheckReport) -> None:
 
 
 def _refuse_type(report: CheckReport, label: str) -> None:
-    """Raise where no label can be read from a column of this type."""
+    """Raise if a column's type is invalid for a label."""
     file = next(column.file for column in report.columns if column.name == label)
     with open_parquet(file) as opened:
         problem = label_problem(opened.schema_arrow.field(label).type)
@@ -178,7 +178,7 @@ def _refuse_type(report: CheckReport, label: str) -> None:
 
 
 def _unread(report: CheckReport) -> Iterator[Choice]:
-    """Columns of types that neither keys nor numbers are made of as they stand."""
+    """Omitted columns, of types that give neither keys nor numbers directly."""
     with open_parquet(report.files[0].file) as opened:
         fields = list(opened.schema_arrow)
     read = {column.name for column in report.columns}
@@ -220,7 +220,7 @@ def _label_of(report: CheckReport) -> str | None:
 
 
 def _click_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
-    """Which columns hold session, item and time, by their names."""
+    """Session, item and time columns, found by name."""
     plain = {name.lower().replace("_", ""): name for name in names}
     found = []
     for words in CLICK_WORDS:
@@ -232,7 +232,7 @@ def _click_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
 
 
 def _sessions(report: CheckReport) -> Description:
-    """Sessions: one list of items an example, and nothing else is read."""
+    """Session schema: one list of items per example, all other columns unread."""
     choices = []
     for column in report.columns:
         if _is_list_of_fractions(column):
@@ -253,12 +253,12 @@ def _is_binary(column: ColumnReport) -> bool:
 
 
 def _is_list_of_fractions(column: ColumnReport) -> bool:
-    """Lists that no ragged field reads."""
+    """Whether these are lists of fractions, which no ragged field reads."""
     return column.lengths is not None and any(word in column.kind for word in ("float", "double"))
 
 
 def _number(column: ColumnReport) -> Choice:
-    """What becomes of numbers with fractions."""
+    """Role of a column of numbers with fractions."""
     if column.infinite:
         what = counted(column.infinite, "infinite value")
         reason = f"{what}, and a dense one is finite in float32: replace them, then add it"

@@ -1,4 +1,4 @@
-"""How often keys occur, from a sample of the keys: what share of them is rare."""
+"""Key frequency sample: estimates the share of rare keys."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cython_ext.common.hashing import mix64
 __all__ = ["KeySample"]
 
 KEYS_MAX = 8_192
-"""Half as many at least are kept of more: a share of them is known to 0.016 (two standard errors)."""
+"""Most keys kept, at least half after a cut: a share is known to 0.016 (two standard errors)."""
 
 
 class KeySample:
-    """Counts of some keys, chosen by their hash alone, so that one in the sample was there from the start.
+    """Counts of keys sampled by their hash, so that a sampled key is counted from its first occurrence.
 
-    Those keys are kept whose mixed number begins with ``level`` zero bits; when there are too many, the level
-    rises. So every key has the same chance, however often it occurs (Gibbons 2001, distinct sampling).
+    Keys whose mixed number begins with ``level`` zero bits are kept; when there are too many, the level
+    rises. So every key has the same chance, independent of its frequency (Gibbons 2001, distinct sampling).
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class KeySample:
         self._keys, self._counts = np.empty(0, np.uint64), np.empty(0, np.int64)
 
     def add(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-        """Count distinct ``keys`` (n,) so many times more, (n,)."""
+        """Add counts, (n,), to distinct ``keys``, (n,)."""
         kept = self._chosen(keys)
         together = np.concatenate([self._keys, keys[kept]])
         self._keys, inverse = np.unique(together, return_inverse=True)
@@ -37,7 +37,7 @@ class KeySample:
             self._keys, self._counts = self._keys[kept], self._counts[kept]
 
     def share_below(self, count: int) -> float:
-        """Share of the keys that occur less often than ``count`` times; 0 without keys."""
+        """Share of keys that occur fewer than ``count`` times; 0 without keys."""
         return float(np.mean(self._counts < count)) if self._keys.size else 0.0
 
     def _chosen(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Whether a column gives the label away: a copy of it, or something that is known only with it."""
+"""Label leakage check: finds columns that copy the label, or are known only together with it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["LabelSample", "leak_of"]
 
 SAMPLE_ROWS = 65_536
 SAMPLE_GROUPS = 8
-"""Row groups that a sample is taken from, evenly over the files: data may be sorted by its label."""
+"""Row groups sampled, evenly over the files, since data may be sorted by its label."""
 CHANCE = 1e-12
-"""Where luck alone gives so clear a column less often than this, it is none."""
+"""Significance level: a column is a leak if chance gives such a result with less probability."""
 
 Bools = NDArray[np.bool_]
 
 
 class LabelSample:
-    """Some rows of some files, to hold columns against the label there.
+    """Sample of rows, to compare columns with the label.
 
     Parameters
     ----------
     files : sequence of (str, sequence of int)
-        Each with the rows of its row groups.
+        Files, each with the rows of its row groups.
     label : str
-        A column of 0 and 1.
+        Column of 0 and 1.
     """
 
     def __init__(self, files: Sequence[tuple[str, Sequence[int]]], label: str) -> None:
@@ -43,13 +43,13 @@ class LabelSample:
             self._positive = numbers.to_numpy(zero_copy_only=False) == 1
 
     def leak(self, name: str) -> str | None:
-        """Why a column is no feature; None: nothing is known against it."""
+        """Reason why a column leaks the label; None if no leak is found."""
         column = self._column(name)
         why = None if column is None else leak_of(column, self._positive)
         return None if why is None else f"{why}, in {self._positive.size:,} rows that were looked at"
 
     def _column(self, name: str) -> pa.Array | None:
-        """Its values in the sample; None where a file is damaged, which the report says."""
+        """Values of a column in the sample; None for a damaged file, which the report covers."""
         try:
             return self._read(name)
         except (OSError, pa.ArrowException):
@@ -69,11 +69,11 @@ class LabelSample:
 
 
 def leak_of(values: pa.Array, positive: Bools) -> str | None:
-    """Why these values give the label away; None: they don't, or there are too few rows to say so.
+    """Reason why these values leak the label; None if they do not, or the rows are too few to decide.
 
-    Each value that occurs only with one label does so by luck with the chance ``p^n + (1 - p)^n``, where it
-    occurs n times and p is the share of label 1; all values together with the product. Values that occur once
-    say nothing. Numbers that are all larger with one label than with the other are a case of their own.
+    A value that occurs n times with one label only does so by chance with probability ``p^n + (1 - p)^n``,
+    where p is the share of label 1; all values together with the product. Values that occur once carry no
+    evidence. Numbers that are all larger with one label than with the other are a separate case.
     """
     share = float(positive.mean()) if positive.size else 0.0
     if not 0 < share < 1:
@@ -90,14 +90,14 @@ def leak_of(values: pa.Array, positive: Bools) -> str | None:
 
 
 def _apart(values: pa.Array, positive: Bools) -> str | None:
-    """The same for numbers that a threshold divides by their labels."""
+    """Same check for numbers that a threshold separates by label."""
     if not (types.is_floating(values.type) or types.is_integer(values.type)):
         return None
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     known = np.isfinite(numbers)
     high, low = numbers[known & positive], numbers[known & ~positive]
     fewer = min(high.size, low.size)
-    # Luck sorts n numbers by their labels with 2 / C(n, k), which is at most 2 * (k / n)^k.
+    # Chance separates n numbers by label with probability 2 / C(n, k), which is at most 2 * (k / n)^k.
     if fewer == 0 or np.log(2) + fewer * np.log(fewer / (high.size + low.size)) > np.log(CHANCE):
         return None
     if high.min() <= low.max() and low.min() <= high.max():

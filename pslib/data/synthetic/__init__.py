@@ -1,1 +1,1 @@
-"""Generated data with a known best possible AUC."""
+"""Synthetic data with a known best possible AUC."""

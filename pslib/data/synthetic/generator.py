@@ -1,8 +1,8 @@
-"""Click data of Criteo's shape from a seed, with the best possible AUC known.
+"""Generator of click data in Criteo's format from a seed, with a known best possible AUC.
 
-Labels are drawn from the planted model of :mod:`pslib.data.synthetic.planted_model`, so that the AUC of the
-true probabilities on the test rows is what no model can beat but by luck. It stands in ``generated.json``
-beside the data and in the metadata of both Parquet files (key ``pslib.generated``).
+Labels are drawn from the planted model of :mod:`pslib.data.synthetic.planted_model`. So a model exceeds the
+AUC of the true probabilities on the test rows only by chance. That AUC is stored in ``generated.json`` beside
+the data and in the metadata of both Parquet files (key ``pslib.generated``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PROBABILITY_STEPS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GeneratorConfig:
-    """What to generate. The same values give the same data.
+    """Settings of the generator. Equal settings give equal data.
 
     Attributes
     ----------
@@ -65,13 +65,12 @@ class GeneratorConfig:
     zipf : float
         Exponent of the frequencies: P(rank k) ~ (k + 1) ** -zipf.
     positive_share : float
-        Share of label 1 to aim at, in (0, 1).
+        Target share of label 1, in (0, 1).
     signal : float
-        Standard deviation of the true logit; 1.6 puts the best AUC near 0.83, 0 makes noise.
+        Standard deviation of the true logit; 1.6 gives a best AUC near 0.83, 0 gives noise.
     fade : float
-        How fast the values of a field say less as they get rarer (`pslib.data.synthetic.planted_model`), 0
-        to 5. With 0, not at all, and large vocabularies most of the signal is in values too rare to be
-        learnt.
+        Decay of the effect of a field's values with rarity (`pslib.data.synthetic.planted_model`), 0 to 5.
+        With 0 (no decay) and large vocabularies most of the signal is in values too rare to be learnt.
     sparse_type : {"string", "integer"}
         Categorical values as 8 hexadecimal digits, as in Criteo's logs, or as int64.
     row_group_rows : int
@@ -80,7 +79,7 @@ class GeneratorConfig:
     Raises
     ------
     ConfigurationError
-        With every value that is out of its bounds.
+        Lists every value out of bounds.
     """
 
     train_rows: int = 400_000
@@ -121,7 +120,7 @@ class GeneratorConfig:
             raise ConfigurationError(*problems)
 
     def model(self) -> PlantedModel:
-        """The planted model of these values."""
+        """Planted model of these settings."""
         return PlantedModel(
             seed=self.seed,
             vocabularies=self.vocabularies,
@@ -143,7 +142,7 @@ class PartSummary:
         Name in the folder.
     rows, positives : int
     best_auc, best_logloss : float
-        Of the true probabilities on these rows.
+        Figures of the true probabilities on these rows.
     """
 
     file: str
@@ -155,7 +154,7 @@ class PartSummary:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What `generate` wrote.
+    """Result of `generate`.
 
     Attributes
     ----------
@@ -180,7 +179,7 @@ class Generated:
         return self.folder / self.test.file
 
     def lines(self) -> list[str]:
-        """The result for people, a line each."""
+        """The result for people, as lines."""
         return [
             f"{part.file}: {counted(part.rows, 'row')}, {part.positives / part.rows:.1%} positive, "
             f"best possible AUC {part.best_auc:.4f}, log loss {part.best_logloss:.4f}"
@@ -189,7 +188,7 @@ class Generated:
 
 
 def generated_schema(config: GeneratorConfig) -> Schema:
-    """The schema of generated data: dense fields as log(1 + x) with fill 0, sparse fields as keys."""
+    """Schema of generated data: dense fields as log(1 + x) with fill 0, sparse fields as keys."""
     return Schema(
         label=CRITEO_LABEL,
         dense=[DenseField(name, log1p=True) for name in _dense_names(config)],
@@ -206,17 +205,17 @@ def generate(
 ) -> Generated:
     """Write ``train.parquet``, ``test.parquet`` and ``generated.json``.
 
-    Rows are made and written in blocks of 65,536, so memory does not grow with their number; files appear
-    under their names when they are complete.
+    Rows are generated and written in blocks of 65,536, so memory does not depend on their number. Files
+    appear under their names once complete.
 
     Parameters
     ----------
     folder : str or Path
-        Made where it is missing.
+        Created if missing.
     config : GeneratorConfig, optional
         Default: the data of the demonstration.
     overwrite : bool
-        Whether files that exist may be replaced.
+        Whether existing files may be replaced.
     progress : callable, optional
         Called with (rows done, rows in all) after each block.
 
@@ -228,7 +227,7 @@ def generate(
     Raises
     ------
     ConfigurationError
-        When a file exists and ``overwrite`` is not given, or the folder can't be written.
+        If a file exists and ``overwrite`` is not set, or the folder can't be written.
 
     Examples
     --------
@@ -286,7 +285,7 @@ def _blocks(model: PlantedModel, part: int, rows: int) -> Iterator[Block]:
 
 
 class _PartWriter:
-    """Writes the blocks of one file and keeps its figures."""
+    """Write the blocks of one file and accumulate its figures."""
 
     def __init__(self, config: GeneratorConfig, name: str, path: Path) -> None:
         self._config, self._name = config, name
@@ -328,7 +327,7 @@ class _PartWriter:
             self._counts[label] += np.bincount(chosen, minlength=_PROBABILITY_STEPS + 1)
 
     def summary(self) -> PartSummary:
-        """Figures of what has been written."""
+        """Figures of the written rows."""
         seen = np.flatnonzero(self._counts.sum(axis=0))
         counts = ScoreCounts(
             (seen / _PROBABILITY_STEPS).astype(np.float32),
@@ -351,7 +350,7 @@ _FOUR_DIGITS = _pairs_of_digits()
 
 
 def _hex_column(ranks: NDArray[np.int64], nulls: NDArray[np.bool_], number: int) -> pa.Array:
-    """Eight hexadecimal digits a rank, distinct within a field, as an Arrow string array.
+    """Eight hexadecimal digits per rank, distinct within a field, as an Arrow string array.
 
     Every step below maps 32 bits one to one: odd factors and xors with own higher bits.
     """

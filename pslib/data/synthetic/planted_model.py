@@ -1,7 +1,7 @@
-"""The model behind generated data: what each row is and how probable its click, from a seed alone.
+"""Planted model of synthetic data: rows and true click probabilities as functions of a seed.
 
 Nothing is stored per key: a key's planted weight and latent vector are bits of a hash of (seed, field, rank),
-so that a vocabulary of a billion values costs no memory. The true logit of a row is::
+so a vocabulary of a billion values costs no memory. The true logit of a row is::
 
     z = bias + signal * ( sqrt(0.5)  * linear          sum over fields of a weight per key
                         + sqrt(0.25) * interactions    factorisation machine of rank 3 over 8 fields
@@ -31,7 +31,7 @@ __all__ = ["BLOCK_ROWS", "Block", "PlantedModel", "zipf_knots"]
 # what a seed means.
 BLOCK_ROWS = 65_536
 
-_STEPS = 65_536  # resolution of every table of quantiles: 16 random bits choose an entry
+_STEPS = 65_536  # resolution of each quantile table: 16 random bits select an entry
 _EXACT_RANKS = 4_096
 _RANK = 3  # of the interactions
 _INTERACTING = 8  # fields, those of the smallest vocabularies
@@ -59,17 +59,17 @@ _COUNT_SHAPES = (
 
 
 class Block(NamedTuple):
-    """Some generated rows, field by field; values under a null flag mean nothing.
+    """Generated rows, field by field; values under a null flag are arbitrary.
 
     Attributes
     ----------
     labels : (n,) int8
     counts : list of (n,) int64, and count_nulls : list of (n,) bool
-        One of each a dense field.
+        One of each per dense field.
     ranks : list of (n,) int64, and rank_nulls : list of (n,) bool
-        One of each a sparse field; rank 0 is the most frequent value.
+        One of each per sparse field; rank 0 is the most frequent value.
     probabilities : (n,) float64
-        Of label 1, the truth that labels were drawn from.
+        True probability of label 1, from which labels were drawn.
     """
 
     labels: NDArray[np.int8]
@@ -116,10 +116,10 @@ def zipf_knots(size: int, exponent: float) -> tuple[NDArray[np.float64], NDArray
 
 @dataclass(frozen=True, slots=True)
 class _SparseTables:
-    """Quantiles of one sparse field: 16 random bits choose a step, 16 more the place within it."""
+    """Quantiles of one sparse field: 16 random bits select a step, 16 more the position within it."""
 
     null_steps: int
-    starts: NDArray[np.int64]  # (STEPS,) rank * 2**16 at the beginning of each step
+    starts: NDArray[np.int64]  # (STEPS,) rank * 2**16 at the start of each step
     widths: NDArray[np.int64]
     salt: np.uint64
     weight_scale: np.float32
@@ -127,7 +127,7 @@ class _SparseTables:
 
     @staticmethod
     def build(number: int, size: int, exponent: float, seed: int, interacts: bool) -> _SparseTables:
-        # Every fourth field misses a fifth of its values.
+        # Every fourth field lacks a fifth of its values.
         null_steps = _STEPS // 5 if number % 4 == 3 else 0
         quantiles = np.linspace(0, 1, _STEPS - null_steps + 1)
         ranks, cumulative = zipf_knots(size, exponent)
@@ -141,7 +141,7 @@ class _SparseTables:
             starts=np.concatenate([pad, fixed[:-1]]),
             widths=np.concatenate([pad, np.diff(fixed)]),
             salt=salt,
-            # Fields of few values weigh more: what rare values say is hard to learn.
+            # Fields of few values weigh more, since the effects of rare values are hard to learn.
             weight_scale=np.float32(size**-0.25 * (0.5 + float(salt >> np.uint64(40)) * 2.0**-24)),
             interacts=interacts,
         )
@@ -175,7 +175,7 @@ class _DenseTables:
 
 
 class PlantedModel:
-    """Rows and click probabilities as a function of (seed, part, block number).
+    """Generator of rows and click probabilities as a function of (seed, part, block number).
 
     Parameters
     ----------
@@ -188,11 +188,11 @@ class PlantedModel:
     zipf : float
         Exponent of the frequencies of values.
     positive_share : float
-        Share of label 1 to aim at, in (0, 1).
+        Target share of label 1, in (0, 1).
     signal : float
         Standard deviation of the true logit: 0 makes labels pure noise.
     fade : float
-        How fast keys say less as their rank grows; 0: all keys of a field say as much.
+        Decay of key effects with rank; 0: all keys of a field have equal weight.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class PlantedModel:
         fade: float = 0.0,
     ) -> None:
         self._seed = seed
-        # Looked up by the bits of rank + 1: powers of each rank would differ from machine to machine.
+        # Looked up by the bits of rank + 1: powers computed per rank would differ between machines.
         steps = np.maximum(np.arange(_RANK_BITS + 1) - 1, 0).tolist()
         self._fades = np.array([2.0 ** (-fade * step) for step in steps], np.float32)
         distribution = NormalDist()
@@ -246,7 +246,7 @@ class PlantedModel:
         """Random bits of a block: (fields, rows) for sparse and dense fields, (rows,) for labels."""
         sparse_words, dense_words = len(self._sparse) * rows, len(self._dense) * rows
         wanted_bytes = 4 * sparse_words + 4 * rows + 2 * dense_words
-        # Raw words of a named generator: NumPy keeps these streams the same for ever.
+        # Raw words of a named generator: NumPy guarantees stable streams for these.
         source = np.random.SFC64(np.random.SeedSequence([self._seed, part, number]))
         raw = source.random_raw(-(-wanted_bytes // 8)).astype("<u8").view(np.uint8)
         edges = np.cumsum([4 * sparse_words, 4 * rows, 2 * dense_words])
@@ -291,7 +291,7 @@ class PlantedModel:
 
 
 def _bias_for(share: float, logits: NDArray[np.float64]) -> float:
-    """The bias that makes the mean probability of ``logits`` equal ``share``, by bisection."""
+    """Bias at which the mean probability of ``logits`` equals ``share``, by bisection."""
     low, high = -100.0, 100.0
     for _ in range(60):
         middle = (low + high) / 2
