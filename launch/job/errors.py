@@ -60,7 +60,7 @@ def _nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def _whole(value: object) -> str:
-    """Return the integer form of 1e3 or 1000.0, which YAML and pslib read as floats."""
+    """Return a hint to write 1e3 or 1000.0 as an integer, since YAML and pslib read it as a float."""
     return f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
 
 

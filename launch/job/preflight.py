@@ -124,7 +124,7 @@ def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[
 
 
 def _label_problems(data: ParquetData) -> list[str]:
-    """Return each file's first label, in its first row group, other than 0 and 1; training checks the rest."""
+    """Return the first label other than 0 or 1 of each file's first row group; training checks the rest."""
     import pyarrow as pa
 
     from pslib.data.dataset import open_parquet
