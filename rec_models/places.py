@@ -101,7 +101,7 @@ class Places:
         listed : Listed
             Result of `listed`.
         addends : (B, width * D), or (B, D) if all places of an example have the same addend, or (n, D) for
-        places of elements
+            places of elements
         out : (U, D), changed
         first, last : int
             None: to the last row.

@@ -40,7 +40,7 @@ class Word2Vec(Model):
     window : int
         Words to each side, at most.
     negatives : int
-        Words for each pair that others are told from, of those drawn for the batch.
+        Negative words for each pair, of those drawn for the batch.
     pool : int
         Words drawn for a batch, by their count to the power ``alpha``.
     alpha : float
@@ -109,7 +109,7 @@ class Word2Vec(Model):
     def sampled(
         self, tape: Tape, batch: Batch
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-        """What a step is over: words as places in ``batch.keys``.
+        """Sample the pairs of a step: words as positions in ``batch.keys``.
 
         Returns
         -------
