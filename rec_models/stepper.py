@@ -59,7 +59,7 @@ class Stepped(Protocol):
         ...
 
     def weight(self, batch: Batch) -> float:
-        """What the mean loss of a batch is a mean over."""
+        """Divisor of the mean loss of a batch."""
         ...
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: Mapping[str, Var]) -> Var:

@@ -127,7 +127,7 @@ class TorchModel:
 
     @cached_property
     def _kept(self) -> frozenset[str]:
-        """Buffers that the module's own ``state_dict`` would hold; others only remember what was computed."""
+        """Return the buffers of the module's ``state_dict``; other buffers only cache computations."""
         return frozenset(self._module.state_dict()) & dict(self._module.named_buffers()).keys()
 
     def table(self) -> TableSpec:
@@ -247,7 +247,7 @@ class TorchModel:
         return logits.reshape(shape).float()
 
     def _buffers(self) -> dict[str, tuple[torch.Tensor, int]]:
-        """Each lasting buffer, and how often it was written."""
+        """Return each buffer of the ``state_dict`` with its number of writes."""
         if not self._kept:
             return {}
         buffers = self._module.named_buffers()
@@ -288,7 +288,7 @@ def _own(array: NDArray[Any]) -> torch.Tensor:
 
 
 def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Parameters that take a gradient, shared ones once; the others stay as they are made."""
+    """Return parameters that take a gradient, shared ones once; the others keep their initial values."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
