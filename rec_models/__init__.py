@@ -1,4 +1,4 @@
-"""Models that read like their papers, and the layers they are made of."""
+"""Models that follow their papers' notation, and their layers."""
 
 from rec_models.autoint import AutoInt
 from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, build

@@ -25,24 +25,24 @@ from rec_models.tape import Tape, Var
 __all__ = ["AutoInt"]
 
 MATRICES = ("query", "key", "value")
-"""Of an interacting layer, beside a ``residual`` where its vectors are wider or narrower than before."""
+"""Matrices of an interacting layer; it has a ``residual`` too if it changes the width of vectors."""
 
 
 @dataclass(frozen=True, eq=False)
 class AutoInt(EmbeddedModel):
-    """Layers in which an example's fields attend to each other (Song et al., CIKM 2019, arXiv:1810.11921).
+    """Self-attention between the fields of an example (Song et al., CIKM 2019, arXiv:1810.11921).
 
-    What a layer is given is added to what it mixes, by a matrix only where their widths differ (eq. 8). With
-    ``hidden`` an MLP stands beside the layers: the paper's AutoInt+ (section 5.5).
+    The input of a layer is added to its output, through a matrix only if their widths differ (eq. 8). With
+    ``hidden`` an MLP runs beside the layers: the paper's AutoInt+ (section 5.5).
 
     Attributes
     ----------
     attention_layers : int
-        Interacting layers.
+        Number of interacting layers.
     attention_dim : int
         Floats of a field in such a layer, all heads together: a multiple of ``heads``.
     heads : int
-        Ways in which fields attend to each other.
+        Number of attention heads.
     hidden : tuple of int
         Units of each hidden layer of the MLP; empty: no MLP.
     dropout : float
@@ -59,7 +59,7 @@ class AutoInt(EmbeddedModel):
     batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Vectors of dense fields, matrices of the layers, the logit, and the MLP if there is one."""
+        """Shapes of dense fields' vectors, matrices of the layers, the logit, and the MLP if there is one."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.schema.dense:
             shapes |= {"dense.v": (len(self.schema.dense), self.dim)}

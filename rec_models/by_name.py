@@ -1,4 +1,4 @@
-"""Models by name, as a configuration file asks for them."""
+"""Models by name, for configuration files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MODELS: dict[str, type[Model]] = {
     "finalmlp": FinalMLP,
     "din": DIN,
 }
-"""Every model by the name of its file. Adding a model is one file and one entry here."""
+"""Models by the name of their file. A new model is one file and one entry here."""
 
 
 SESSION_MODELS: dict[str, type[SessionModel]] = {
@@ -84,7 +84,7 @@ MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
     "tagspace": TagSpace,
     "word2vec": Word2Vec,
 }
-"""Models that match what has a vector with something else that has, by the name of their file."""
+"""Models that match the vectors of a query and an item, by the name of their file."""
 
 
 @checked()
@@ -133,7 +133,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
 
 
 def _made(kind: type[Model], schema: Schema, values: dict[str, object], problems: list[str]) -> Model:
-    """Let the class check the values even where problems are known already, so that all come out at once."""
+    """Construct the model even if problems are known already, to report all problems at once."""
     try:
         model = kind(schema, **values)  # type: ignore[arg-type]
     except ConfigurationError as error:

@@ -20,7 +20,7 @@ class DCN(EmbeddedModel):
     Attributes
     ----------
     cross_layers : int
-        Cross layers; the pairs of inputs come with the first, triples with the second, and so on.
+        Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
     hidden : tuple of int
         Units of each hidden layer.
     dropout : float

@@ -20,9 +20,9 @@ class DCNv2(EmbeddedModel):
     Attributes
     ----------
     cross_layers : int
-        Cross layers; the pairs of inputs come with the first, triples with the second, and so on.
+        Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
     stacked : bool
-        Whether the MLP reads what the cross network gives, instead of the input.
+        Whether the MLP reads the output of the cross network instead of the input.
     hidden : tuple of int
         Units of each hidden layer.
     dropout : float

@@ -31,12 +31,12 @@ __all__ = ["DIN"]
 
 @dataclass(frozen=True, eq=False)
 class DIN(EmbeddedModel):
-    """Attention of the candidate on what the user did before (Zhou et al., KDD 2018, arXiv:1706.06978).
+    """Attention of the candidate on the user's behaviours (Zhou et al., KDD 2018, arXiv:1706.06978).
 
-    A ragged field whose vocabulary is that of a sparse field is a behaviour sequence, and that sparse field
-    its target: ``RaggedField("viewed", vocabulary="item")`` is attended to by ``item``, with whose rows it
-    shares the embedding. Other ragged fields are pooled. Each sequence has an activation unit of its own.
-    Without a sequence this is the paper's base model.
+    A ragged field with the vocabulary of a sparse field is a behaviour sequence, and that sparse field its
+    target: ``RaggedField("viewed", vocabulary="item")`` is attended to by ``item`` and shares its embedding.
+    Other ragged fields are pooled. Each sequence has its own activation unit. Without a sequence this is the
+    paper's base model.
 
     Attributes
     ----------
@@ -45,12 +45,12 @@ class DIN(EmbeddedModel):
     attention_hidden : tuple of int
         Units of each hidden layer of an activation unit.
     activation : {"prelu", "dice"}
-        Of hidden units, of the activation units too.
+        Activation of hidden units, also in activation units.
     softmax : bool
-        Whether the weights of a sequence sum to 1; the paper's do not, so that they tell how strong an
-        interest is.
+        Whether the weights of a sequence sum to 1; the paper's do not, to express the strength of an
+        interest.
     dropout : float
-        Share of units dropped after each hidden layer, but in activation units.
+        Share of units dropped after each hidden layer, except in activation units.
     """
 
     hidden: tuple[int, ...] = (200, 80)
@@ -60,7 +60,7 @@ class DIN(EmbeddedModel):
     dropout: float = 0.0
 
     def sequences(self) -> dict[str, int]:
-        """Ragged fields that are attended to, each with the place of its target among the sparse fields."""
+        """Behaviour sequences, each with the position of its target among the sparse fields."""
         targets = {field.salt: place for place, field in reversed(list(enumerate(self.schema.sparse)))}
         return {field.name: targets[field.salt] for field in self.schema.ragged if field.salt in targets}
 
@@ -71,7 +71,7 @@ class DIN(EmbeddedModel):
             unit, width = f"attention.{name}", [4 * self.dim, *self.attention_hidden][-1]
             shapes |= tower_shapes(unit, 4 * self.dim, self.attention_hidden, activation=self.activation)
             shapes |= {f"{unit}.out.w": (width, 1)}
-            shapes |= {} if self.softmax else {f"{unit}.out.b": (1,)}  # a softmax knows no common bias
+            shapes |= {} if self.softmax else {f"{unit}.out.b": (1,)}  # a softmax ignores a common bias
         return shapes | mlp_shapes(self._mlp_width(self.dim), self.hidden, activation=self.activation)
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:

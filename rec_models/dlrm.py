@@ -24,8 +24,8 @@ class DLRM(EmbeddedModel):
     bottom : tuple of int
         Units of each layer of the bottom MLP before its last, which has ``dim``.
     interaction : str
-        What the top MLP reads beside what the bottom MLP gives: ``dot``, the inner products of all pairs of
-        vectors, or ``cat``, the vectors themselves.
+        Input of the top MLP beside the bottom MLP's output: ``dot``, inner products of all pairs of vectors,
+        or ``cat``, the vectors themselves.
     hidden : tuple of int
         Units of each hidden layer.
     dropout : float
@@ -41,7 +41,7 @@ class DLRM(EmbeddedModel):
     batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Weights and biases of the bottom MLP, where there are dense fields, and of the top one."""
+        """Weights and biases of the bottom MLP, if there are dense fields, and of the top MLP."""
         bottom = 1 if self.schema.dense else 0
         vectors = self._fields + bottom
         inputs = vectors * (vectors - 1) // 2 if self.interaction == "dot" else self._fields * self.dim

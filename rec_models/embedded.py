@@ -1,4 +1,4 @@
-"""What the rows of most models are: one vector a key, or a first-order weight and a vector."""
+"""Bases of models whose rows hold an embedding, or a first-order weight and an embedding."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class EmbeddedModel(Model):
     dim : int
         Floats of an embedding.
     v_optimizer : Optimizer
-        Of embeddings.
+        Optimizer of embeddings.
     v_initializer : Initializer
-        Their first values.
+        Initial values of embeddings.
     """
 
     dim: int = 10
@@ -44,9 +44,9 @@ class WeightedModel(EmbeddedModel):
     Attributes
     ----------
     w_optimizer : Optimizer
-        Of first-order weights.
+        Optimizer of first-order weights.
     w_initializer : Initializer
-        Their first values.
+        Initial values of first-order weights.
     """
 
     _: KW_ONLY

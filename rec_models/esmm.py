@@ -16,11 +16,11 @@ __all__ = ["ESMM"]
 
 @dataclass(frozen=True, eq=False)
 class ESMM(MultiTaskModel):
-    """Conversions after clicks, learnt from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
+    """Post-click conversion learnt from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
 
-    The schema's label is the click, its one further label the conversion of a clicked impression: 1 where
-    both happened. Predictions are of the same two, pCTR and pCTCVR; the chance that a click converts, pCVR,
-    is their ratio. Both towers share the embeddings.
+    The schema's label is the click; its one further label is click and conversion, 1 if both happened.
+    Predictions are pCTR and pCTCVR; pCVR, the probability that a click converts, is their ratio. Both towers
+    share the embeddings.
     """
 
     tasks: ClassVar[tuple[int, int]] = (2, 2)

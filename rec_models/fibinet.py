@@ -16,14 +16,14 @@ __all__ = ["FiBiNET"]
 
 @dataclass(frozen=True, eq=False)
 class FiBiNET(WeightedModel):
-    """Fields weighed by their importance, pairs with a matrix between them (Huang et al., arXiv:1905.09433).
+    """Squeeze-excitation weights of fields, and bilinear pairs (Huang et al., arXiv:1905.09433).
 
-    Pairs of the weighed fields and of the plain ones have the same matrices.
+    Pairs of weighted and of plain fields share their matrices.
 
     Attributes
     ----------
     reduction : int
-        Fields are squeezed to so many times fewer numbers, at least one.
+        Reduction factor of the squeezed fields; at least one number remains.
     bilinear : str
         One matrix for ``all`` pairs, for ``each`` left field, or for each ``interaction``.
     hidden : tuple of int
@@ -41,7 +41,7 @@ class FiBiNET(WeightedModel):
     batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """First-order weights of the dense fields, the weighing, the matrices between pairs, and the MLP."""
+        """Shapes of first-order weights of dense fields, squeeze, excitation, bilinear matrices and MLP."""
         fields = self._fields
         squeezed = max(1, fields // self.reduction)
         matrices = int(matrices_of(self.bilinear, fields).max(initial=-1)) + 1

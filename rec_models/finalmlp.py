@@ -28,9 +28,9 @@ __all__ = ["FinalMLP"]
 
 @dataclass(frozen=True, eq=False)
 class FinalMLP(EmbeddedModel):
-    """Two MLPs that read the same input through gates of their own (Mao et al., AAAI 2023, arXiv:2304.00902).
+    """Two MLPs on the same input, each behind its own gate (Mao et al., AAAI 2023, arXiv:2304.00902).
 
-    Gates read the embeddings that the streams read; the authors' code gives them embeddings of their own.
+    Gates and streams read the same embeddings; in the authors' code gates have separate ones.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class FinalMLP(EmbeddedModel):
     dropout_1, dropout_2 : float
         Share of units dropped after each layer of either stream.
     heads : int
-        Into so many slices both outputs are cut, each fused by a matrix of its own.
+        Number of slices of both outputs; each pair of slices is fused by its own matrix.
     gated : bool
         Whether streams select features by gates.
     gate_hidden : tuple of int

@@ -19,17 +19,17 @@ class GRU4Rec(SessionModel):
     """A GRU over the items of a session (Hidasi et al., ICLR 2016, arXiv:1511.06939).
 
     With the losses of Hidasi and Karatzoglou (CIKM 2018, arXiv:1706.03847) over the next item and shared
-    negatives. Gradients go back through the whole session, where the paper stops after one step; a
-    batch is so many whole sessions.
+    negatives. Gradients flow back through the whole session; the paper stops after one step. A batch consists
+    of whole sessions.
 
     Attributes
     ----------
     dropout : float
-        Share of the floats of items that are dropped in training.
+        Share of the floats of items dropped in training.
     dropout_hidden : float
-        Share of the floats of states.
+        Share of the floats of states dropped in training.
     rank_loss : "cross-entropy" or "bpr-max"
-        The latter without ``logq``: set it to False.
+        "bpr-max" requires ``logq=False``.
     bpreg : float
         With bpr-max, the weight of the negatives' squared scores; the authors use 0.9 to 2.
     """
@@ -47,7 +47,7 @@ class GRU4Rec(SessionModel):
         return ["bpreg: expected 0 with cross-entropy, only bpr-max has it"] if self.bpreg else []
 
     def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
-        """As ``rank_loss`` says."""
+        """Compute the loss selected by ``rank_loss``."""
         if self.rank_loss == "bpr-max":
             return bpr_max(tape, h, targets, negatives, positions, self.bpreg)
         return super().rank_loss_of(tape, h, targets, negatives, positions)

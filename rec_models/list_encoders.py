@@ -1,4 +1,4 @@
-"""From a list of keys to one vector: a bag of them, a convolution, or a GRU, with max pooling."""
+"""Encoders of a list of keys as one vector: a convolution or a GRU, with max pooling."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["cnn", "cnn_shapes", "grnn", "grnn_shapes"]
 
 
 def cnn_shapes(name: str, dim: int, units: int, window: int) -> dict[str, tuple[int, ...]]:
-    """Parameters of `cnn`."""
+    """Return the shapes of the parameters of `cnn`."""
     return {f"{name}.W": (window * dim, units), f"{name}.b": (units,)}
 
 
 def cnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: DenseVars, name: str, window: int) -> Var:
-    """Convolve over the lists' elements, tanh, and take the largest of each unit, (B, units).
+    """Convolve over the elements of lists, apply tanh, and take the maximum of each unit, (B, units).
 
     Parameters
     ----------
     rows : (U, D)
     batch : Batch
     field : str
-        The ragged field of the lists.
+        Ragged field of the lists.
     dense : mapping of name to Var
-        Holds what `cnn_shapes` names.
+        Parameters of `cnn_shapes`.
     window : int
-        Elements that are multiplied together.
+        Elements in a window of the convolution.
     """
     offsets = batch.ragged[field].offsets
     around = windows(tape, list_vectors(tape, rows, batch, field), offsets, window)
@@ -38,7 +38,7 @@ def cnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: DenseVars, name:
 
 
 def grnn_shapes(name: str, dim: int, units: int) -> dict[str, tuple[int, ...]]:
-    """Parameters of `grnn`."""
+    """Return the shapes of the parameters of `grnn`."""
     return {
         f"{name}.W": (dim, 3 * units),
         f"{name}.c": (3 * units,),
@@ -48,7 +48,7 @@ def grnn_shapes(name: str, dim: int, units: int) -> dict[str, tuple[int, ...]]:
 
 
 def grnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: DenseVars, name: str) -> Var:
-    """Go through the lists with a GRU and take the largest of each unit over its states, (B, units).
+    """Run a GRU over the lists, and take the maximum of each unit over its states, (B, units).
 
     Parameters
     ----------
@@ -60,5 +60,5 @@ def grnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: DenseVars, name
     x = gather(tape, list_vectors(tape, rows, batch, field), steps.places)
     inputs = linear(tape, x, dense[f"{name}.W"], dense[f"{name}.c"])
     states = gru(tape, inputs, steps, dense[f"{name}.U"], dense[f"{name}.b"])
-    in_order = gather(tape, states, np.argsort(steps.places))  # as the elements stand in their lists
+    in_order = gather(tape, states, np.argsort(steps.places))  # in the order of the lists
     return list_max(tape, in_order, lists.offsets)

@@ -1,4 +1,4 @@
-"""From lists to their elements and back, in flat arrays."""
+"""Maps from lists to their elements and back, in flat arrays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Offsets: TypeAlias = NDArray[np.int64]
 
 
 def repeated(x: Array, offsets: Offsets) -> Array:
-    """(N, ...): for each element what ``x`` (B, ...) has for its list."""
+    """Return for each element the value ``x`` (B, ...) of its list, (N, ...)."""
     return np.repeat(x, np.diff(offsets), axis=0)
 
 
 def summed(x: Array, offsets: Offsets) -> Array:
-    """(B, D): for each list the sum of ``x`` (N, D) over its elements in order, zeros where it has none."""
+    """Return for each list the sum of ``x`` (N, D) over its elements in order, (B, D); zeros if empty."""
     return pool_rows(np.ascontiguousarray(x), np.arange(x.shape[0], dtype=np.int32), offsets, False)

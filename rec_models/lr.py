@@ -18,7 +18,7 @@ __all__ = ["LR"]
 
 @dataclass(frozen=True, eq=False)
 class LR(Model):
-    """One weight a key, one a dense field, and a bias (Richardson, Dominowska and Ragno, WWW 2007, eq. 3).
+    """Weights of keys and dense fields, and a bias (Richardson, Dominowska and Ragno, WWW 2007, eq. 3).
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What models of two sides share: a query, mostly a user, and an item, each a vector of its own fields."""
+"""Bases of models that match two sides: query, usually a user, and item, each a vector of its fields."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["CosineHinge", "MatchingModel", "ProductModel"]
 class MatchingModel(EmbeddedModel):
     """Base of models that match queries and items.
 
-    An example is a query and the item that it went with. The fields that ``item`` names are the item's, all
-    others the query's.
+    An example is a query with its matching item. The fields named by ``item`` are the item's, all others the
+    query's.
 
     Attributes
     ----------
     item : tuple of str
-        Fields of an item. One of them, the first, is sparse, and its key is the item's name.
+        Fields of an item. The first is sparse, and its key identifies the item.
     """
 
     tasks: ClassVar[tuple[int, int]] = (0, 1)
@@ -55,44 +55,44 @@ class MatchingModel(EmbeddedModel):
 
     @property
     def item_schema(self) -> Schema:
-        """The fields of an item."""
+        """Schema of the fields of an item."""
         return _only(self.schema, set(self.item))
 
     @property
     def query_schema(self) -> Schema:
-        """The fields of a query."""
+        """Schema of the fields of a query."""
         return _only(self.schema, set(_names(self.schema)) - set(self.item))
 
     def sampling(self) -> Sampling | None:
-        """What is drawn for each batch; None: nothing."""
+        """Sampling of negatives for each batch; None: no negatives."""
         return None
 
     @abstractmethod
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """(B, M) vectors of queries; ``schema`` names the batch's fields, those of a query among them."""
+        """Compute vectors of queries, (B, M); ``schema`` has the batch's fields, with those of a query."""
 
     @abstractmethod
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """(B, M) vectors of items; ``schema`` names the batch's fields, those of an item among them."""
+        """Compute vectors of items, (B, M); ``schema`` has the batch's fields, with those of an item."""
 
     def item_ids(self, batch: Batch) -> Array:
-        """(B,) places in ``batch.keys`` of the items' names."""
+        """Return the positions of the items' keys in ``batch.keys``, (B,)."""
         names = [field.name for field in self.schema.sparse]
         return np.ascontiguousarray(batch.sparse[:, names.index(self.item[0])])
 
     # --- ranking ------------------------------------------------------------------------------------------
 
     def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, M) vectors of queries, of a batch with the fields of `query_schema`."""
+        """Compute vectors of queries, (B, M), for a batch with the fields of `query_schema`."""
         return self.query(*self._untaped(batch, self.query_schema, rows, dense)).value
 
     def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, M) vectors of items, of a batch with the fields of `item_schema`."""
+        """Compute vectors of items, (B, M), for a batch with the fields of `item_schema`."""
         return self.items(*self._untaped(batch, self.item_schema, rows, dense)).value
 
     @abstractmethod
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, V) scores of every query with every item, of what the other two give."""
+        """Compute scores of every query with every item, (B, V), from the results of the encoders."""
 
     @staticmethod
     def _untaped(
@@ -104,14 +104,14 @@ class MatchingModel(EmbeddedModel):
     # --- fields -------------------------------------------------------------------------------------------
 
     def side(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, own: Schema) -> Var:
-        """Lay the vectors and the dense fields of one side beside each other, (B, N).
+        """Concatenate the vectors and the dense fields of one side, (B, N).
 
         Parameters
         ----------
         schema : Schema
-            Of the batch.
+            Schema of the batch.
         own : Schema
-            Of the side.
+            Schema of the side.
         """
         inputs: list[Var] = []
         if own.sparse or own.ragged:
@@ -126,16 +126,15 @@ class MatchingModel(EmbeddedModel):
         return concat(tape, *inputs)
 
     def side_width(self, own: Schema) -> int:
-        """Floats that `side` gives for an example."""
+        """Return the floats per example of `side`."""
         return self.dim * (len(own.sparse) + len(own.ragged)) + len(own.dense)
 
 
 @dataclass(frozen=True, eq=False)
 class ProductModel(MatchingModel):
-    """Base of those whose scores are products of vectors, and that learn from the other items of a batch.
+    """Base of models with vector products as scores, trained against the other items of a batch.
 
-    With a label, examples of label 0 are no matches: their items only stand in the batch, for others to be
-    told from.
+    With a label, examples of label 0 are not matches: their items serve only as negatives of others.
     """
 
     by_product: ClassVar[bool] = True
@@ -144,7 +143,7 @@ class ProductModel(MatchingModel):
     def match_loss(
         self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
     ) -> Var:
-        """() loss of a batch.
+        """Compute the loss of a batch, ().
 
         Parameters
         ----------
@@ -153,50 +152,50 @@ class ProductModel(MatchingModel):
         rows : (U, D)
         dense : mapping of name to Var
         weight : int
-            What the mean is over.
+            Divisor of the mean.
         """
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
-        """Score of each query with its item, (B,)."""
+        """Compute the score of each query with its item, (B,)."""
         u = self.query(tape, batch, self.schema, rows, dense)
         return row_dot(tape, u, self.items(tape, batch, self.schema, rows, dense))
 
     def weight(self, batch: Batch) -> int:
-        """Examples that match."""
+        """Return the number of matching examples."""
         return self.matches(batch).size
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
-        """What `match_loss` says; scores of the pairs."""
+        """Compute `match_loss`, and the scores of the pairs."""
         u = self.query(tape, batch, self.schema, rows, dense)
         v = self.items(tape, batch, self.schema, rows, dense)
         logits = np.einsum("bm,bm->b", u.value, v.value)
         return self.match_loss(tape, u, v, batch, rows, dense, int(weight)), logits
 
     def matches(self, batch: Batch) -> Array:
-        """Places of the examples that match: all of them where the schema has no label."""
+        """Return the positions of matching examples: all if the schema has no label."""
         return np.arange(len(batch)) if self.schema.label is None else np.flatnonzero(batch.labels)
 
     def matched(self, tape: Tape, x: Var, batch: Batch) -> Var:
-        """Rows of the examples that match."""
+        """Select the rows of matching examples."""
         return x if self.schema.label is None else gather(tape, x, self.matches(batch))
 
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, V) products of vectors."""
+        """Compute products of vectors, (B, V)."""
         return queries @ items.T
 
 
 @dataclass(frozen=True, eq=False)
 class CosineHinge(ProductModel):
-    """Base of those whose vectors have length 1 and that learn by a hinge loss.
+    """Base of models with vectors of length 1 and a hinge loss.
 
-    An example looks at some other items until one comes too near, and learns from that one.
+    An example tries other items until one violates the margin, and learns from that one.
 
     Attributes
     ----------
     margin : float
-        By how much the cosine with the example's item is to be above that with another one.
+        Required difference between the cosines with the example's item and with another one.
     trials : int
-        Items that an example looks at.
+        Number of items that an example tries.
     """
 
     margin: float = 0.5
@@ -223,12 +222,12 @@ class CosineHinge(ProductModel):
     def others(
         self, tape: Tape, v: Var, batch: Batch, rows: Var, dense: DenseVars
     ) -> tuple[Var, NDArray[np.integer]]:
-        """(K, M) vectors of items to look at, and their places in ``batch.keys``: those of the batch."""
+        """Return vectors of the items to try, (K, M), and their positions in ``batch.keys``: the batch's."""
         return v, self.item_ids(batch)
 
 
 def _key_names(schema: Schema) -> list[str]:
-    """Sparse and ragged fields, in the order of their vectors."""
+    """Return sparse and ragged fields, in the order of their vectors."""
     return [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
 
 
@@ -237,7 +236,7 @@ def _names(schema: Schema) -> list[str]:
 
 
 def _only(schema: Schema, names: set[str]) -> Schema:
-    """The fields of these names, without a label."""
+    """Return a schema of the named fields, without a label."""
     return Schema(
         label=None,
         dense=[field for field in schema.dense if field.name in names],

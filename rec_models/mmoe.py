@@ -15,12 +15,12 @@ __all__ = ["MMoE"]
 
 @dataclass(frozen=True, eq=False)
 class MMoE(MultiTaskModel):
-    """Experts that tasks share, mixed by a gate of each (Ma et al., KDD 2018, 10.1145/3219819.3220007).
+    """Shared experts, mixed by one gate per task (Ma et al., KDD 2018, 10.1145/3219819.3220007).
 
     Attributes
     ----------
     experts : int
-        How many; the paper has 8.
+        Number of experts; 8 in the paper.
     expert_hidden : tuple of int
         Units of each layer of an expert; at least one layer.
     """

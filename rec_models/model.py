@@ -1,4 +1,4 @@
-"""What every model is: rows of one table, dense parameters, and a ``forward`` that reads like its paper."""
+"""Base of models: rows of one table, dense parameters, and a ``forward`` in the paper's notation."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ STATISTICS = (".mean", ".inv_std")
 ONES = (".scale", ".inv_std")
 VECTORS = (".v",)
 VECTOR_BOUND = 0.01 * math.sqrt(3)
-"""Of first values of dense fields' vectors: a standard deviation of 0.01, ``V_INITIALIZER``'s of keys."""
+"""Bound of initial vectors of dense fields: a standard deviation of 0.01, like ``V_INITIALIZER``'s."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
     """Base of all models: a value that holds options and no parameters.
 
-    A model is a frozen dataclass whose fields are its options; it says which parts its table has (`parts`),
-    which dense parameters it needs (`dense_shapes`) and how they make logits (`forward`). All else is here.
+    A model is a frozen dataclass whose fields are its options. It defines the parts of its table (`parts`),
+    its dense parameters (`dense_shapes`) and the computation of logits (`forward`). All else is here.
 
     Attributes
     ----------
     schema : Schema
-        The columns that the model reads.
+        Columns that the model reads.
     seed : int
-        Seed of the first values of rows.
+        Seed of the initial values of rows.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class Model(ABC):
     batch."""
 
     tasks: ClassVar[tuple[int, int]] = (1, 1)
-    """Of how many labels it is, at least and at most; those that rank items can do without."""
+    """Least and greatest number of labels; models that rank items need none."""
 
     schema: Schema
     _: KW_ONLY
@@ -77,7 +77,7 @@ class Model(ABC):
             raise ConfigurationError(*(f"{type(self).__name__}: {problem}" for problem in problems))
 
     def _target_problems(self) -> list[str]:
-        """What of the schema's labels and weight the model would not learn from."""
+        """Return problems of labels and weight in the schema that the model would not use."""
         labels, (least, most) = self.schema.labels, self.tasks
         problems = []
         if not least <= len(labels) <= most:
@@ -94,7 +94,7 @@ class Model(ABC):
         return problems
 
     def _problems(self) -> list[str]:
-        """What is wrong with options that have to fit each other or the schema; each is right by itself."""
+        """Return problems of individually valid options that do not fit each other or the schema."""
         return []
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Model(ABC):
         rows : (U, D)
             Rows of ``batch.keys``, all parts side by side.
         dense : mapping of name to Var
-            What `dense_shapes` names.
+            Dense parameters of `dense_shapes`.
 
         Returns
         -------
@@ -125,27 +125,27 @@ class Model(ABC):
         """
 
     def weight(self, batch: Batch) -> float:
-        """What the mean loss of a batch is a mean over: its examples, or the sum of their weights."""
+        """Divisor of the mean loss of a batch: number of examples, or sum of their weights."""
         return len(batch) if batch.weights is None else float(batch.weights.sum(dtype=np.float64))
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
-        """Loss of a part of a batch as a share of the mean over ``weight``; first task's logits, (B,)."""
+        """Compute a part's share of the mean loss over ``weight``, and the first task's logits, (B,)."""
         logits = self.forward(tape, batch, rows, dense)
         of_first = logits.value if logits.value.ndim == 1 else logits.value[:, 0]
         return log_loss(tape, logits, batch.every_label, weight, batch.weights), of_first
 
     def table(self) -> TableSpec:
-        """The one table that the model reads."""
+        """Return the one table that the model reads."""
         return TableSpec("embedding", self.parts(), self.seed)
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """First values of the dense parameters: each a pure function of (seed, name, shape)."""
+        """Return initial dense parameters: each a pure function of (seed, name, shape)."""
         return {name: initial_values(seed, name, shape) for name, shape in self.dense_shapes().items()}
 
     def loss_and_gradients(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> StepResult:
-        """Mean log loss of a batch and its gradients, with dropout seeded by ``step_seed``.
+        """Compute the mean log loss of a batch and its gradients, with dropout seeded by ``step_seed``.
 
         Parameters
         ----------
@@ -159,19 +159,19 @@ class Model(ABC):
         return Stepper(self).loss_and_gradients(batch, rows, dense, step_seed)
 
     def predict(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """Probabilities of a batch, (B,) or (B, T), without dropout; arguments as in `loss_and_gradients`."""
+        """Compute probabilities, (B,) or (B, T), without dropout; arguments as in `loss_and_gradients`."""
         return Stepper(self).predict(batch, rows, dense)
 
     def statistics(self) -> tuple[str, ...]:
-        """Names of the dense parameters that no gradient moves, but `measured` says: batch norm's."""
+        """Names of dense parameters without gradients, set by `measured`: statistics of batch norm."""
         return tuple(name for name in self.dense_shapes() if name.endswith(STATISTICS))
 
     def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
-        """What `statistics` ought to be for examples like these: layer by layer, without dropout."""
+        """Measure the `statistics` on these examples: layer by layer, without dropout."""
         return Stepper(self).measured(batch, rows, dense)
 
     def stepper(self, run: Run, products: str = "float32") -> Stepper:
-        """What computes many steps of this model, for a trainer: the same bits, with the threads of ``run``.
+        """Return a stepper for a trainer, which gives the same bits with the threads of ``run``.
 
         Parameters
         ----------
@@ -186,25 +186,25 @@ class Model(ABC):
         return {"dense.w": (len(self.schema.dense),)} if self.schema.dense else {}
 
     def _first_order(self, tape: Tape, batch: Batch, w: Var, dense: DenseVars) -> tuple[Var, ...]:
-        """Terms of ``<w, x>``: one over keys, and one over dense fields where the schema has any."""
+        """Return the terms of ``<w, x>``: one over keys, and one over dense fields if there are any."""
         over_keys = first_order_layer(tape, w, batch, self.schema)
         if not self.schema.dense:
             return (over_keys,)
         return over_keys, dot(tape, batch.dense, dense["dense.w"])
 
     def _vectors(self, tape: Tape, batch: Batch, rows: Var) -> Var:
-        """One vector a field, with room for the dense fields after those of an example."""
+        """Return one vector a field, with room for dense fields after those of an example."""
         return embedding(tape, rows, batch, self.schema, beside=len(self.schema.dense))
 
     def _mlp_input(self, batch: Batch, vectors: Var) -> tuple[Var, ...]:
-        """Field vectors, and the dense fields where the schema has any."""
+        """Return field vectors, and the dense fields if there are any."""
         if not self.schema.dense:
             return (vectors,)
         return vectors, Var(batch.dense)
 
     @property
     def _field_names(self) -> list[str]:
-        """Sparse and ragged fields, in the order of field vectors."""
+        """Return sparse and ragged fields, in the order of field vectors."""
         return [*(field.name for field in self.schema.sparse), *(field.name for field in self.schema.ragged)]
 
     @property
@@ -216,14 +216,13 @@ class Model(ABC):
 
 
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """First values of one dense parameter: a pure function of (seed, name, shape).
+    """Return initial values of one dense parameter: a pure function of (seed, name, shape).
 
-    Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852: what relu layers need), and
-    so are those of a stack (K, N, M). Biases and first-order weights, (N,), are zeros, and those that scale
-    (`ONES`) ones. Vectors of dense fields (`VECTORS`), (N, D), are an embedding and no layer: as small as
-    those of keys. Within He's bound, which for a single field is 2.4, attention was all theirs and did not
-    come back. The numbers come from raw Philox bits, so a new NumPy does not change them. A matrix of no
-    inputs, over the pairs of a single field, has no numbers.
+    Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852, for relu layers), and so
+    are those of a stack (K, N, M). Biases and first-order weights, (N,), are zeros; scales (`ONES`) are ones.
+    Vectors of dense fields (`VECTORS`), (N, D), are embeddings, and as small as those of keys: within He's
+    bound, 2.4 for a single field, they took all attention for good. Random numbers come from raw Philox bits,
+    independent of the NumPy version. A matrix without inputs, over the pairs of a single field, is empty.
     """
     if name.endswith(ONES):
         return np.ones(shape, np.float32)

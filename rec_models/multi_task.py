@@ -1,4 +1,4 @@
-"""What models of several tasks share: a logit for each label of the schema."""
+"""Base of models of several tasks: a logit for each label of the schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rec_models.tape import Tape, Var
 __all__ = ["MultiTaskModel"]
 
 TASKS_MAX = 64
-"""Published models have two to ten."""
+"""Limit of tasks; published models have two to ten."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +39,12 @@ class MultiTaskModel(EmbeddedModel):
     batch_norm: bool = False
 
     def _head_shapes(self, name: str, inputs: int) -> dict[str, tuple[int, ...]]:
-        """Of the MLP that ends in a task's logit."""
+        """Return the shapes of a task's MLP, which ends in its logit."""
         units = [inputs, *self.hidden][-1]
         shapes = tower_shapes(name, inputs, self.hidden, self.batch_norm)
         return shapes | {f"{name}.out.w": (units, 1), f"{name}.out.b": (1,)}
 
     def _head(self, tape: Tape, x: Var, dense: DenseVars, name: str) -> Var:
-        """(B, 1) logit of a task."""
+        """Compute the logit of a task, (B, 1)."""
         a = tower(tape, x, dense, name, len(self.hidden), self.dropout)
         return linear(tape, a, dense[f"{name}.out.w"], dense[f"{name}.out.b"])

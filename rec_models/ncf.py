@@ -19,15 +19,15 @@ from rec_models.tape import Array, Tape, Var
 __all__ = ["NCF"]
 
 PAIRS_MAX = 1 << 18
-"""Pairs that are scored at once: 16 MB for a layer of 16 units in float32."""
+"""Pairs scored at once: 16 MB for a layer of 16 units in float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class NCF(MatchingModel):
-    """NeuMF: a factorization and an MLP with embeddings of its own (He et al., WWW 2017, arXiv:1708.05031).
+    """NeuMF: a factorization and an MLP with separate embeddings (He et al., WWW 2017, arXiv:1708.05031).
 
-    Of a user and an item, a sparse field each. For every example other items are drawn, all alike; one that
-    happens to be the example's own does not count. With a label, examples have the labels of the data.
+    User and item are one sparse field each. For every example negative items are drawn uniformly; a drawn
+    item that is the example's own is ignored. With a label, examples have the labels of the data.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class NCF(MatchingModel):
         return super()._problems()
 
     def sampling(self) -> Sampling:
-        """Items that the user had nothing to do with, all alike (section 3.1)."""
+        """Uniform sampling of negative items (section 3.1)."""
         return Sampling(self.item[0], self.negatives, 0.0, each=True)
 
     def parts(self) -> tuple[PartSpec, ...]:
@@ -98,7 +98,7 @@ class NCF(MatchingModel):
         return reshape(tape, linear(tape, phi, dense["out.w"], dense["out.b"]), ())
 
     def weight(self, batch: Batch) -> int:
-        """Pairs: examples, and what was drawn for them."""
+        """Return the number of pairs: examples and their negatives."""
         return len(batch) + int(self._drawn(batch)[0].size)
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
@@ -113,13 +113,13 @@ class NCF(MatchingModel):
         return log_loss(tape, logits, labels, weight), logits.value[: len(batch)]
 
     def _drawn(self, batch: Batch) -> tuple[Array, Array]:
-        """Negatives and the examples that they are for."""
+        """Return negatives and their examples."""
         owners = np.repeat(np.arange(len(batch)), self.negatives)
         kept = batch.negatives != self.item_ids(batch)[owners]
         return batch.negatives[kept], owners[kept]
 
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
-        """Every pair through the MLP, some at once."""
+        """Score every pair by the MLP, in chunks."""
         variables = {name: Var(value) for name, value in dense.items()}
         found = np.empty((len(queries), len(items)), queries.dtype)
         at_once = max(1, PAIRS_MAX // max(1, len(items)))
@@ -132,5 +132,5 @@ class NCF(MatchingModel):
 
 
 def _column(batch: Batch, schema: Schema, own: Schema) -> Array:
-    """Places of the keys of the one field of a side."""
+    """Return the positions of the keys of a side's one field."""
     return np.ascontiguousarray(batch.sparse[:, schema.sparse.index(own.sparse[0])])

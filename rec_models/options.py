@@ -1,4 +1,4 @@
-"""Options of models: read from plain configuration, checked all at once."""
+"""Options of models, read from plain configuration and checked together."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ __all__ = [
 ]
 
 HIDDEN_MAX = 1 << 16
-"""Units of one hidden layer: published CTR models stay below 5,000; more is likelier a typing error."""
+"""Limit of units of one hidden layer: published CTR models stay below 5,000; more is likely a typo."""
 
 NEGATIVES_MAX = 1 << 20
-"""Items drawn for one batch; published models draw some thousands."""
+"""Limit of items drawn for one batch; published models draw some thousands."""
 LENGTH_MAX = 1 << 14
-"""Items of a session that are read: attention costs their square; published models read at most 200."""
+"""Limit of items read of a session: attention costs their square; published models read at most 200."""
 WINDOW_MAX = 64
-"""Elements around one; published models have 3 to 10."""
+"""Limit of a window of elements; published models have 3 to 10."""
 LAYERS_MAX = 64
-"""Cross or interacting layers: published models have at most 6."""
+"""Limit of cross or interacting layers; published models have at most 6."""
 
 DEFAULT_OPTIMIZER = Adagrad(0.1, initial_accumulator=1e-6)
-"""Of rows: Adagrad, since the rows that a batch touches differ in frequency by many orders of magnitude."""
+"""Default optimizer of rows: Adagrad, since frequencies of rows differ by many orders of magnitude."""
 
 W_INITIALIZER = Constant(0.0)
-"""Of first-order weights: an unseen key has no opinion."""
+"""Initializer of first-order weights: an unseen key has no effect."""
 
 V_INITIALIZER = Normal(0.01)
-"""Of embeddings: small, so that first the first-order term is learnt and then the pairs; not zero, since at
-zero the gradient of a pair is zero too."""
+"""Initializer of embeddings: small, so that the first-order term is learnt before the pairs; not zero, where
+the gradient of a pair is zero."""
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """`` (did you mean ...?)`` for the nearest known word, else nothing."""
+    """Return `` (did you mean ...?)`` for the nearest known word, else an empty text."""
     near = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -61,7 +61,7 @@ def option_from_plain(name: str, plain: object) -> object:
     Raises
     ------
     ConfigurationError
-        When an optimizer or initializer is unknown, or a number in it no number or out of range.
+        When an optimizer or initializer is unknown, or a number in it is invalid or out of range.
     """
     try:
         if isinstance(plain, Mapping) and name.endswith("optimizer"):
@@ -163,13 +163,13 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
 
 
 def plain_options(holder: object, names: Collection[str]) -> None:
-    """Make tuples of lists and arrays, and Python's numbers of NumPy's, as frozen dataclasses hold them.
+    """Convert lists and arrays to tuples, and NumPy numbers to Python's, for a frozen dataclass.
 
     Parameters
     ----------
     holder : dataclass
     names : collection of str
-        Its options.
+        Names of its options.
     """
     for name in names:
         given = getattr(holder, name)
@@ -186,7 +186,7 @@ def _plain(given: Any) -> Any:
 
 
 def option_problem(name: str, value: object) -> str | None:
-    """What is wrong with one option's value, one line; None where nothing is.
+    """Return the problem of one option's value as one line; None if it is valid.
 
     Parameters
     ----------

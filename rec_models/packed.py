@@ -1,8 +1,8 @@
-"""Lists of different lengths, side by side in time and never padded.
+"""Packed lists of different lengths: step by step, without padding.
 
-Lists are ordered by length, the longest first. Then the first elements of all of them stand together, then
-the second ones of those that have a second, and so on: step ``t`` is ``sizes[t]`` elements side by side, and
-list ``i`` of the order is row ``i`` of every step that it reaches. A batch costs what its elements cost.
+Lists are sorted by length, the longest first. The first elements of all lists are stored together, then the
+second elements of lists that have one, and so on: step ``t`` has ``sizes[t]`` elements, and list ``i`` of the
+order is row ``i`` of every step that it reaches. The cost of a batch is that of its elements.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["Packed", "Prefixes", "one_step", "packed"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefixes:
-    """Pairs of an element and one that is not after it, element by element.
+    """Pairs of an element with itself or an earlier one, element by element.
 
     Attributes
     ----------
     items : (P,) int32
-        The one that is not after it.
+        Earlier or same element of each pair.
     owners : (P,) int64
-        The element.
+        Element of each pair.
     starts : (N + 1,) int64
-        Where the pairs of each element begin.
+        Start of the pairs of each element.
     """
 
     items: NDArray[np.int32]
@@ -38,20 +38,20 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Where the elements of some lists stand.
+    """Positions of the elements of packed lists.
 
     Attributes
     ----------
     order : (B,) int64
-        The lists, longest first; equal lengths in their order.
+        Lists, longest first; equal lengths in their order.
     sizes : (T,) int64
-        Lists that reach each step; descends.
+        Number of lists that reach each step, descending.
     starts : (T + 1,) int64
-        Where each step begins; the last is N, the number of elements.
+        Start of each step; the last is N, the number of elements.
     places : (N,) int64
-        Which element of the `Ragged` stands there.
+        Index of the element in the `Ragged`.
     values : (N,) int32
-        What it is.
+        Value of the element.
     """
 
     order: NDArray[np.int64]
@@ -62,16 +62,16 @@ class Packed:
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """(N,): how many elements of its list stand before each."""
+        """Return the number of earlier elements in its list for each element, (N,)."""
         return np.repeat(np.arange(self.sizes.size), self.sizes)
 
     def prefixes(self, of: NDArray[np.integer] | None = None) -> Prefixes:
-        """Pairs of each element with itself and those before it in its list.
+        """Return the pairs of each element with itself and earlier elements of its list.
 
         Parameters
         ----------
         of : (M,) integers or None
-            Only of the elements that stand there: they are owners 0 to M - 1. None: of all.
+            Positions of the elements, which become owners 0 to M - 1. None: all.
         """
         ends = np.arange(self.starts[-1]) if of is None else of
         steps = self.times[ends]
@@ -82,7 +82,7 @@ class Packed:
         return Prefixes(items.astype(np.int32), owners, starts)
 
     def last(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lists that have elements, and where the last one of each stands."""
+        """Return the non-empty lists, and the position of the last element of each."""
         steps = np.repeat(np.arange(self.sizes.size), -np.diff(np.append(self.sizes, 0)))[::-1]
         rows = np.arange(steps.size)
         return self.order[: steps.size], self.starts[steps] + rows
@@ -95,9 +95,9 @@ def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | N
     ----------
     lists : Ragged
     without_last : bool
-        Leave out the last element of each list: it has no successor to predict.
+        Whether to leave out the last element of each list, which has no next one to predict.
     at_most : int or None
-        Only so many elements of each list, the last ones that are not left out. None: all.
+        Limit of elements of each list: the last ones that are not left out. None: all.
     """
     every = np.maximum(lists.lengths - without_last, 0)
     lengths = every if at_most is None else np.minimum(every, at_most)
@@ -112,6 +112,6 @@ def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | N
 
 
 def one_step(rows: int) -> Packed:
-    """Lists of one element each."""
+    """Pack lists of one element each."""
     every = np.arange(rows)
     return Packed(every, np.full(1, rows), np.array([0, rows]), every, every.astype(np.int32))

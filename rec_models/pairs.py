@@ -1,4 +1,4 @@
-"""Pairs of fields, and what several layers do with them."""
+"""Pairs of fields, and operations on them shared by several layers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["pairs_of", "summed_by_field"]
 
 
 def pairs_of(fields: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(P,) left and right fields of all pairs ``i < j`` in order: (0, 1), (0, 2), ...; P = F (F - 1) / 2."""
+    """Return left and right fields of all pairs ``i < j``, (P,): (0, 1), (0, 2), ...; P = F (F - 1) / 2."""
     left, right = np.triu_indices(fields, 1)
     return left, right
 
 
 def summed_by_field(gradient: Array, fields: NDArray[np.intp], count: int) -> Array:
-    """(B, F, D): for each field the sum of what (P, B, D) gives to the fields that (P,) names."""
+    """Sum pair values (P, B, D) over the pairs of each field given by (P,), as (B, F, D)."""
     chosen: NDArray[Any] = np.zeros((count, fields.size), gradient.dtype)
     chosen[fields, np.arange(fields.size)] = 1
     pairs, examples, dim = gradient.shape

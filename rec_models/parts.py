@@ -1,9 +1,9 @@
-"""What is shared by the parts of a batch that are computed apart: scratch arrays, rows, dense parameters.
+"""Shared state of the separately computed parts of a batch: scratch arrays, rows, dense parameters.
 
-A large batch is computed in parts of some hundred examples, each with a tape of its own, by several threads.
-Sums over the examples of the whole batch wait until all parts are there: `RowsVar`, and `DenseVar` of
-`rec_models.products`, note what they are given instead of adding it up. So no part needs arrays of the size
-of all rows or of a weight matrix, and the sums run in an order that does not depend on who computed what.
+A large batch is computed in parts of some hundred examples, each with its own tape, by several threads. Sums
+over the whole batch wait for all parts: `RowsVar`, and `DenseVar` of `rec_models.products`, record their
+gradients instead of adding them. So no part needs arrays of the size of all rows or of a weight matrix, and
+the order of sums does not depend on the threads.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rec_models.tape import Array, Empty, Var
 __all__ = ["Kept", "RowsGradient", "RowsVar", "Scratch", "joined", "parts_of"]
 
 PART_ROWS_MIN, PART_ROWS_MAX, PARTS = 256, 512, 8
-"""A part's activations stay in a core's L2 cache (512 examples of 400 units: 0.8 MB), and its matrix products
-are large enough for BLAS: 54 ms for the forward and backward products of 4,096 examples in parts of 512, 57
-in parts of 256, 63 in parts of 128, 52 as a whole."""
+"""Sizes of parts: activations stay in a core's L2 cache (512 examples of 400 units: 0.8 MB), and matrix
+products are large enough for BLAS: 54 ms for forward and backward products of 4,096 examples in parts of 512,
+57 in parts of 256, 63 in parts of 128, 52 as a whole."""
 
 
 def parts_of(rows: int, even: bool = False) -> list[slice]:
-    """Where a batch is cut into parts: a function of its size alone, so that a step's bits repeat.
+    """Cut a batch into parts, as a function of its size only, so that a step is bit-reproducible.
 
     Parameters
     ----------
     rows : int
     even : bool
-        Whether the last part must be as large as the others, up to one example: statistics are of parts.
+        Whether the last part must be as large as the others, up to one example, for statistics of parts.
     """
     if even:
         count = max(1, -(-rows // PART_ROWS_MAX))
@@ -45,27 +45,27 @@ def parts_of(rows: int, even: bool = False) -> list[slice]:
 
 
 class Scratch:
-    """Arrays that the next batch uses again; each part of a batch has its examples' rows of them."""
+    """Arrays reused by the next batch; each part of a batch has the rows of its examples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._arrays: dict[tuple[object, ...], Array] = {}
 
     def of(self, part: slice, rows: int) -> Empty:
-        """What gives the arrays of one part's tape; the tapes of all parts ask in the same order."""
+        """Return the allocator of one part's tape; the tapes of all parts allocate in the same order."""
         asked = 0
 
         def empty(shape: tuple[int, ...], dtype: Any) -> Array:
             nonlocal asked
             asked += 1
-            if shape[0] != part.stop - part.start:  # not one row an example
+            if shape[0] != part.stop - part.start:  # not one row per example
                 return np.empty(shape, dtype)
             return self.take((asked, shape[1:]), (rows, *shape[1:]), dtype)[part]
 
         return empty
 
     def take(self, name: object, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The array of a name with at least so many rows, cut to the shape; with anything in it."""
+        """Return the array of a name, grown if needed and cut to the shape; contents are arbitrary."""
         key = (name, np.dtype(dtype))
         with self._lock:
             array = self._arrays.get(key)
@@ -75,11 +75,11 @@ class Scratch:
 
 
 class Kept:
-    """Arrays that leave a step: taken again when nobody holds them any more, no message and no caller."""
+    """Arrays that outlive a step, reused when no message and no caller refers to them."""
 
     def __init__(self) -> None:
         self._arrays: list[Array] = [np.empty(0, np.uint8)]
-        # Versions of Python count differently what list, name and call hold: so it is measured.
+        # Reference counts of list, name and call differ by Python version, so the free count is measured.
         self._free = self._holders(0)
 
     def _holders(self, place: int) -> int:
@@ -87,7 +87,7 @@ class Kept:
         return sys.getrefcount(array)
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array with anything in it."""
+        """Return an array with arbitrary contents."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         for place in range(len(self._arrays)):
             if self._holders(place) == self._free:  # no view and no buffer
@@ -95,13 +95,13 @@ class Kept:
                 if array.nbytes < size:
                     array = self._arrays[place] = np.empty(size + size // 4, np.uint8)
                 return array[:size].view(dtype).reshape(shape)
-        array = np.empty(size + size // 4, np.uint8)  # batches differ in how many rows they have
+        array = np.empty(size + size // 4, np.uint8)  # numbers of rows differ between batches
         self._arrays.append(array)
         return array[:size].view(dtype).reshape(shape)
 
 
 def joined(parts: Sequence[Array]) -> Array:
-    """Arrays one below the other, without a copy where they stand so in memory."""
+    """Concatenate arrays by rows, without a copy if they are adjacent in memory."""
     if len(parts) == 1:
         return parts[0]
     first, place = parts[0], place_of_joined(list(parts))
@@ -113,7 +113,7 @@ def joined(parts: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class RowsGradient:
-    """One gradient that a part has for some columns of its rows.
+    """One gradient of a part for some columns of its rows.
 
     ``places`` None: ``addends`` is the (U, D) gradient of all rows.
     """
@@ -125,13 +125,13 @@ class RowsGradient:
 
 
 class RowsVar(Var):
-    """Rows of a batch in the tape of one part; notes gradients.
+    """Rows of a batch in the tape of one part, which records gradients.
 
     Parameters
     ----------
     value : (U, D)
     noted : list of RowsGradient
-        What is noted, in order; `columns` of a var share it.
+        Recorded gradients, in order; shared with `columns` of the var.
     start : int
         First column of ``value`` in the table's row.
     """
@@ -143,15 +143,15 @@ class RowsVar(Var):
         self.noted, self.start = noted, start
 
     def columns(self, piece: slice) -> RowsVar:
-        """Some columns of these rows, as rows."""
+        """Return some columns of these rows as a `RowsVar`."""
         return RowsVar(self.value[:, piece], self.noted, self.start + piece.start)
 
     def accumulate(self, gradient: Array, *, owned: bool = False) -> None:
-        """Note a gradient of all rows."""
+        """Record a gradient of all rows."""
         self._note(None, gradient)
 
     def accumulate_places(self, places: Places, addends: Array) -> None:
-        """Note what places give their rows."""
+        """Record gradients of places for their rows."""
         self._note(places, addends)
 
     def _note(self, places: Places | None, addends: Array) -> None:

@@ -1,4 +1,4 @@
-"""Places of a batch that name rows: all of its sparse fields, or one ragged field."""
+"""Places of a batch that refer to rows: those of all sparse fields, or of one ragged field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Listed", "Places", "pooled_addends"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed:
-    """Places listed row by row: row r stands at places ``order[starts[r]:starts[r + 1]]``."""
+    """Places sorted by row: row r is at places ``order[starts[r]:starts[r + 1]]``."""
 
     order: NDArray[np.int32]
     starts: NDArray[np.int32]
@@ -26,18 +26,18 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Which rows the examples of a batch name, and how gradients go back to them.
+    """Rows of the examples of a batch, and accumulation of their gradients.
 
     Attributes
     ----------
     field : str or None
-        The ragged field; None: all sparse fields.
+        Ragged field; None: all sparse fields.
     rows : (n,) int32
-        For each place, the row it names.
+        Row of each place.
     width : int
         Places of an example; 1 for a ragged field.
     owners : (n,) int32 or None
-        The example of each place of a ragged field; None where places give addends of their own.
+        Example of each place of a ragged field; None if each place has its own addend.
     """
 
     field: str | None
@@ -47,7 +47,7 @@ class Places:
 
     @staticmethod
     def of(batch: Batch, field: str | None = None) -> Places:
-        """Places of a ragged field, or without one of the sparse fields, example by example."""
+        """Return the places of a ragged field, or without one of the sparse fields, example by example."""
         if field is None:
             return Places(None, batch.sparse.reshape(-1), batch.sparse.shape[1], None)
         ragged: Ragged[np.int32] = batch.ragged[field]
@@ -56,11 +56,11 @@ class Places:
 
     @staticmethod
     def of_elements(batch: Batch, field: str) -> Places:
-        """Places of a ragged field whose elements each give their row something of their own."""
+        """Return the places of a ragged field whose elements each have their own addend."""
         return Places(field, batch.ragged[field].values, 1, None)
 
     def whole(self, batch: Batch) -> Places:
-        """The same places of the whole batch, where these are of a part of it."""
+        """Return the same places of the whole batch, if these are of a part."""
         if self.field is not None and self.owners is None:
             return Places.of_elements(batch, self.field)
         return Places.of(batch, self.field)
@@ -68,18 +68,18 @@ class Places:
     def listed(
         self, rows: int, order: NDArray[np.int32] | None = None, starts: NDArray[np.int32] | None = None
     ) -> Listed:
-        """Sort the places by the row they name, of so many; those of a row stay in order.
+        """Sort the places by row; those of a row stay in order.
 
         Parameters
         ----------
         rows : int
         order, starts : (n,) and (rows + 1,) int32, changed, or None
-            Where the lists are made; None: new arrays.
+            Output arrays; None: new arrays.
 
         Raises
         ------
         ValueError
-            When a place names no row.
+            When a place refers to no existing row.
         """
         order = np.empty(self.rows.size, np.int32) if order is None else order
         starts = np.empty(rows + 1, np.int32) if starts is None else starts
@@ -94,13 +94,13 @@ class Places:
         first: int = 0,
         last: int | None = None,
     ) -> None:
-        """Add to rows ``first`` to ``last - 1`` of ``out`` (U, D) what their places give, in order of places.
+        """Add the addends of places to rows ``first`` to ``last - 1`` of ``out`` (U, D), in order of places.
 
         Parameters
         ----------
         listed : Listed
-            What `listed` gave.
-        addends : (B, width * D), or (B, D) where all places of an example give the same, or (n, D) for the
+            Result of `listed`.
+        addends : (B, width * D), or (B, D) if all places of an example have the same addend, or (n, D) for
             places of elements
         out : (U, D), changed
         first, last : int
@@ -111,16 +111,16 @@ class Places:
             sum_occurrences(listed.order, listed.starts, first, last, addends, self.width, self.owners, out)
 
     def sum(self, addends: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """(U, D) of this shape: what the places of each row give; ``addends`` as for `add`."""
+        """Return the sum of each row's addends, (U, D); ``addends`` as for `add`."""
         out = np.zeros(shape, addends.dtype)
         self.add(self.listed(shape[0]), addends, out)
         return out
 
 
 def pooled_addends(gradient: NDArray[Any], ragged: Ragged[Any], field: RaggedField) -> NDArray[Any]:
-    """(B, D) gradient of a pooled vector, for each of the places it was pooled from.
+    """Return the gradient for each place of a pooled vector, (B, D).
 
-    Backward of a sum hands on the gradient, backward of a mean the gradient divided by the list's length.
+    For a sum it is the gradient of the vector, for a mean that gradient divided by the list's length.
     """
     if field.pooling != "mean":
         return gradient

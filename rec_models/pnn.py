@@ -18,7 +18,7 @@ class PNN(EmbeddedModel):
     """An MLP over embeddings and their inner products: IPNN (Qu et al., ICDM 2016, arXiv:1611.00144).
 
     The paper's first layer maps products (l_p) and embeddings (l_z) to the same units: one matrix over both.
-    Dense fields are given to it as they are.
+    Dense fields are further inputs of it.
 
     Attributes
     ----------

@@ -1,11 +1,11 @@
-"""Products with a weight matrix, which is packed once a step for all parts of a batch.
+"""Products with a weight matrix, which is packed once per step for all parts of a batch.
 
-On processors with AVX-512 float32 is multiplied by `cython_ext.model.products`, all else by NumPy's BLAS.
-With ``products="bfloat16"`` the factors of what is multiplied here are rounded to bfloat16 and their products
-added in float32 (Micikevicius et al., arXiv:1710.03740; Kalamkar et al., arXiv:1905.12322), where the
-processor is faster at it; elsewhere nothing is. Products that a layer does by itself (h U of a GRU, cross
-matrices, attention's q k^T) stay float32, but gradients of their weights are rounded too. Of a parameter that
-a step uses several times, the first product of its gradient alone is.
+With AVX-512, float32 is multiplied by `cython_ext.model.products`, otherwise by NumPy's BLAS. With
+``products="bfloat16"`` the factors of products in this module are rounded to bfloat16 and their products
+added in float32 (Micikevicius et al., arXiv:1710.03740; Kalamkar et al., arXiv:1905.12322), if the processor
+is faster at it; otherwise nothing is rounded. Products inside a layer (h U of a GRU, cross matrices,
+attention's q k^T) stay float32, but factors in gradients of their weights are rounded too. If a step uses a
+parameter several times, only the first product of its gradient is rounded.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = [
 ]
 
 OWN_FLOAT32 = has_products()
-"""Whether our kernel multiplies float32 too, and not bfloat16 alone. A step by NumPy's BLAS takes 1.06
-(DeepFM) and 1.07 (DNN) of its processor time at batch 4,096, 1.06 and 1.04 at 512."""
+"""Whether the kernel multiplies float32 too, not only bfloat16. A step with NumPy's BLAS takes 1.06 (DeepFM)
+and 1.07 (DNN) times its processor time at batch 4,096, 1.06 and 1.04 at 512."""
 
 WIDTH_MIN = 32
-"""Below it, a panel of the kernel is not full, and there is little to gain."""
+"""Least width for the kernel; below, its panels are not full and the gain is small."""
 ALIGNMENT = 64
 
 Float32 = NDArray[np.float32]
 
 
 def vectors_of(products: str) -> str | None:
-    """The instruction set that multiplies float32 matrices; None: the best, without rounding.
+    """Return the instruction set that multiplies float32 matrices; None: the best, without rounding.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def vectors_of(products: str) -> str | None:
     Raises
     ------
     ConfigurationError
-        When it is neither.
+        When ``products`` is neither.
     """
     if products not in ("float32", "bfloat16"):
         raise ConfigurationError(f"products: expected float32 or bfloat16, got {products!r}")
@@ -68,15 +68,15 @@ def vectors_of(products: str) -> str | None:
 
 
 class PackedWeights:
-    """A weight matrix as the kernel reads it: made when it is first asked for, by whoever asks first.
+    """A weight matrix packed for the kernel, lazily by the first thread that needs it.
 
     Parameters
     ----------
     matrix : (N, M) float32
     name : str
-        Of the parameter, for its arrays in ``scratch``.
+        Name of the parameter, for its arrays in ``scratch``.
     scratch : Scratch
-        Keeps the arrays for the next step.
+        Arrays kept for the next step.
     vectors : str or None
         See `vectors_of`.
     """
@@ -88,7 +88,7 @@ class PackedWeights:
         self._made: dict[bool, Float32] = {}
 
     def of(self, transposed: bool) -> Float32:
-        """The packed matrix, or its transpose."""
+        """Return the packed matrix, or its transpose."""
         with self._lock:
             if transposed not in self._made:
                 matrix = self._matrix.T if transposed else self._matrix
@@ -102,13 +102,13 @@ class PackedWeights:
 
 
 class DenseVar(Var):
-    """A dense parameter in the tape of one part; notes products, adds up all else.
+    """A dense parameter in the tape of one part; records products and sums other gradients.
 
     Parameters
     ----------
     value : array
     packed : PackedWeights or None
-        The same for all parts.
+        Shared by all parts.
     """
 
     __slots__ = ("packed", "products")
@@ -119,18 +119,18 @@ class DenseVar(Var):
         self.products: list[tuple[Array, Array]] = []
 
     def accumulate_product(self, left: Array, right: Array) -> None:
-        """Note ``left^T right``."""
+        """Record ``left^T right``."""
         self.products.append((left, right))
 
 
 def packed_of(name: str, value: Array, scratch: Scratch, vectors: str | None = None) -> PackedWeights | None:
-    """A parameter for the kernel; None where it is NumPy that multiplies it."""
+    """Return the packed parameter for the kernel; None if NumPy multiplies it."""
     wide = value.ndim == 2 and min(value.shape) >= WIDTH_MIN
     return PackedWeights(value, name, scratch, vectors) if wide and _is_for_kernel(value, vectors) else None
 
 
 def _is_for_kernel(array: Array, vectors: str | None) -> TypeGuard[Float32]:
-    """Whether the kernel multiplies it: a matrix of float32 whose rows are contiguous and in order."""
+    """Return whether the kernel multiplies it: a float32 matrix with contiguous rows in order."""
     return (
         array.ndim == 2
         and array.dtype == np.float32
@@ -146,7 +146,7 @@ def _packed(weights: Var, left: Array) -> PackedWeights | None:
 
 
 def times(x: Array, weights: Var, out: Array, bias: Array | None = None, relu: bool = False) -> Array:
-    """``x W + b``, with ``relu`` ``max(x W + b, 0)``.
+    """Compute ``x W + b``, with ``relu`` ``max(x W + b, 0)``.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def times(x: Array, weights: Var, out: Array, bias: Array | None = None, relu: b
 
 
 def times_transposed(gradient: Array, weights: Var, out: Array) -> Array:
-    """``dy W^T``, the gradient of ``x`` in ``y = x W``.
+    """Compute ``dy W^T``, the gradient of ``x`` in ``y = x W``.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def times_transposed(gradient: Array, weights: Var, out: Array) -> Array:
 
 
 def transposed_times(left: Array, right: Array, out: NDArray[Any], vectors: str | None = None) -> None:
-    """``left^T right``, the gradient of a weight matrix.
+    """Compute ``left^T right``, the gradient of a weight matrix.
 
     Parameters
     ----------

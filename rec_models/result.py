@@ -1,4 +1,4 @@
-"""What one training step gives back."""
+"""Result of a training step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["StepResult"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """What one training step gives back.
+    """Loss, logits and gradients of one training step.
 
     Attributes
     ----------

@@ -24,21 +24,21 @@ __all__ = ["SASRec"]
 
 @dataclass(frozen=True, eq=False)
 class SASRec(SessionModelOfPairs):
-    """Self-attention of each item to those before it (Kang and McAuley, ICDM 2018, arXiv:1808.09781).
+    """Self-attention of each item to earlier ones (Kang and McAuley, ICDM 2018, arXiv:1808.09781).
 
-    The loss is that of all session models, many negatives that a batch shares and cross-entropy, where the
-    paper has one negative a position and log loss. Positions are counted from the first item that is read.
+    The loss is that of all session models, cross-entropy with many negatives shared by a batch; the paper has
+    log loss with one negative a position. Positions are counted from the first item read.
 
     Attributes
     ----------
     blocks : int
-        Of self-attention and a feed-forward network each; the paper's is 2.
+        Number of blocks of self-attention and feed-forward network; 2 in the paper.
     heads : int
-        A divisor of ``dim``; the paper's is 1.
+        Number of heads, a divisor of ``dim``; 1 in the paper.
     length_max : int
-        The last items of a session that are read, the paper's n; there is a position for each.
+        Number of last items read of a session, the paper's n; each has a position.
     dropout : float
-        Share of floats dropped in training, of items with their positions and of what each layer adds.
+        Share of floats dropped in training, of items with positions and of each layer's output.
     """
 
     blocks: int = 2

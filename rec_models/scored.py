@@ -1,4 +1,4 @@
-"""What is ranked at each position of a batch: its target, and negatives that all positions share."""
+"""Scores of candidates at each position of a batch: its target, and negatives shared by all positions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Scored", "hand_back", "scores_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Vectors and biases of what is ranked.
+    """Vectors and biases of candidates.
 
     Attributes
     ----------
     vectors : (M, D)
     biases : (M, 1)
     ids : (M,) integers
-        The same number for the same item.
+        Equal for equal items.
     log_q : (M,) floats
-        Logarithm of the chance to be drawn; zeros: no correction.
+        Logarithm of the sampling probability; zeros: no correction.
     """
 
     vectors: Var
@@ -33,16 +33,16 @@ class Scored:
 
 
 def scores_of(h: Var, targets: Scored, negatives: Scored) -> tuple[Array, Array]:
-    """``s(j) = <h, v_j> + b_j - log q(j)`` of targets (N,) and negatives (N, K).
+    """Compute ``s(j) = <h, v_j> + b_j - log q(j)`` of targets (N,) and negatives (N, K).
 
     Parameters
     ----------
     h : (N, D)
         States.
     targets : Scored
-        Of N, one a position.
+        N targets, one a position.
     negatives : Scored
-        Of K, for all positions. One that is a position's own target scores -inf there.
+        K negatives for all positions. A position's own target scores -inf as a negative.
     """
     dtype = h.value.dtype
     s_t = np.einsum("nd,nd->n", h.value, targets.vectors.value) + targets.biases.value[:, 0]
@@ -54,7 +54,7 @@ def scores_of(h: Var, targets: Scored, negatives: Scored) -> tuple[Array, Array]
 
 
 def hand_back(h: Var, targets: Scored, negatives: Scored, d_t: Array, d_k: Array) -> None:
-    """Accumulate the gradients of scores, (N,) and (N, K), into what they were made from."""
+    """Accumulate the gradients of scores, (N,) and (N, K), into their inputs."""
     column = d_t[:, None]
     h.accumulate(d_k @ negatives.vectors.value + column * targets.vectors.value, owned=True)
     targets.vectors.accumulate(column * h.value, owned=True)

@@ -1,4 +1,4 @@
-"""What models of sessions share: items that follow each other, and the next one to be ranked among many."""
+"""Bases of session models, which rank the next item after a sequence of items."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["SessionModel", "SessionModelOfPairs"]
 class SessionModel(Model):
     """Base of models that predict the next item of a session.
 
-    An example is a session: one ragged field, its items in their order. At every item but the last the model
-    has a state, and ranks the item that follows above negatives that the whole batch shares. Items have one
-    vector that is both read and ranked, and a bias; a row is an item.
+    An example is a session: one ragged field, its items in order. At every item except the last the model has
+    a state, and ranks the next item above negatives shared by the whole batch. An item has one vector, used
+    as input and as candidate, and a bias; a row is an item.
 
     Attributes
     ----------
@@ -38,11 +38,11 @@ class SessionModel(Model):
     negatives : int
         Items drawn for a batch.
     alpha : float
-        They are drawn by their count to this power (`pslib.data.negatives`).
+        Power of an item's count in its sampling probability (`pslib.data.negatives`).
     logq : bool
-        Whether the loss is corrected for how they were drawn.
+        Whether the loss is corrected for the sampling probability.
     v_optimizer : Optimizer
-        Of items, their biases too.
+        Optimizer of items and their biases.
     v_initializer : Initializer
     """
 
@@ -66,16 +66,16 @@ class SessionModel(Model):
 
     @property
     def history(self) -> str:
-        """Name of the field of items."""
+        """Name of the item field."""
         return self.schema.ragged[0].name
 
     @property
     def items_max(self) -> int | None:
-        """The last items of a session that are read; None: all."""
+        """Number of last items read of a session; None: all."""
         return None
 
     def sampling(self) -> Sampling:
-        """What is drawn for each batch."""
+        """Sampling of negatives for each batch."""
         return Sampling(self.history, self.negatives, self.alpha)
 
     def parts(self) -> tuple[PartSpec, ...]:
@@ -87,33 +87,33 @@ class SessionModel(Model):
 
     @abstractmethod
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
-        """States after each item.
+        """Compute the states after each item.
 
         Parameters
         ----------
         tape : Tape
         items : (N, D)
-            Vectors of the items, packed as ``steps`` says.
+            Vectors of the items, packed by ``steps``.
         steps : Packed
-            Which item of which list stands where.
+            Positions of items and lists.
         dense : mapping of str to Var
             Dense parameters.
 
         Returns
         -------
         (N, D)
-            Packed alike; a state's products with items rank them.
+            States, packed by ``steps``; products of a state with items rank the items.
         """
 
     def last_states(self, tape: Tape, items: Var, steps: Packed, places: Array, dense: DenseVars) -> Var:
-        """States after the last item of each list, for a model that needs not all to know these.
+        """Compute the states after the last item of each list, without other states if the model allows it.
 
         Parameters
         ----------
         tape, items, steps, dense
             As for `states`.
         places : (M,) integers
-            Where those last items stand.
+            Positions of these last items.
 
         Returns
         -------
@@ -132,12 +132,12 @@ class SessionModel(Model):
         raise ConfigurationError(f"{type(self).__name__} ranks items: call rank, not evaluate or predict")
 
     def weight(self, batch: Batch) -> int:
-        """Positions with a next item."""
+        """Return the number of positions with a next item."""
         lengths = np.maximum(batch.ragged[self.history].lengths - 1, 0)
         return int((lengths if self.items_max is None else np.minimum(lengths, self.items_max)).sum())
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
-        """Loss over the next items and the batch's negatives; no logits."""
+        """Compute the loss over next items and the batch's negatives; no logits."""
         lists = batch.ragged[self.history]
         steps = packed(lists, without_last=True, at_most=self.items_max)
         b, v = split(tape, rows, (1, self.dim))
@@ -152,11 +152,11 @@ class SessionModel(Model):
         return loss, np.zeros(len(batch), h.value.dtype)
 
     def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
-        """Loss of states with their next items, a share of the mean over ``positions``: cross-entropy."""
+        """Compute the cross-entropy of states and next items, as a share of the mean over ``positions``."""
         return sampled_softmax(tape, h, targets, negatives, positions)
 
     def encode(self, batch: Batch, rows: Array, dense: dict[str, Array], field: str) -> Array:
-        """States at the end of each session.
+        """Compute the state at the end of each session.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class SessionModel(Model):
         rows : (U, 1 + D)
         dense : mapping of name to array
         field : str
-            The ragged field with the items so far.
+            Ragged field with the items so far.
 
         Returns
         -------
@@ -181,12 +181,12 @@ class SessionModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class SessionModelOfPairs(SessionModel):
-    """Base of session models that compare each item with all before it.
+    """Base of session models that compare each item with all earlier ones.
 
     Attributes
     ----------
     length_max : int
-        The last items of a session that are read, in training and when items are ranked. A session of L items
+        Number of last items read of a session, in training and in ranking. A session of L items
         has L (L + 1) / 2 pairs, each with some vectors of ``dim`` floats: 13 MB a vector at 256 items and 100
         floats. The longest session of yoochoose1_64 has 146 items, of diginetica 70.
     """
@@ -195,5 +195,5 @@ class SessionModelOfPairs(SessionModel):
 
     @property
     def items_max(self) -> int | None:
-        """As many as the option says."""
+        """Limit of the option ``length_max``."""
         return self.length_max

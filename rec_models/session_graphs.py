@@ -1,7 +1,8 @@
-"""Sessions as graphs: a node for each distinct item, an edge from each item to the one that came next.
+"""Sessions as graphs: a node for each distinct item, an edge from each item to the next one.
 
-The state after an item knows only what came before, so each prefix of a session is a graph of its own; all
-graphs of a batch stand side by side, and none is a matrix: a batch costs what its prefixes have of elements.
+The state after an item depends only on earlier items, so each prefix of a session is a separate graph. All
+graphs of a batch are stored together as lists, not matrices: the cost is that of the elements of all
+prefixes.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ __all__ = ["SessionGraphs", "session_graphs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionGraphs:
-    """The graphs of some prefixes.
+    """Graphs of prefixes.
 
     Attributes
     ----------
     firsts : (M,) int32
-        For each node, an element that it stands for; nodes of a prefix stand together.
+        For each node, an element that it represents; nodes of a prefix are adjacent.
     visits : Prefixes
         For each pair of a prefix and an element, the element's node.
     ends : (N,) int32
         For each prefix, the node of its last element.
     sources, targets : (E,) int32
-        The nodes of each element that has a successor in its prefix, and of that successor: an edge that is
-        taken twice stands twice.
+        Nodes of each element that has a next one in its prefix, and of that next element; a repeated edge is
+        listed repeatedly.
     """
 
     firsts: NDArray[np.int32]
@@ -41,14 +42,14 @@ class SessionGraphs:
 
 
 def session_graphs(values: NDArray[np.int32], pairs: Prefixes) -> SessionGraphs:
-    """Graphs of prefixes.
+    """Build the graphs of prefixes.
 
     Parameters
     ----------
     values : (N,) int32
-        What each element is: elements of one prefix with the same value are one node.
+        Value of each element; elements of one prefix with equal values are one node.
     pairs : Prefixes
-        At least one element each.
+        Pairs of prefix and element; at least one element per prefix.
     """
     named = values[pairs.items].astype(np.int64)
     codes = pairs.owners * (int(named.max(initial=0)) + 1) + named

@@ -26,12 +26,12 @@ class MultiViewSimnet(CosineHinge):
     Attributes
     ----------
     encoder : "bow", "cnn" or "gru"
-        What makes a vector of a ragged field: the sum or mean of its rows (the field's pooling), a
-        convolution, or a GRU, both with max pooling. All views share it.
+        Encoder of a ragged field: the sum or mean of its rows (the field's pooling), a convolution, or a GRU,
+        both with max pooling. All views share it.
     units : int
         Floats of a view's vector; with "bow" it is ``dim``.
     window : int
-        Elements that the convolution sees together.
+        Elements in a window of the convolution.
     out : int
         Floats of the vectors that are matched.
     """

@@ -24,9 +24,9 @@ class SRGNN(SessionModelOfPairs):
     Attributes
     ----------
     graph_steps : int
-        How often nodes hear from their neighbours; the paper's is 1.
+        Number of propagation steps between neighbours; 1 in the paper.
     dropout : float
-        Share of the floats of items that are dropped in training; the paper has none.
+        Share of the floats of items dropped in training; none in the paper.
     dropout_hidden : float
         The same for a session's representation.
     """
@@ -76,7 +76,7 @@ class SRGNN(SessionModelOfPairs):
         return linear(tape, both, dense["readout.W3"], dense["readout.b"])  # eq. 7
 
     def _heard(self, tape: Tape, v: Var, graphs: SessionGraphs, dense: DenseVars) -> Var:
-        """Nodes that have heard from their neighbours: eq. 1, and the gates of eq. 2 to 5."""
+        """Propagate states between neighbours: eq. 1, and the gates of eq. 2 to 5."""
         before = edge_mean(tape, v, graphs.sources, graphs.targets)
         after = edge_mean(tape, v, graphs.targets, graphs.sources)
         arriving = linear(tape, before, dense["in.H"], dense["in.b"])

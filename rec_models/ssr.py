@@ -21,7 +21,7 @@ __all__ = ["SSR"]
 
 @dataclass(frozen=True, eq=False)
 class SSR(CosineHinge):
-    """A GRU over what a user read, matched with items by their cosine: SSR as in PaddleRec.
+    """A GRU over the items a user has read, matched with items by cosine: SSR as in PaddleRec.
 
     After Song, Elkahky, He, *Multi-Rate Deep Learning for Temporal Recommendation*, SIGIR 2016,
     10.1145/2911451.2914726. The query is one ragged field, items in their order, the item one sparse field of
@@ -34,7 +34,7 @@ class SSR(CosineHinge):
     out : int
         Floats of the vectors that are matched.
     negatives : int
-        Items drawn for a batch, all alike, to look at.
+        Items drawn uniformly for a batch, as candidates for the hinge loss.
     """
 
     units: int = 64

@@ -15,12 +15,12 @@ __all__ = ["STAMP"]
 
 @dataclass(frozen=True, eq=False)
 class STAMP(SessionModelOfPairs):
-    """Attention on what came last and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950).
+    """Attention on the last item and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950).
 
     Attributes
     ----------
     dropout : float
-        Share of the floats of items that are dropped in training; the paper has none.
+        Share of the floats of items dropped in training; none in the paper.
     """
 
     dropout: float = 0.0

@@ -1,8 +1,8 @@
-"""One training step in parts: what `Model.loss_and_gradients` does, with as many threads as it is given.
+"""One training step in parts: `Model.loss_and_gradients` with several threads.
 
-First each part of the batch goes forward and backward on a tape of its own. Then what sums over the whole
-batch is done: a product for each weight matrix, and for each row the gradients of its places. Both are lists
-of tasks whose results stand in different places, so that any number of threads gives the same bits.
+First each part of the batch runs forward and backward on its own tape. Then sums over the whole batch are
+computed: a product for each weight matrix, and for each row the gradients of its places. Both are lists of
+tasks with separate outputs, so that any number of threads gives the same bits.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["Run", "Stepped", "Stepper"]
 
 Task: TypeAlias = Callable[[], None]
 Run: TypeAlias = Callable[[Sequence[Task]], None]
-"""Runs all tasks, in any order, by any threads, and returns when all are done."""
+"""Function that runs all tasks, in any order, by any threads, and returns when all are done."""
 
 ROW_TASKS = 8
-"""Into so many tasks of equal work the sums of rows are cut."""
+"""Number of tasks of equal work for the sums of rows."""
 PRODUCT_ROWS = 192
-"""Rows of a weight matrix at least in one task: 24.4 ms instead of 23.8 for the products of 4,096 examples
-that were not cut, 26.4 in pieces of half the size."""
+"""Least rows of a weight matrix in one task: 24.4 ms for the products of 4,096 examples, 23.8 uncut, 26.4 in
+pieces of half the size."""
 
 
 def _run_here(tasks: Sequence[Task]) -> None:
@@ -43,7 +43,7 @@ def _run_here(tasks: Sequence[Task]) -> None:
 
 
 class Stepped(Protocol):
-    """What a step asks of a model; see `rec_models.model.Model`."""
+    """Model interface used by a step; see `rec_models.model.Model`."""
 
     @property
     def examples_independent(self) -> bool:
@@ -59,7 +59,7 @@ class Stepped(Protocol):
         ...
 
     def weight(self, batch: Batch) -> float:
-        """What the mean loss of a batch is a mean over."""
+        """Divisor of the mean loss of a batch."""
         ...
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: Mapping[str, Var]) -> Var:
@@ -74,7 +74,7 @@ class Stepped(Protocol):
 
 
 class _Part:
-    """A part of a batch on its tape."""
+    """A part of a batch with its tape."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Part:
 
 
 class Stepper:
-    """Computes steps of one model, in one thread at a time; keeps the arrays of a step for the next one.
+    """Stepper of one model, for one calling thread at a time; reuses the arrays of a step.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ class Stepper:
     run : callable
         Runs tasks, see `Run`; by default here, one after the other. The bits of a step do not depend on it.
     products : "float32" or "bfloat16"
-        What the factors of a step's matrix products may be rounded to, see `rec_models.products`; predictions
-        are always float32's.
+        Type to which factors of a step's matrix products may be rounded, see `rec_models.products`;
+        predictions always use float32.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class Stepper:
     def loss_and_gradients(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> StepResult:
-        """See `Model.loss_and_gradients`. Gradients belong to the caller until nobody refers to them."""
+        """See `Model.loss_and_gradients`. Gradients are not reused while any reference to them exists."""
         stages = self.stages(batch, rows, dense, step_seed)
         while True:
             try:
@@ -129,9 +129,9 @@ class Stepper:
     def stages(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> Generator[Sequence[Task], None, StepResult]:
-        """`loss_and_gradients` for a caller who runs the tasks: lists of them, each when all before are done.
+        """Yield lists of tasks of `loss_and_gradients` for the caller to run, each after the one before.
 
-        One step at a time: the next one takes the same arrays.
+        One step at a time: the next one reuses the arrays.
         """
         examples = len(batch)
         dense = {name: dense[name] for name in self._model.dense_shapes()}
@@ -182,7 +182,7 @@ class Stepper:
         return np.concatenate(answers)
 
     def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
-        """See `Model.measured`. The batch is not cut: the statistics are those of all its examples."""
+        """See `Model.measured`. The batch is not cut, so that statistics are those of all its examples."""
         noted: list[tuple[Var, Array]] = []
         dense_vars = {name: Var(dense[name]) for name in self._model.dense_shapes()}
         self._model.forward(Tape(training=False, measured=noted), batch, Var(rows), dense_vars)
@@ -206,7 +206,7 @@ class Stepper:
         listed[places.field] = places.listed(rows, order, starts)
 
     def _dense_views(self, dense: Mapping[str, Array], dtype: np.dtype[np.generic]) -> dict[str, Array]:
-        """Arrays for the gradients of dense parameters, one after the other in memory, as they travel."""
+        """Return arrays for the gradients of dense parameters, adjacent in memory, as they are sent."""
         vector = self._kept.take((sum(value.size for value in dense.values()),), dtype)
         views, start = {}, 0
         for name, value in dense.items():
@@ -240,7 +240,7 @@ class Stepper:
 
 
 def _row_cuts(listed: dict[str | None, Listed], rows: int) -> list[int]:
-    """Where the rows are cut into tasks of about equal work: the first rows of a batch are the frequent."""
+    """Cut the rows into tasks of about equal work: the first rows of a batch are the frequent ones."""
     if None not in listed:
         return np.linspace(0, rows, ROW_TASKS + 1).astype(int).tolist()
     starts = listed[None].starts
@@ -249,7 +249,7 @@ def _row_cuts(listed: dict[str | None, Listed], rows: int) -> list[int]:
 
 
 def _dense_tasks(parts: list[_Part], gradients: Mapping[str, Array]) -> list[Task]:
-    """What makes the gradients of dense parameters: those without a product, which are short, in one task."""
+    """Return the tasks of dense gradients: those without a product, which are short, in one task."""
     tasks: list[Task] = []
     short: list[Task] = []
     for name, out in gradients.items():
@@ -259,7 +259,7 @@ def _dense_tasks(parts: list[_Part], gradients: Mapping[str, Array]) -> list[Tas
 
 
 def _tasks_of_one(name: str, parts: list[_Part], out: Array) -> list[Task]:
-    """What makes the gradient of one dense parameter, in the order of the parts."""
+    """Return the tasks of the gradient of one dense parameter, in the order of the parts."""
     variables = [part.dense[name] for part in parts]
     packed = variables[0].packed  # one for all parts
     vectors = packed.vectors if packed else None
@@ -287,7 +287,7 @@ def _tasks_of_one(name: str, parts: list[_Part], out: Array) -> list[Task]:
 
 
 def _cut(batch: Batch, cut: slice) -> Batch:
-    """Some examples of a batch, with the same keys."""
+    """Return some examples of a batch, with the same keys."""
     ragged = {}
     for name, lists in batch.ragged.items():
         offsets = lists.offsets[cut.start : cut.stop + 1]

@@ -30,10 +30,10 @@ class TagSpace(ProductModel):
     units : int
         Filters of the convolution, the paper's H.
     window : int
-        Words that it sees together, K.
+        Words in a window of the convolution, K.
     margin : float
     negatives : int
-        Tags drawn for a batch, all alike; an example looks at them until one comes too near.
+        Tags drawn uniformly for a batch; an example tries them until one violates the margin.
     """
 
     units: int = 100

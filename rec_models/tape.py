@@ -1,11 +1,11 @@
-"""Reverse-mode differentiation on one page.
+"""Reverse-mode differentiation.
 
 A layer is a function ``layer(tape, inputs...) -> Var``: it computes its value and records, on the same
 screen, a closure that turns the gradient of its output into gradients of its inputs. `Tape.backward` calls
 the closures in the reverse order of recording, so every sum of gradients has one order and the bits repeat.
 
-Two rules keep it this short: a closure never changes the gradient it is given (inputs may share it), unless
-the Var that it is the gradient of owns it; and a value is never changed once it is recorded.
+Two rules apply: a closure never changes the gradient it is given (inputs may share it), unless its Var owns
+it; and a recorded value is never changed.
 
 >>> tape, x = Tape(training=True), Var(np.array([3.0]))
 >>> y = tape.record(x.value**2, lambda gradient: x.accumulate(gradient * 2 * x.value))
@@ -45,9 +45,9 @@ class Var:
     value : array
     gradient : array of the same shape, or None where no gradient has arrived
     owns_gradient : bool
-        Whether nobody else reads or changes ``gradient``: then closures may add to it in place.
+        Whether ``gradient`` is not shared, so that closures may add to it in place.
     room : (B, N) array or None
-        Whose first columns are ``value`` and whose others are still free; see `concat`.
+        Array whose first columns are ``value`` and whose others are free; see `concat`.
     """
 
     __slots__ = ("gradient", "owns_gradient", "room", "value")
@@ -65,7 +65,7 @@ class Var:
         ----------
         gradient : array of the value's shape
         owned : bool
-            The array is given away. Otherwise it may be shared with other inputs and is never changed.
+            Whether the array's ownership is passed on. Otherwise it may be shared and is never changed.
         """
         if self.gradient is None:
             self.gradient, self.owns_gradient = gradient, owned
@@ -79,7 +79,7 @@ class Var:
         self.accumulate(left.T @ right, owned=True)
 
     def accumulate_places(self, places: Places, addends: Array) -> None:
-        """Add to each row what its places give; see `Places.sum`."""
+        """Add the addends of places to their rows; see `Places.sum`."""
         self.accumulate(places.sum(addends, self.value.shape), owned=True)
 
     def gradient_or_zeros(self) -> Array:
@@ -88,7 +88,7 @@ class Var:
 
 
 class Tape:
-    """What was computed, in order.
+    """Record of computations, in order.
 
     Parameters
     ----------
@@ -97,13 +97,13 @@ class Tape:
     step_seed : int
         Seed of this step's random bits (taken modulo 2^64).
     part : int
-        Which part of the step's batch this tape has, below 2^32: each draws bits of its own.
+        Number of the part of the step's batch, below 2^32: each part draws its own random bits.
     empty : callable or None
         ``empty(shape, dtype)`` gives an array for a value or a gradient, (B, ...), with anything in it, that
         lives until the step is over. None: a new one each time.
     measured : list or None
-        A list is filled with what the statistics of normalising layers ought to be, and these layers take
-        them from the examples, as in training.
+        Receives the measured statistics of normalising layers, which then take them from the examples, as in
+        training.
     """
 
     def __init__(
@@ -122,31 +122,31 @@ class Tape:
         self._steps: list[tuple[tuple[Var, ...], Callable[..., None]]] = []
 
     def record(self, value: Array, backward: Callable[[Array], None]) -> Var:
-        """Note one result; ``backward(gradient of it)`` will accumulate into what it was made from."""
+        """Record one result; ``backward(its gradient)`` accumulates into its inputs."""
         output = Var(value)
         if self.training:
             self._steps.append(((output,), backward))
         return output
 
     def record_many(self, values: tuple[Array, ...], backward: Callable[..., None]) -> tuple[Var, ...]:
-        """Note several results of one step; ``backward`` gets one gradient each, zeros where none arrived."""
+        """Record several results of one step; ``backward`` gets one gradient each, zeros if none arrived."""
         outputs = tuple(Var(value) for value in values)
         if self.training:
             self._steps.append((outputs, backward))
         return outputs
 
     def measure(self, statistic: Var, value: Array) -> None:
-        """Note what a statistic ought to be, on a tape that measures."""
+        """Record the measured value of a statistic, on a tape that measures."""
         if self.measured is not None:
             self.measured.append((statistic, value))
 
     def random_words(self, count: int) -> NDArray[np.uint64]:
-        """(count,) random words: a pure function of step seed, part, and how many calls came before."""
+        """Return (count,) random words: a pure function of step seed, part, and number of earlier calls."""
         self._draws += 1
         return np.random.Philox(key=self._step_seed | self._draws << 64).random_raw(count)
 
     def backward(self, end: Var) -> None:
-        """Fill the gradients of everything that ``end`` was made from, and forget the record.
+        """Compute the gradients of all inputs of ``end``, and clear the record.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A PyTorch network over rows of a parameter server: your own `torch.nn.Module`, trained as any model is.
+"""PyTorch networks over rows of a parameter server: a user's `torch.nn.Module`, trained like any model.
 
 PyTorch is no dependency: it is imported when such a model is made; ``pip install torch``
 brings it. Reading, dedup, pulls, pushes, dense parameters on servers and checkpoints are pslib's; forward and
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchModel"]
 
 _ALONE = RLock()
-"""PyTorch's generator is the process's, and a module has but one set of values while it is called."""
+"""Lock: PyTorch's generator is global, and a module has one set of values during a call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class TorchModel:
     Attributes
     ----------
     schema : Schema
-        The columns that it reads.
+        Columns that it reads.
     network : callable
         Makes the network, a `torch.nn.Module` of float32 parameters; called with PyTorch's generator seeded,
         so that every trainer makes the same first values. Parameters with ``requires_grad=False``, and
@@ -127,11 +127,11 @@ class TorchModel:
 
     @cached_property
     def _kept(self) -> frozenset[str]:
-        """Buffers that the module's own ``state_dict`` would hold; others only remember what was computed."""
+        """Return the buffers of the module's ``state_dict``; other buffers only cache computations."""
         return frozenset(self._module.state_dict()) & dict(self._module.named_buffers()).keys()
 
     def table(self) -> TableSpec:
-        """The one table: an embedding of each key."""
+        """Return the one table: an embedding of each key."""
         return TableSpec(
             "embedding", (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),), self.seed
         )
@@ -141,7 +141,7 @@ class TorchModel:
         return {name: tuple(value.shape) for name, value in _trained(self._module).items()}
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Their first values, as the network gives them with this seed."""
+        """Return their initial values, from the network made with this seed."""
         return {name: value.detach().numpy() for name, value in _trained(self._made(seed)).items()}
 
     def loss_and_gradients(
@@ -247,7 +247,7 @@ class TorchModel:
         return logits.reshape(shape).float()
 
     def _buffers(self) -> dict[str, tuple[torch.Tensor, int]]:
-        """Each lasting buffer, and how often it was written."""
+        """Return each buffer of the ``state_dict`` with its number of writes."""
         if not self._kept:
             return {}
         buffers = self._module.named_buffers()
@@ -267,7 +267,7 @@ def _log_loss(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor 
 
 
 def _takes_three(loss: Callable[..., Any]) -> bool:
-    """Whether it can be called with three arguments; PyTorch's own losses, which are modules, take two."""
+    """Return whether it accepts three arguments; PyTorch's own losses, which are modules, take two."""
     try:
         inspect.signature(getattr(loss, "forward", loss)).bind(None, None, None)
     except TypeError:
@@ -278,17 +278,17 @@ def _takes_three(loss: Callable[..., Any]) -> bool:
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    """The same memory, unless nobody may write there: PyTorch has no such tensors."""
+    """Return a tensor on the same memory, or a copy of a read-only array, which PyTorch does not support."""
     return _torch().from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _own(array: NDArray[Any]) -> torch.Tensor:
-    """A copy: a network or loss may write into what it is given, and the batch is read later."""
+    """Return a copy: a network or loss may write into its input, and the batch is read later."""
     return _torch().from_numpy(array.copy())
 
 
 def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Parameters that take a gradient, shared ones once; the others stay as they are made."""
+    """Return parameters that take a gradient, shared ones once; the others keep their initial values."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 

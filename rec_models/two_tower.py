@@ -35,9 +35,9 @@ class TwoTower(ProductModel):
         Share of units dropped after each hidden layer.
     similarity : "cosine" or "dot"
     temperature : float
-        What similarities are divided by.
+        Divisor of similarities.
     logq : bool
-        Whether the loss is corrected for how often an item stands in a batch.
+        Whether the loss is corrected for the frequency of items in batches.
     """
 
     hidden: tuple[int, ...] = (64,)

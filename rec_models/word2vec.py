@@ -28,9 +28,9 @@ __all__ = ["Word2Vec"]
 class Word2Vec(Model):
     """Skip-gram with negative sampling (Mikolov et al., NIPS 2013, arXiv:1310.4546).
 
-    An example is a text: one ragged field, its words in their order. Frequent words are left out now and
-    then; every word left predicts those around it, at most ``window`` away, the distance drawn anew each
-    time. The row of a word has two vectors: ``v`` as the word that predicts, ``w`` as one that is predicted.
+    An example is a text: one ragged field, its words in their order. Frequent words are left out at random;
+    every word left predicts its neighbours, at most ``window`` away, with a distance drawn for each word.
+    The row of a word has two vectors: ``v`` as the word that predicts, ``w`` as one that is predicted.
     `pslib.Trainer.recommend` finds the words that are nearest to one, by the cosine of ``v``.
 
     Attributes
@@ -40,7 +40,7 @@ class Word2Vec(Model):
     window : int
         Words to each side, at most.
     negatives : int
-        Words for each pair that others are told from, of those drawn for the batch.
+        Negative words for each pair, of those drawn for the batch.
     pool : int
         Words drawn for a batch, by their count to the power ``alpha``.
     alpha : float
@@ -109,7 +109,7 @@ class Word2Vec(Model):
     def sampled(
         self, tape: Tape, batch: Batch
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-        """What a step is over: words as places in ``batch.keys``.
+        """Sample the pairs of a step: words as positions in ``batch.keys``.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class Word2Vec(Model):
 
     @property
     def item(self) -> tuple[str, ...]:
-        """The column of words, where rows of words are read."""
+        """Column of words in data that lists words."""
         return ("word",)
 
     @property
@@ -156,11 +156,11 @@ class Word2Vec(Model):
 
     @property
     def query_schema(self) -> Schema:
-        """A word, whose near ones are looked for."""
+        """Schema of a query: a word, whose nearest words are searched."""
         return self.item_schema
 
     def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, D) vectors ``v`` of words, their length made 1."""
+        """Compute the vectors ``v`` of words, normalised to length 1, (B, D)."""
         vectors = rows[batch.sparse[:, 0], : self.dim]
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors / np.where(lengths > 0, lengths, 1)
@@ -170,15 +170,15 @@ class Word2Vec(Model):
         return self.encode(batch, rows, dense)
 
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, V) cosines."""
+        """Compute cosines, (B, V)."""
         return queries @ items.T
 
 
 def _units(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Random words as numbers in [0, 1)."""
+    """Convert random words to numbers in [0, 1)."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _integers(words: NDArray[np.uint64], below: int) -> NDArray[np.int64]:
-    """Random words as integers from 0 to ``below - 1``."""
+    """Convert random words to integers from 0 to ``below - 1``."""
     return (_units(words) * max(1, below)).astype(np.int64)

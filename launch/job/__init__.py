@@ -1,1 +1,1 @@
-"""The job file: sections, validation, and what is built from it."""
+"""The job file: sections, validation, and the objects built from it."""

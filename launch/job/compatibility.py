@@ -1,4 +1,4 @@
-"""Whether a job may go on with a run: what both must say alike, told before the run's folder is touched."""
+"""Compatibility of a job with the run that it resumes, checked before the run's folder is changed."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ CALLS = (
     *("epochs", "batch_rows", "seed", "lease_rows", "maintain_every_batches", "stopping"),
     *("consistency", "ssp_bound", "geo_every_batches", "damping", "schedule"),
 )
-"""Of ``training``: by these a checkpoint, or a journal, knows the calls of a training that are done."""
+"""Settings of ``training`` by which a checkpoint or a journal identifies finished calls."""
 
 WORDS_MAX = 60
-"""A value that takes more room is not shown; a schema may have hundreds of columns."""
+"""Longest shown value; a schema may have hundreds of columns."""
 
 
 def check_same_training(job: Job, from_logs: bool) -> None:
-    """Hold a job against the effective job file of the run that it is to go on with.
+    """Compare a job with the effective job file of the run that it resumes.
 
-    What may differ is not looked at: how many servers, what travels in which type, and without logs learning
-    rates. Nor is anything where there is no such file, or one of another version: the cluster then says what
-    does not fit.
+    Settings that may differ are ignored: number of servers, types on the wire, and without logs learning
+    rates. Nothing is compared if the file is missing or of another version: the cluster then reports
+    mismatches.
 
     Parameters
     ----------
     job : Job
     from_logs : bool
-        Whether it goes on with the run's logs, which know more of it than a checkpoint.
+        Whether it resumes from the run's logs, which hold more of it than a checkpoint.
 
     Raises
     ------
     ConfigurationError
-        With what differs, a line each, and how to go on.
+        With a line for each difference, and advice.
     """
     effective = Path(job.out) / "job.yaml"
     try:
@@ -57,7 +57,7 @@ def check_same_training(job: Job, from_logs: bool) -> None:
 
 
 def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
-    """What differs, in the order of the job file."""
+    """Return the differences, in the order of the job file."""
     plain, other = (read_yaml(one.to_yaml(), "job.yaml") for one in (began, job))
     yield from _of_data(began, job)
     if _shape(began) != _shape(job):
@@ -66,7 +66,7 @@ def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
         yield from _of_values("data.schema", *schemas)
         yield from _of_values("model", plain["model"], other["model"])
     yield from _of_optimizers(plain["optimizers"], other["optimizers"], from_logs)
-    each_epoch = began.data.valid and job.data.valid  # is a call of its own, and others may follow
+    each_epoch = began.data.valid and job.data.valid  # is a separate call, and others may follow
     calls = [name for name in CALLS if not (each_epoch and name == "epochs")]
     training = ({name: one["training"].get(name) for name in calls} for one in (plain, other))
     yield from _of_values("training", *training)
@@ -81,7 +81,7 @@ def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
 
 
 def _of_data(began: Job, job: Job) -> Iterator[str]:
-    """Data may have moved: it is the same by names, sizes and rows, as far as the earlier one is there."""
+    """Compare data by names, sizes and rows, as far as the earlier files still exist: they may have moved."""
     yield from _of_values("data.stream", *(_plain_stream(one) for one in (began, job)))
     for name in ("valid",) if job.data.stream or began.data.stream else ("train", "valid"):
         mine, other = getattr(began.data, name), getattr(job.data, name)
@@ -96,7 +96,7 @@ def _plain_stream(job: Job) -> dict[str, Any] | None:
 
 
 def _are_same(job: Job, mine: list[str], other: list[str]) -> bool:
-    """Whether two lists of paths are the same data; where one can't be opened any more nobody knows."""
+    """Return whether two lists of paths are the same data; unreadable files are taken as equal."""
     from pslib.data.dataset import ParquetData
 
     try:
@@ -107,7 +107,7 @@ def _are_same(job: Job, mine: list[str], other: list[str]) -> bool:
 
 
 def _shape(job: Job) -> Any:
-    """What a checkpoint and a cluster know of a model, but its optimizers."""
+    """Return the part of a model that a checkpoint and a cluster record, without its optimizers."""
     from pslib.trainer.checkpoints.save_load import description_of
     from pslib.trainer.pipeline.dense import DenseLayout
 
@@ -118,7 +118,7 @@ def _shape(job: Job) -> Any:
 
 
 def _of_optimizers(began: Mapping[str, Any], came: Mapping[str, Any], from_logs: bool) -> Iterator[str]:
-    """Their kinds; their numbers, too, where servers have them in their logs."""
+    """Return the kinds of optimizers, and their parameters if servers have them in their logs."""
     parts = [name for name in began["rows"] if name in came["rows"]]
     pairs = [(f"rows.{name}", began["rows"][name], came["rows"][name]) for name in parts]
     for name, mine, other in [*pairs, ("dense", began["dense"], came["dense"])]:
@@ -129,7 +129,7 @@ def _of_optimizers(began: Mapping[str, Any], came: Mapping[str, Any], from_logs:
 
 
 def _of_values(key: str, began: Any, came: Any) -> Iterator[str]:
-    """A line for each setting below ``key`` that differs."""
+    """Return a line for each different setting below ``key``."""
     if isinstance(began, Mapping) and isinstance(came, Mapping):
         for name in dict.fromkeys((*began, *came)):
             yield from _of_values(f"{key}.{name}", began.get(name), came.get(name))

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in our words: one line a problem, with its path and a suggestion."""
+"""Errors of pydantic as lines of pslib: one line a problem, with its path and a suggestion."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ELSEWHERE = {
     "max_epochs": "epochs",
     "random_state": "seed",
 }
-"""What other libraries call our settings, where the names are not alike."""
+"""Settings by their dissimilar names in other libraries."""
 VALUE_CHARS_MAX = 60
-"""Of a wrong value so much is shown: enough to find it, and a line stays a line."""
+"""Longest shown part of a wrong value: enough to find it, and short enough for one line."""
 
 
 _OF_OPTIMIZERS = ("optimizers.rows.", "optimizers.dense.")
-"""Below these a setting of optimizers is at its place, and only this optimizer has none of its name."""
+"""Paths of optimizer settings; an unknown key below them is unknown to the one optimizer only."""
 
 
 def dotted(*steps: object) -> str:
-    """Path of a setting as people write it, ``data.schema.sparse.0.name``; ``*``, "all", is left out."""
+    """Return a setting's path as users write it, ``data.schema.sparse.0.name``, without ``*`` ("all")."""
     return ".".join(str(step) for step in steps if step != "*")
 
 
@@ -61,12 +61,12 @@ def _nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def _whole(value: object) -> str:
-    """How a whole number that stands as 1e3 or 1000.0 is written: YAML and we take these for others."""
+    """Return a hint to write 1e3 or 1000.0 as an integer, since YAML and pslib read it as a float."""
     return f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
 
 
 def of_optimizers(word: str) -> str:
-    """Where a setting of optimizers, ``lr`` for example, stands in a job file; empty for any other word."""
+    """Return the path of an optimizer setting, ``lr`` for example, in a job file; empty for other words."""
     wanted = ELSEWHERE.get(word, word)
     having = [name for name, kind in OPTIMIZERS.items() if wanted in {field.name for field in fields(kind)}]
     if not having:
@@ -76,7 +76,7 @@ def of_optimizers(word: str) -> str:
 
 
 def unknown_key(path: str, known: Iterable[str]) -> str:
-    """One line about a key that nobody reads; ``path`` ends with it."""
+    """Return one line on an unknown key; ``path`` ends with it."""
     names = list(known)
     word = path.rsplit(".", 1)[-1]
     near = ELSEWHERE[word] if ELSEWHERE.get(word) in names else None
@@ -89,7 +89,7 @@ def unknown_key(path: str, known: Iterable[str]) -> str:
 
 
 def unknown_value(path: str, value: object, known: Iterable[str]) -> str:
-    """One line about a value that is none of the ``known`` ones."""
+    """Return one line on a value that is not among the ``known`` ones."""
     names = list(known)
     near = _nearest(value, names)
     hint = f", did you mean {near!r}?" if near else ""
@@ -118,14 +118,14 @@ _EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _fields_of(kind: Any) -> dict[str, tuple[str, Any]]:
-    """Of each key of a section its field's name and type, in the order in which they are documented."""
+    """Return field name and type by key of a section, in the documented order."""
     if issubclass(kind, BaseModel):
         return {field.alias or name: (name, field.annotation) for name, field in kind.model_fields.items()}
     return {name: (name, hint) for name, (hint, _) in settings_of(kind).items()}
 
 
 def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
-    """Keys that the section at ``steps`` below ``model`` knows."""
+    """Return the keys of the section at ``steps`` below ``model``."""
     kind: Any = model
     for step in steps:
         if step in (known := _fields_of(kind)):
@@ -134,12 +134,12 @@ def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:
-    """Of each section of ``model`` the keys that it knows."""
+    """Return the keys of each section of ``model``."""
     return {key: _keys_at(model, [key]) for key, (_, hint) in _fields_of(model).items() if section_in(hint)}
 
 
 def section_in(annotation: Any) -> Any:
-    """The section inside ``list[Section]``, ``Section | None`` and the like; None where there is none."""
+    """Return the section inside ``list[Section]``, ``Section | None`` and the like; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | Settings):
         return annotation
     found = (section_in(inner) for inner in get_args(annotation))
@@ -168,7 +168,7 @@ def _words(expected: str) -> list[str]:
 
 
 def problem_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """One line for each thing that ``model`` does not accept, in the order of its fields."""
+    """Return one line for each value that ``model`` rejects, in the order of its fields."""
     lines = []
     for item in error.errors(include_url=False):
         wrong = item.get("ctx", {}).get("error")

@@ -1,4 +1,4 @@
-"""What the keys of a training were made of, integers or strings: other data finds none of its rows."""
+"""Type of the ids of a training, integers or strings: data with the other type finds none of its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_like_training", "kinds_in", "kinds_of_job", "kinds_of_load"]
 
 
 def kinds_in(checkpoint: str) -> KeyKinds:
-    """As a checkpoint says; empty for one that does not, or can't be read, as whoever loads it will say."""
+    """Return the types recorded in a checkpoint; empty if absent or unreadable, which its load reports."""
     from pslib.checkpoint import newest, read_manifest
     from pslib.data.column_types import kinds_of
 
@@ -28,23 +28,22 @@ def kinds_in(checkpoint: str) -> KeyKinds:
 
 
 def kinds_of_load(job: Job) -> KeyKinds:
-    """Of the rows that a training begins with; empty where it may go on with another model's."""
+    """Return the types of the initial rows of a training; empty if these may be of another model."""
     return {} if job.load is None or job.load.other_model else kinds_in(job.load.path)
 
 
 def kinds_of_job(job: Job) -> KeyKinds:
-    """Of a job's training data or, where that is not there, of the checkpoints that the job file names."""
+    """Return the types of a job's training data or, if it is missing, of the job file's checkpoints."""
     return _kinds_of_data(job) or kinds_in(saved_place(job)) or kinds_of_load(job)
 
 
 def check_like_training(job: Job, checkpoint: str, paths: Sequence[str], schema: Schema) -> None:
-    """Hold data to the job's training data, where a checkpoint, of an earlier pslib, knows nothing of that.
+    """Compare data with the job's training data, if a checkpoint of an earlier pslib records no types.
 
     Raises
     ------
     DataError
-        When keys of these files would be made of strings, and those of the training of integers, or the other
-        way round.
+        When keys of these files are made of strings and those of the training of integers, or vice versa.
     """
     from pslib.data.dataset import ParquetData
 
@@ -57,7 +56,7 @@ def _kinds_of_data(job: Job) -> KeyKinds:
     from pslib.data.dataset import ParquetData
 
     kinds: KeyKinds = {}
-    with suppress(DataError):  # it may be on another machine, or gone
+    with suppress(DataError):  # it may be on another machine, or deleted
         ParquetData(job.data.train, _keys_of(job.schema_of_data), key_kinds=kinds)
     return kinds
 

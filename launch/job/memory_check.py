@@ -1,4 +1,4 @@
-"""Whether a job's dense parameters fit: into a message, and into the memory of the machine that trains."""
+"""Check that a job's dense parameters fit into a message and into the memory of the training machine."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["check_memory"]
 def check_memory(
     model: Model, optimizer: Optimizer, trainers: int, servers: int, room_bytes: int | None = None
 ) -> None:
-    """See whether the dense parameters of a run on this machine alone fit into what it may take.
+    """Check that the dense parameters of a run on this machine alone fit into its memory.
 
-    Counted is what all processes hold for certain: parameters and their gradient in each trainer, and on the
-    servers together parameters and the state of their optimizer. Rows and activations come on top.
+    The estimate is a lower bound: parameters and their gradient in each trainer, and on all servers together
+    parameters and optimizer state. Rows and activations come on top.
 
     Parameters
     ----------
     model : Model
     optimizer : Optimizer
-        Of the dense parameters.
+        Optimizer of the dense parameters.
     trainers, servers : int
     room_bytes : int, optional
-        What they may take; default: what this machine, or its container, has.
+        Available memory; default: that of this machine or its container.
 
     Raises
     ------
     ConfigurationError
-        When they do not.
+        When they do not fit.
     """
     from pslib.trainer.pipeline.dense import DenseLayout
 

@@ -17,11 +17,11 @@ _DATA_KEYS = ("train", "valid", "test", "items")
 _PATH_SECTIONS = ("checkpoint", "load")
 _LOCAL = ("out", "cluster.log")
 NAME_BYTES = 255
-"""Of a file or folder: what Linux and its file systems take."""
+"""Longest name of a file or folder on Linux file systems."""
 
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A copy of the settings with absolute paths; what is no text stays as it is."""
+    """Return a copy of the settings with absolute paths; other values than texts stay unchanged."""
     expanded = dict(raw)
     if isinstance(raw.get("data"), dict):
         data = dict(raw["data"])
@@ -49,7 +49,7 @@ def _absolute(path: Any, folder: Path) -> Any:
 
 
 def near(path: str, folder: Path) -> str:
-    """A path as a job file in ``folder`` should name it: relative where both lie below one folder."""
+    """Return a path for a job file in ``folder``: relative if both are below one folder."""
     if is_uri(path):
         return path
     whole, home = Path(path).resolve(), folder.resolve()
@@ -58,15 +58,15 @@ def near(path: str, folder: Path) -> str:
 
 
 def from_here(path: Path) -> str:
-    """A path as people may type it where they are: relative where it lies below."""
+    """Return a path to type in the current folder: relative if it is below."""
     whole, home = path.resolve(), Path.cwd()
     return str(whole.relative_to(home) if whole.is_relative_to(home) else path)
 
 
 def path_problems(raw: dict[str, Any]) -> list[str]:
-    """What is wrong with paths, one line each.
+    """Return problems of paths, one line each.
 
-    Variables that are not set, names that no file system takes, and URIs where folders must be local.
+    Checked are unset variables, invalid names, and URIs for folders that must be local.
     """
     unset = [
         f"{where}: the environment variable {name} is not set"
@@ -83,7 +83,7 @@ def path_problems(raw: dict[str, Any]) -> list[str]:
 def _name_problem(where: str, path: str) -> str | None:
     if "\0" in path:
         return f"{where}: expected a path, got one with a zero byte: {path!r}"
-    if is_uri(path) or where.startswith("data."):  # a pattern may be longer than what matches it
+    if is_uri(path) or where.startswith("data."):  # a pattern may be longer than its matches
         return None
     longest = max(path.split("/"), key=_size)
     size = _size(longest)

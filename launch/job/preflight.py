@@ -1,4 +1,4 @@
-"""What is checked before any process starts, so that bad input costs nothing and changes nothing."""
+"""Checks before any process starts, so that bad input costs nothing and changes nothing."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
     *("tensorboard", "checkpoint", "checkpoint-preempted", "best"),
 )
-"""What a run leaves in its folder (patterns), and what ``--overwrite`` removes; anything else is the user's.
+"""Patterns of the files of a run in its folder, which ``--overwrite`` removes; other files are the user's.
 
-All of it goes: ``--resume`` of the new run would begin at a checkpoint that stayed behind.
+All are removed, since ``--resume`` of the new run would start from an old checkpoint.
 """
 
 
 def check_data(job: Job) -> None:
-    """Open all data of a job: files, columns, types, and the labels of the first rows of each file.
+    """Check all data of a job: files, columns, types, and the labels of the first rows of each file.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def check_data(job: Job) -> None:
     asked = schema_asked(job) if job.data.valid or job.data.test else schema
     if job.data.stream:
         _check_stream(job.data.train[0], job.data.stream)
-    train = None if job.data.stream else job.data.train  # its files are looked into as they come
+    train = None if job.data.stream else job.data.train  # its files are checked on arrival
     found = (
         (train, schema),
         (job.data.valid, asked),
@@ -82,19 +82,19 @@ def check_data(job: Job) -> None:
 
 
 def _check_stream(folder: str, stream: StreamSettings) -> None:
-    """See whether there is a folder to watch."""
+    """Check that the folder to watch exists."""
     from pslib.data.file_watch import FileWatch
 
     FileWatch(folder, stream)
 
 
 def schema_asked(job: Job) -> Schema:
-    """Of data that is evaluated.
+    """Return the schema of data to evaluate.
 
     Raises
     ------
     ConfigurationError
-        When nothing says in which of its columns the item stands that is looked for.
+        When no setting names the column of the target item.
     """
     if not ranks_items(job.model.name):
         return job.schema_of_data
@@ -105,7 +105,7 @@ def schema_asked(job: Job) -> Schema:
 
 
 def _schema_of_items(job: Job) -> Schema:
-    """Of items that are ranked; those of sessions stand in sessions."""
+    """Return the schema of ranked items; items of session models are read from sessions."""
     if not ranks_items(job.model.name) or job.model.name in SESSION_MODELS:
         return job.schema_of_data
     from pslib.trainer.retrieval.towers import sides_of
@@ -124,7 +124,7 @@ def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[
 
 
 def _label_problems(data: ParquetData) -> list[str]:
-    """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
+    """Return the first label other than 0 or 1 of each file's first row group; training checks the rest."""
     import pyarrow as pa
 
     from pslib.data.dataset import open_parquet
@@ -148,14 +148,14 @@ def _label_problems(data: ParquetData) -> list[str]:
 
 
 def check_load(job: Job) -> None:
-    """See whether the checkpoint that the training begins with is there, stays there, and is of this model.
+    """Check that the initial checkpoint exists, will not be overwritten, and is of this model.
 
     Raises
     ------
     CheckpointError
-        When there is none, or `check_content` refuses it.
+        When it does not exist, or `check_content` refuses it.
     ConfigurationError
-        When it lies in the run's own folder.
+        When it is in the run's own folder.
     """
     from pslib.storage import is_uri
 
@@ -174,13 +174,12 @@ def check_load(job: Job) -> None:
 
 
 def check_content(job: Job) -> None:
-    """See whether the checkpoint that the training begins with is of this model.
+    """Check that the initial checkpoint of the training is of this model.
 
     Raises
     ------
     CheckpointError
-        When its manifest can't be read, it holds other tables or parameters, or another model has learned
-        them.
+        When its manifest can't be read, or it holds other tables or parameters, or those of another model.
     """
     from pslib.checkpoint import LoadOptions, check_fits, check_model, newest, read_manifest
     from pslib.table.tables import DenseSpec
@@ -201,14 +200,14 @@ def check_content(job: Job) -> None:
 
 
 def check_save(job: Job) -> None:
-    """See whether a checkpoint could be written where the file says: at the end it is too late to hear of it.
+    """Check before the training that a checkpoint can be written to the path in the job file.
 
-    Folders that are made for the trial are gone afterwards.
+    Folders made for the trial are removed.
 
     Raises
     ------
     ConfigurationError
-        When the place can't be made, or no file in it.
+        When the folder or a file in it can't be created.
     """
     from pslib.storage import is_uri
 
@@ -218,21 +217,21 @@ def check_save(job: Job) -> None:
 
 
 def check_log(name: str, folder: str | None, resume: bool) -> None:
-    """See whether logs could be written to a folder of this machine, as `check_save` does.
+    """Check that logs can be written to a folder of this machine, like `check_save`.
 
     Parameters
     ----------
     name : str
-        Of the setting, for the message.
+        Name of the setting, for the message.
     folder : str or None
-        None: that of the run, which `prepare_out` sees to.
+        None: the folder of the run, which `prepare_out` checks.
     resume : bool
-        Whether an earlier run goes on with the logs that it has there.
+        Whether an earlier run resumes from its logs there.
 
     Raises
     ------
     ConfigurationError
-        When the place can't be made, or no file in it, or another run has left logs there: they are its own.
+        When the folder or a file in it can't be created, or it holds logs of another run.
     """
     if not folder:
         return
@@ -245,7 +244,7 @@ def check_log(name: str, folder: str | None, resume: bool) -> None:
 
 
 def _logs_in(folder: Path) -> str | None:
-    """Of which process there are logs in a folder; one that has only begun has left none."""
+    """Return a process with logs in a folder; a process that has only started has none."""
     from pslib.update_log.lock import LOCK, NUMBER
 
     for one in (folder / "coordinator", *sorted(folder.glob("server-*"))):
@@ -262,20 +261,20 @@ def _check_folder(name: str, folder: str) -> None:
 
 
 def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
-    """See whether all hosts of a run see the folders into which its processes write.
+    """Check that all hosts of a run see the folders into which its processes write.
 
-    Servers write their parts of a checkpoint where they run, and what is not in one folder is none.
+    Servers write their parts of a checkpoint on their hosts, and a checkpoint must be in one folder.
 
     Parameters
     ----------
     job : Job
     not_seeing : callable
-        Names of the hosts on which there is nothing at a path.
+        Returns names of the hosts on which a path does not exist.
 
     Raises
     ------
     ConfigurationError
-        When a host does not see what this machine has put there.
+        When a host does not see a file written by this machine.
     """
     from pslib.storage import is_uri
 
@@ -296,16 +295,16 @@ def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
 
 
 def hold_port(port: int = 0) -> int:
-    """Keep a port of the loopback address for this process's cluster while the process lives; 0 is any.
+    """Reserve a loopback port for this process's cluster until the process ends; 0 is any.
 
-    A coordinator that was killed comes back where all look for it. In the meantime the kernel would give the
-    port to whoever asks for any free one. It does not while a socket is bound to it; as that one does not
-    listen, and has SO_REUSEADDR, the coordinator still can.
+    A restarted coordinator must have its old address. Meanwhile the kernel would give the port to any process
+    that asks for a free one. A bound socket prevents this; it does not listen and has SO_REUSEADDR, so that
+    the coordinator can listen.
 
     Raises
     ------
     ConfigurationError
-        When somebody listens there.
+        When another process listens there.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -321,16 +320,16 @@ def hold_port(port: int = 0) -> int:
 
 
 _held: dict[str, int] = {}
-"""Folders of this process's runs, open and locked until it ends, however it ends."""
+"""Folders of this process's runs, open and locked until the process ends in any way."""
 
 
 def hold_out(folder: Path, resume: bool) -> None:
-    """Keep others out of a run's folder while this process lives; some file systems have no such locks.
+    """Lock a run's folder until this process ends; some file systems have no such locks.
 
     Raises
     ------
     ConfigurationError
-        When a run goes on there.
+        When a run in it is still running.
     """
     name = str(folder.resolve())
     if name in _held:
@@ -353,28 +352,28 @@ def hold_out(folder: Path, resume: bool) -> None:
 
 
 def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
-    """Make the folder of a run.
+    """Create the folder of a run.
 
     Parameters
     ----------
     out : path
     overwrite : bool
-        Whether the files of an earlier run (`RUN_FILES`) may go; other files stay in any case.
+        Whether to remove the files of an earlier run (`RUN_FILES`); other files always stay.
     resume : bool
-        Whether the earlier run goes on: all of it stays.
+        Whether the earlier run resumes: all its files stay.
 
     Raises
     ------
     ConfigurationError
-        When the folder can't be made or written to, or holds an earlier run or one that goes on.
+        When the folder can't be created or written to, or holds an earlier or a running run.
     """
     check_local("out", out)
     folder = Path(out)
-    if resume and not folder.exists():  # which is not made for a slip of the pen
+    if resume and not folder.exists():  # a mistyped path is not created
         raise ConfigurationError(f"--resume: {folder}: no such folder; give --out with that of the run")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # the latter of a zero byte
+    except (OSError, ValueError) as error:  # the latter for a zero byte
         why = "it is a file" if os.path.isfile(folder) else getattr(error, "strerror", None) or error
         raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
     if why := unwritable(folder):

@@ -1,4 +1,4 @@
-"""A schema as the section ``data.schema`` of a job file, ready to be pasted."""
+"""Text of the section ``data.schema`` of a job file, from a schema."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HIDDEN = "\x00"
 
 
 def schema_yaml(schema: Schema) -> str:
-    """Lines that go below ``data:``; defaults are left out."""
+    """Return the lines below ``data:``; defaults are left out."""
     lines = ["  schema:"]
     lines += [f"    label: {flow_text(schema.label)}"] if schema.label is not None else []
     lines += [f"    more_labels: {flow_text(list(schema.more_labels))}"] if schema.more_labels else []
     lines += [f"    weight: {flow_text(schema.weight)}"] if schema.weight is not None else []
     for kind, fields in (("dense", schema.dense), ("sparse", schema.sparse), ("ragged", schema.ragged)):
         if fields:
-            # No line break within an item: its spaces are hidden from the wrapper.
+            # No line break within an item: its spaces are replaced before wrapping.
             items = ", ".join(flow_text(_short(field)).replace(" ", HIDDEN) for field in fields)
             lines += textwrap.wrap(
                 f"{kind}: [{items}]",
@@ -35,7 +35,7 @@ def schema_yaml(schema: Schema) -> str:
 
 
 def _short(field: DenseField | SparseField | RaggedField) -> object:
-    """The bare name where nothing else differs from the default."""
+    """Return the bare name if nothing else differs from the default."""
     default = type(field)(field.name)
     options = {name: getattr(field, name) for name in field.__slots__ if name != "name"}
     changed = {name: value for name, value in options.items() if value != getattr(default, name)}

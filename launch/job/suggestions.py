@@ -1,4 +1,4 @@
-"""What somebody meant by an option that a command does not have, or by a command that there is not."""
+"""Suggestions for unknown options and commands."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ COMMANDS = {
     "compare": "checkpoint diff",
     "status": "doctor",
 }
-"""Words of other tools for what a command here does."""
+"""Commands by their names in other tools."""
 
 
 def meant(unknown: Sequence[str], options: Collection[str]) -> str:
-    """The option whose name is nearest, or the setting of the job file (or of optimizers) of this very name.
+    """Return the option with the nearest name, or the setting of the job file with exactly this name.
 
     Parameters
     ----------
     unknown : sequence of str
-        What the command line holds and the command does not know.
+        Unknown arguments of the command line.
     options : collection of str
-        What the command knows; ``--set`` among them where it reads a job file.
+        Options of the command; ``--set`` among them if it reads a job file.
 
     Returns
     -------
     str
-        Words in brackets that follow the error, or none.
+        Suggestion in brackets for the end of the error line, or empty.
     """
     given = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
     near = difflib.get_close_matches(given, options, n=1, cutoff=0.7)
@@ -57,7 +57,7 @@ def meant(unknown: Sequence[str], options: Collection[str]) -> str:
 
 
 def meant_choice(given: str, choices: Collection[str]) -> str:
-    """The command for a word of another tool, or the choice that is nearest; in brackets, or nothing."""
+    """Return the command for a name in another tool, or the nearest choice; in brackets, or empty."""
     command = COMMANDS.get(given, "")
     if command.partition(" ")[0].rstrip(",") in choices:
         return f" (did you mean {command}?)"
@@ -66,9 +66,9 @@ def meant_choice(given: str, choices: Collection[str]) -> str:
 
 
 def behind_the_script(arguments: Sequence[str], options: Collection[str]) -> list[str]:
-    """Options of ``pslib launch`` among a script's own arguments, each once; none after a ``--``.
+    """Return options of ``pslib launch`` among a script's own arguments, each once; none after a ``--``.
 
-    The script may have options of these names, so that they can only be pointed out.
+    The script may have options with these names, so this is only a hint.
     """
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     given = dict.fromkeys(word.partition("=")[0] for word in own if word.startswith("--"))
@@ -76,7 +76,7 @@ def behind_the_script(arguments: Sequence[str], options: Collection[str]) -> lis
 
 
 def _setting(name: str) -> str:
-    """``section.name`` of the one section that has such a key; empty where none or several have it."""
+    """Return ``section.name`` if exactly one section has such a key; else empty."""
     from launch.job.errors import ELSEWHERE, section_keys
     from launch.job.job import Job
 

@@ -1,7 +1,7 @@
-"""YAML as people expect it: the core schema of YAML 1.2, no key twice, errors with line and column.
+"""YAML reader and writer: the core schema of YAML 1.2, unique keys, errors with line and column.
 
 PyYAML reads YAML 1.1, where ``1e-3`` is a text, ``010`` is eight, ``on`` is true and the second of two equal
-keys wins in silence. None of that belongs into a file that holds learning rates and column names.
+keys wins without an error. A file of learning rates and column names must not be read like that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BREAK = re.compile(r"[\n\r\x85\u2028\u2029]")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2's core schema; notes keys that stand twice."""
+    """SafeLoader with the scalars of YAML 1.2's core schema, which records duplicate keys."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -65,9 +65,9 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes what any reader, of YAML 1.1 or 1.2, could take for a number.
+    """SafeDumper that quotes texts which YAML 1.1 or 1.2 would read as numbers.
 
-    Line breaks in texts are written as escapes: in all other styles they break the file's line.
+    Line breaks in texts are written as escapes: all other styles would break the line of the file.
     """
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -85,19 +85,19 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _exactly(_FLOAT), list(
 
 
 def read_yaml(text: str, source: str) -> Any:
-    """Plain values (dict, list, str, int, float, bool, None) of one YAML document.
+    """Read plain values (dict, list, str, int, float, bool, None) from one YAML document.
 
     Parameters
     ----------
     text : str
-        The document.
+        Text of the document.
     source : str
-        Where it comes from, for messages: a file name or an option.
+        Source for messages: a file name or an option.
 
     Raises
     ------
     ConfigurationError
-        ``source:line:column: what is wrong``; all keys that stand twice are named at once.
+        ``source:line:column: problem``; all duplicate keys are named at once.
     """
     try:
         loader = _Loader(text)
@@ -120,13 +120,13 @@ def read_yaml(text: str, source: str) -> Any:
 
 
 def write_yaml(value: Any) -> str:
-    """YAML text that `read_yaml` reads back to the same value, keys in the order in which they stand."""
+    """Write YAML text that `read_yaml` reads back to the same value, with keys in order."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def flow_text(value: Any) -> str:
-    """A value on one line, as it may stand inside ``[...]``."""
-    # As the only item of a list: a bare value would be followed by YAML's end-of-document mark.
+    """Write a value on one line, valid inside ``[...]``."""
+    # As the only item of a list: after a bare value YAML writes its end-of-document mark.
     text = yaml.dump(
         [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=1 << 30
     )

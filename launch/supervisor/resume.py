@@ -95,7 +95,7 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
 
 
 def had_logs(out: Path) -> bool:
-    """Return whether a run resumes from logs, at any place; True if unknown."""
+    """Return whether a run has logs, at any place; True if unknown."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
         return note["log"] is not None

@@ -228,7 +228,7 @@ class _Run:
         return self._poller is not None and bool(self._poller.latest.get("error"))
 
     def _late(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
-        """Return the outcome if a wait of the launcher, for the coordinator or all exits, exceeds its limit."""
+        """Return an outcome if a wait of the launcher, for the coordinator or all exits, takes too long."""
         timing = self._plan.config.timing
         if self._worker_output.address is None:
             late = self._waits.too_long("the coordinator to say where it listens", timing.start_s)
