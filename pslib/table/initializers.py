@@ -64,9 +64,10 @@ class Uniform(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Normal(Initializer):
-    """Bell-shaped with standard deviation ``std``: the sum of twelve 16-bit uniforms, so that no libm is
-    involved and every machine gives the same bits; values stay within 6 ``std``.
-    """  # noqa: D205
+    """Approximately normal with standard deviation ``std``: a sum of twelve 16-bit uniforms.
+
+    No libm is involved, so every machine gives the same bits. Values stay within 6 ``std``.
+    """
 
     kind: ClassVar[int] = 2
     std: float = 0.01
