@@ -9,8 +9,8 @@ from typing import Any
 
 from launch.job.job import read_job
 from launch.job.preflight import RUN_FILES
-from launch.runs.train import run_job
 from launch.job.yaml12 import write_yaml
+from launch.runs.train import run_job
 from pslib.errors import ConfigurationError
 
 __all__ = ["JOB_FILE", "demo_job", "run_demo"]

@@ -8,16 +8,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from launch.runs.log_options import durability_settings, log_folder
-from launch.places.options import hosts_of
+from launch.job.preflight import check_log, hold_port, prepare_out
+from launch.job.suggestions import behind_the_script
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.job.suggestions import behind_the_script
-from launch.job.preflight import check_log, hold_port, prepare_out
-from launch.supervisor.run_records import run_recorded, say
-from launch.supervisor.resume import identity_of
-from launch.supervisor.run_spec import Launcher, Plan
+from launch.places.options import hosts_of
+from launch.runs.log_options import durability_settings, log_folder
 from launch.runs.train import ENDED_EARLY
+from launch.supervisor.resume import identity_of
+from launch.supervisor.run_records import run_recorded, say
+from launch.supervisor.run_spec import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.recorder.event_files import check_event_files
@@ -80,7 +80,9 @@ def run_script(options: argparse.Namespace) -> int:
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     """Return the selected launcher, and the numbers of its servers and trainers."""
-    is_there = os.path.isfile(options.script) or options.on != "local"  # elsewhere the script is a file of each host
+    is_there = (
+        os.path.isfile(options.script) or options.on != "local"
+    )  # elsewhere the script is a file of each host
     if is_there and Path(options.script).suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"{options.script}: expected a Python script; pslib train runs a job file")
     if hosts := hosts_of(options):

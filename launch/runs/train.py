@@ -8,12 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from launch.job.memory_check import check_memory
-from launch.runs.log_options import log_folder
-from launch.places.hosts import HostsLauncher
+from launch.job.compatibility import check_same_training
 from launch.job.job import Job
-from launch.places.keys import keys_of_run
-from launch.places.local import LocalLauncher
+from launch.job.memory_check import check_memory
 from launch.job.paths import from_here
 from launch.job.preflight import (
     check_content,
@@ -26,7 +23,11 @@ from launch.job.preflight import (
     hold_port,
     prepare_out,
 )
-from launch.supervisor.run_records import run_recorded, say
+from launch.places.hosts import HostsLauncher
+from launch.places.keys import keys_of_run
+from launch.places.local import LocalLauncher
+from launch.runs.log_options import log_folder
+from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
 from launch.supervisor.resume import (
     Identity,
     check_no_logs,
@@ -38,9 +39,8 @@ from launch.supervisor.resume import (
     way_on_when_mended,
 )
 from launch.supervisor.rollback import goes_back, step_back
+from launch.supervisor.run_records import run_recorded, say
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
-from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
-from launch.job.compatibility import check_same_training
 from launch.supervisor.summary import best_possible, records_line, summary_lines
 from pslib.errors import (
     EXIT_DONE,
@@ -50,8 +50,8 @@ from pslib.errors import (
     PreemptedError,
     UnavailableError,
 )
-from pslib.storage import shown
 from pslib.recorder.event_files import check_event_files
+from pslib.storage import shown
 
 if TYPE_CHECKING:
     from pslib.transport import Keys

@@ -6,6 +6,7 @@ example, and the push counts: pushes applied by servers against pushes due.
 """
 
 from __future__ import annotations
+
 import argparse
 import json
 import math
@@ -16,21 +17,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from launch.runs.log_options import log_folder
+
 from launch.job.job import Job, read_job, saved_place
-from launch.places.local import LocalLauncher
 from launch.job.model import ranks_items
 from launch.job.preflight import check_data, hold_port, prepare_out
+from launch.places.local import LocalLauncher
+from launch.runs.log_options import log_folder
 from launch.supervisor.run_spec import Outcome, Plan
 from launch.supervisor.supervisor import end_as_asked, run_cluster
 from launch.worker.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.storage import check_local
 from pslib.text import counted
+
 if TYPE_CHECKING:
     from pslib.metrics.paired import Difference
 
-__all__ = ["Verified", "add_verify", "kill_problem", "plain_modes", "run_verify", "sync_survives", "verdict_of"]
+__all__ = [
+    "Verified",
+    "add_verify",
+    "kill_problem",
+    "plain_modes",
+    "run_verify",
+    "sync_survives",
+    "verdict_of",
+]
 
 
 TOLERANCE = 0.002
