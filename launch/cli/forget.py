@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job.errors import unknown_value
-from launch.supervisor.discovery import find_cluster
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.text import counted
 
@@ -163,6 +161,7 @@ def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | s
 
 def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
     """Erase rows of a running cluster, and from its logs."""
+    from launch.supervisor.discovery import find_cluster
     from pslib.client.erase_all import erase_everywhere, trim_logs
     from pslib.clock import SystemClock
     from pslib.cluster import watch
@@ -193,6 +192,7 @@ def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: d
 
 def _check_table(options: argparse.Namespace) -> None:
     """Refuse places without the table before anything is erased, so that no place is skipped in silence."""
+    from launch.job.errors import unknown_value
     from pslib.checkpoint import list_checkpoints
 
     tables: set[str] = set()

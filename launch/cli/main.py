@@ -350,7 +350,7 @@ def _add_doctor(commands: _Commands) -> None:
 
 
 def _add_verify(commands: _Commands) -> None:
-    from launch.runs.verify import add_verify
+    from launch.cli.verify import add_verify
 
     parser = _command(
         commands, "verify", "verify", "compare the cluster's training with that of one batch after the other"

@@ -1,1 +1,1 @@
-"""launch runs"""
+"""Ways to run: train from a job file, run a script, demo, verify."""

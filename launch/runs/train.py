@@ -204,7 +204,7 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
 
 
 def _has_saved(job: Job) -> bool:
-    """Look for a checkpoint of this run on disk: the last status may be a second old, and precede all work."""
+    """Look for a checkpoint of this run on disk: the last status may be a second old and precede all work."""
     with suppress(CheckpointError):
         return from_checkpoint(job).load is not None
     return False

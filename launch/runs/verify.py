@@ -35,34 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verified",
-    "add_verify",
     "kill_problem",
     "plain_modes",
     "run_verify",
     "sync_survives",
     "verdict_of",
 ]
-
-
-TOLERANCE = 0.002
-"""Tolerance of AUC and log loss: the size of the difference between two seeds of one training."""
-
-
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``pslib verify``, beside those of every job."""
-    parser.add_argument("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
-    parser.add_argument("--kill", choices=("server", "trainer", "coordinator"), help="kill -9 one on the way")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="train N times (default 1)")
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=TOLERANCE,
-        metavar="X",
-        help=f"default {TOLERANCE}; see docs/guide/train.md",
-    )
-    parser.add_argument("--out", metavar="DIR", help="folder of all runs (default: the file's, and -verify)")
-    parser.add_argument("--overwrite", action="store_true", help="replace earlier runs in that folder")
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
 
 
 EXIT_DIFFERS = 1
@@ -300,8 +278,7 @@ def _scores(folder: Path) -> tuple[Any, Any]:
 
 
 def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int]:
-    """Return one line and the exit code: 1 when a whole interval is worse than the tolerance, or counts
-    differ."""
+    """Return a line and the exit code: 1 if an interval is worse than the tolerance or counts differ."""
     problems = []
     for one in verified:
         if not one.balances:

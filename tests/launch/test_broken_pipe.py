@@ -16,7 +16,7 @@ from tests.support.standin_launch import ROOT
 
 CODE = """
 import pathlib, sys
-from launch import commands
+from launch.cli import commands
 from launch.cli.main import main
 
 def version(options):
