@@ -33,7 +33,7 @@ from pslib.storage import unwritable
 
 __all__ = ["calibrate", "run_calibrate", "run_workload"]
 
-SCRIPT = Path(__file__).parent / "calibration" / "script.py"
+SCRIPT = Path(__file__).parent / "script.py"
 FIELDS, KEYS = 26, 1_000_000
 BATCH_ROWS = 2048
 MORE_THREADS = 4

@@ -62,7 +62,7 @@ def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str,
 
 def checkout_path(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the PYTHONPATH for workers when pslib runs from a checkout; empty when it is installed."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if "site-packages" in root.parts:
         return {}
     path = [str(root), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
