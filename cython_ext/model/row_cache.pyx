@@ -33,7 +33,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from cython_ext.model.cached_keys cimport PSLIB_PREFETCH, CachedKeys
-from cython_ext.common.checks cimport checked_array, checked_target, finite_number, floats_of, keys_of, whole_number
+from cython_ext.common.checks cimport (
+    checked_array,
+    checked_target,
+    finite_number,
+    floats_of,
+    keys_of,
+    whole_number,
+)
 
 import numpy as np
 

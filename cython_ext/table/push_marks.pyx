@@ -1,4 +1,4 @@
-"""What a shard looks up and remembers of every push; all else about marks is in ``pslib/wire/applied_pushes.py``.
+"""Marks of applied pushes of one shard; what moves with a unit is in ``pslib/wire/applied_pushes.py``.
 
 Units are the bits of an integer, as long as there are units: thousands of bits.
 """

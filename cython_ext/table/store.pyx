@@ -15,8 +15,21 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.common.checks cimport checked_array, checked_target, finite_number, floats_of, keys_of, whole_number
-from cython_ext.table.store_settings cimport chosen_level, counts_into, raise_unless_done, set_part, set_policies
+from cython_ext.common.checks cimport (
+    checked_array,
+    checked_target,
+    finite_number,
+    floats_of,
+    keys_of,
+    whole_number,
+)
+from cython_ext.table.store_settings cimport (
+    chosen_level,
+    counts_into,
+    raise_unless_done,
+    set_part,
+    set_policies,
+)
 from cython_ext.table.table cimport (
     PSLIB_ADMIT_BLOOM,
     PSLIB_ADMIT_COUNT,

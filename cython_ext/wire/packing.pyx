@@ -7,7 +7,14 @@ give the same bits.
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 
-from cython_ext.common.checks cimport checked_array, checked_target, finite_number, floats_of, keys_of, level_of
+from cython_ext.common.checks cimport (
+    checked_array,
+    checked_target,
+    finite_number,
+    floats_of,
+    keys_of,
+    level_of,
+)
 from cython_ext.common.hashing cimport pslib_mix64
 
 import numpy as np
