@@ -28,7 +28,7 @@ $(VENV)/.built: $(VENV)/.made $(SOURCES)
 
 build: $(VENV)/.built
 
-# Units, properties, the simulator, golden values, one short cluster of real processes.
+# Units, properties, the simulator, golden values, one short cluster of real processes (mark smoke).
 test: build
 	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not cluster"
 

@@ -32,7 +32,7 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each file has its queue (``-n 2 --dist loadgroup``); the longest one, of processes, begins first."""
     for item in items:
-        if starts_processes(item.path):
+        if starts_processes(item.path) and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.cluster)
         queue = PROCESSES if starts_processes(item.path) else str(item.path.relative_to(TESTS))
         item.add_marker(pytest.mark.xdist_group(queue))

@@ -67,6 +67,7 @@ def trained_examples(command: Command) -> int:
 # --- runs in which nobody dies -----------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_every_example_counts_once_when_nobody_dies(start: Start, examples: Path, tmp_path: Path) -> None:
     command = launch_counting(start, examples, tmp_path, more=["--epochs", "2"])
     assert command.finish(60) == 0, command.output
