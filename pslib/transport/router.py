@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import ceil
 
 import zmq
@@ -57,6 +58,9 @@ class Router:
     may consume the signal: hence `ready`.
     """
 
+    _held: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Context of each send and receive; a client's holds back handlers that raise, a server ends by them."""
+
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
@@ -73,14 +77,15 @@ class Router:
             self._waiting.register(fd, select.POLLIN)
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
-        """Queue a message."""
+        """Queue a message, whole: behind half of one, the next would be a part of it."""
         self.is_empty = False
         send, last = self._socket.send, len(frames) - 1
         try:
-            send(routing_id, _NOW_AND_MORE)
-            for place, frame in enumerate(frames):
-                more = NOW if place == last else _NOW_AND_MORE
-                send(frame, more, copy=len(frame) < COPIED_BYTES)
+            with self._held():
+                send(routing_id, _NOW_AND_MORE)
+                for place, frame in enumerate(frames):
+                    more = NOW if place == last else _NOW_AND_MORE
+                    send(frame, more, copy=len(frame) < COPIED_BYTES)
         except zmq.ZMQError as error:
             if error.errno not in _NOT_NOW:
                 raise
@@ -95,15 +100,16 @@ class Router:
             return []
         receive = self._socket.recv
         came: list[tuple[bytes, list[Buffer]]] = []
-        while not self.is_empty and len(came) < BATCH_MAX and self.ready():
-            sender = self._sender()
-            frame = receive(NOW, copy=False)
-            frames: list[Buffer] = [frame.bytes if len(frame) < COPIED_BYTES else frame.buffer]
-            while frame.more:
+        with self._held():  # a message is taken whole; one that is lost to a handler's error is sent again
+            while not self.is_empty and len(came) < BATCH_MAX and self.ready():
+                sender = self._sender()
                 frame = receive(NOW, copy=False)
-                frames.append(frame.buffer)
-            if sender is not None:
-                came.append((sender, frames))
+                frames: list[Buffer] = [frame.bytes if len(frame) < COPIED_BYTES else frame.buffer]
+                while frame.more:
+                    frame = receive(NOW, copy=False)
+                    frames.append(frame.buffer)
+                if sender is not None:
+                    came.append((sender, frames))
         return came
 
     def ready(self) -> bool:

@@ -13,6 +13,7 @@ import zmq
 
 from pslib.config import Limits
 from pslib.errors import AddressInUseError, ConfigurationError
+from pslib.process.held_signals import HeldSignals
 from pslib.transport.addresses import is_loopback, is_ours, unix_address, wanted
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
@@ -38,6 +39,8 @@ class ZmqClientLink(Router):
     With a socket for each address, every turn would poll all of them. DEALER, the usual client socket, cannot
     send to one address of many.
     """
+
+    _held = HeldSignals
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from pslib.process.blas import TRAINERS_HERE, kernels_for
 STEPS = """
 import resource
 import numpy as np
-from launch import worker
+from launch.worker import main as worker
 worker.keep_memory()
 def step():
     layers = [np.ones((1024, 400), np.float32) for _ in range(8)]
@@ -80,7 +80,7 @@ def test_a_script_that_never_connects_is_told_so_and_one_that_ended_with_an_erro
 
 ASKED = """
 import os, signal, sys
-from launch import worker
+from launch.worker import main as worker
 def asked(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
     return 0
@@ -171,7 +171,7 @@ def test_what_a_user_has_set_for_threads_and_kernels_stays(monkeypatch: pytest.M
 
 EARLY = """
 import os, sys
-from launch import worker
+from launch.worker import main as worker
 def role(options):
     print(options.role, os.environ["OPENBLAS_NUM_THREADS"], "numpy" in sys.modules)
     return 0

@@ -37,7 +37,7 @@ OLD, HEIR = (stream_of(3, 0), 0), (stream_of(3, 0), 1)
 """The lease of call 3 as it was given out first, and once more."""
 SCRIPT = """
 import os, signal, sys
-from tests import counting_script
+from tests.support import counting_script
 from pslib.trainer.collective import Job
 
 confirm = Job.confirm

@@ -25,7 +25,7 @@ static int leaf(unsigned number, unsigned *c)
 #define __builtin_cpu_init() ((void)0)
 #define __builtin_cpu_supports(name) has(name)
 #define __get_cpuid(number, a, b, c, d) leaf(number, c)
-#include "vectors.h"
+#include "common/vectors.h"
 int main(int count, char **words)
 {
     for (int i = 1; i < count; i++) lacking = words[i], printf("%d\\n", pslib_best_level());
