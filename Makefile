@@ -75,8 +75,10 @@ KERNEL_TESTS := tests/table tests/wire tests/shard \
     packed_weights products_of_steps stepper) \
     $(patsubst %,tests/transport/test_%.py,transport zmq_link) tests/server/test_shard_thread.py
 
+# What was deleted or moved since the last time must not be compiled or run once more.
 asan: $(VENV)/.made
 	mkdir -p $(ASAN)
+	rm -rf $(addprefix $(ASAN)/,pslib rec_models tests cython_ext)
 	cp -ru setup.py pyproject.toml README.md pslib rec_models tests $(ASAN)/
 	cp -u --parents $(foreach kind,py pyx pxd h,$(wildcard cython_ext/*.$(kind) cython_ext/*/*.$(kind))) $(ASAN)/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace

@@ -34,7 +34,7 @@ cdef bint HAVE_BFLOAT16 = HAVE and pslib_has_bfloat16()
 
 
 cdef int is_rounded(vectors) except -1:
-    """Whether these instructions are those of bfloat16."""
+    """Return whether these instructions are those of bfloat16."""
     if not HAVE:
         raise ValueError("these products need a processor with AVX-512: ask has_products() first")
     known = ("avx512", "avx512_bf16") if HAVE_BFLOAT16 else ("avx512",)
@@ -60,7 +60,7 @@ cdef object check_packed(const float[::1] packed, bint rounded, Py_ssize_t k, Py
 
 
 def has_products():
-    """Whether this machine multiplies here: needs AVX-512, and that ``PSLIB_VECTORS`` names nothing less.
+    """Return whether the kernels multiply here: with AVX-512, unless ``PSLIB_VECTORS`` names less.
 
     Returns
     -------

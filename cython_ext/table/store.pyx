@@ -636,7 +636,7 @@ cdef class Store:
         return gone
 
     def missing(self, keys):
-        """How many of ``keys``, (n,) uint64, have no row; counted keys have none, repeated ones count"""
+        """Count the ``keys``, (n,) uint64, that have no row; counted keys have none, repeated ones count."""
         keys = checked_array("missing: keys", keys, _U64, (None,))
         cdef int64_t n = len(keys), absent
         cdef const uint64_t *key_data = keys_of(keys)
@@ -645,7 +645,7 @@ cdef class Store:
         return absent
 
     def foresee(self, keys, shows=None, clicks=None):
-        """What a push of these keys would take; nothing changes.
+        """Foresee the rows and bytes that a push of these keys would take; nothing changes.
 
         Parameters
         ----------
@@ -812,7 +812,7 @@ cdef class Store:
 
     @property
     def keeps_changes(self):
-        """Whether the next image may be an increment of the last one."""
+        """Return whether the next image may be an increment of the last one."""
         return self.table.tracking != NULL and self.table.tracking.keeps != 0
 
     def image_begin(self, increment=False, keep=False):
@@ -828,7 +828,7 @@ cdef class Store:
         Raises
         ------
         ValueError
-            When an image is being taken, or nobody has kept what an increment needs.
+            When an image is being taken, or the marks of an increment were not kept.
         MemoryError
             When there is none for a byte a row and some for each partition.
         """

@@ -1,6 +1,6 @@
 """Small messages to bytes without Python objects in between.
 
-The grammar stands in ``pslib/protocol/README.md``, its definition in ``pslib/wire/codec.py``. What is
+The grammar stands in ``docs/design/wire.md``, its definition in ``pslib/wire/codec.py``. What is
 here knows the common case only: fields that are numbers, texts and arrays. For all else (nested values, a
 wrong type, a limit that is passed) `encode` returns None, and the definition does the work or finds the
 words for the refusal.

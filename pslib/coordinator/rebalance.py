@@ -1,7 +1,7 @@
 """Rebalance of units between live servers, as a pure state machine of the coordinator.
 
 The target is one number: how many servers own units (`Rebalance.scale`). The map holds the actual state. The
-remaining moves follow from both (`move_plan.py`), so no plan is stored: units move in waves, and each wave is
+remaining moves follow from both (`placement.py`), so no plan is stored: units move in waves, and each wave is
 planned anew. A wave is a map version with a few units of each source; the sources request their parts
 (`NextHand`), hand the units over themselves and report which have arrived. When all units of a wave are done,
 its map is published.

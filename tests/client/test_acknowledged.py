@@ -15,8 +15,17 @@ from pslib.config import ClusterConfig
 from pslib.coordinator.session import CoordinatorSession
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import Marks
-from pslib.wire.messages import Done, Failure, Heartbeat, Missing, Register, Result, Setup, Witness
-from tests.support.protocol_worlds import BITS, OneServer, push_ones
+from pslib.wire.messages import Done, Failure, Heartbeat, Missing, Pushed, Register, Result, Setup, Witness
+from tests.support.protocol_worlds import (
+    BITS,
+    OneServer,
+    answer,
+    asked,
+    completed,
+    keys_in,
+    make_client,
+    push_ones,
+)
 
 NO_BLOCKS = np.empty(0, np.uint32)
 CONFIG = ClusterConfig(servers=1, trainers=1, partition_bits=5, dense_blocks=4, durability="log")
@@ -131,3 +140,17 @@ def test_a_loss_that_is_told_again_counts_once() -> None:
         successor.handle(3.0, Register("server", "b", 9, 7, "host", 0, 1))
         successor.handle(3.0, Missing(0, 2, 0, 5, 32))
         assert successor.pushes_missing == 15, "the server is another one"
+
+
+def test_a_part_that_a_server_has_acknowledged_is_told_while_its_call_goes_on() -> None:
+    """The successor of a server may be asked at any moment: a part that was left out could be lost unseen."""
+    client = make_client(2, {"t": 2})
+    client.push(0.0, PushName(7, 3), {"t": (keys_in(0, 9), np.ones((2, 2), np.float32))})
+    number, _push = asked(client)["0"]
+    assert client.acknowledged.question(0) is None
+    answer(client, 0.1, number, Pushed(np.empty(0, np.uint32), np.empty(0, np.uint16)))
+    assert completed(client) == []
+    assert client.acknowledged.question(1) is None
+    question = client.acknowledged.question(0)
+    assert question is not None
+    assert (question.streams.tolist(), question.numbers.tolist()) == ([7], [3])

@@ -96,7 +96,7 @@ def test_a_caller_waits_while_more_waits_for_credit_than_one_server_may_have(
 
 
 def test_calls_that_end_begin_others_and_none_is_forgotten(server: tuple[Endpoint, ServerLink]) -> None:
-    """A callback of a short call begins the next one while its answer is being taken."""
+    """A callback of a call begins the next one while its answer is being taken."""
     endpoint, link = server
     last = threading.Event()
 

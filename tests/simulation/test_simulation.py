@@ -12,7 +12,7 @@ from tests.simulation.world import World
 SEEDS, CHUNK = 200, 40
 SOAK_SEEDS = 5_000
 FOUND = (1437, 2098, 2736, 3335, 3585)
-"""Seeds of `make soak` that have found a bug; what it was stands in the history of pslib/protocol."""
+"""Seeds of `make soak` that have found a bug; what it was stands in the history of these folders."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
