@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 BATCHES_MAX = 1 << 40
-"""More batches than anybody trains."""
+"""Upper bound of settings that count batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule(Settings):
-    """Base of all schedules: a linear warm-up, then what the subclass says.
+    """Base of all schedules: a linear warm-up, then the factor of the subclass.
 
     ``factor(step) = min(1, (step + 1) / warmup) * after(step)``, at least ``floor``. Source of the warm-up:
     Goyal et al., arXiv:1706.02677, section 2.2.
@@ -50,11 +50,11 @@ class Schedule(Settings):
 
     @property
     def is_constant(self) -> bool:
-        """Whether every factor is 1."""
+        """Return whether every factor is 1."""
         return False
 
     def factor(self, step: int) -> float:
-        """By how much learning rates count for batch ``step`` of the training, from 0."""
+        """Factor of the learning rates at batch ``step`` of the training, from 0."""
         begin = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return begin * max(self.floor, self._after(step))
 
@@ -72,7 +72,7 @@ class Constant(Schedule):
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is no warm-up either."""
+        """Return whether there is no warm-up."""
         return self.warmup == 0
 
     def _after(self, step: int) -> float:
@@ -138,7 +138,7 @@ class Linear(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class StepDecay(Schedule):
-    """``ratio ** (step // every)``: times ``ratio`` once every so many batches."""
+    """``ratio ** (step // every)``: multiplied by ``ratio`` every ``every`` batches."""
 
     every: Annotated[
         int, Setting("From one fall of the rate to the next.", ge=1, le=BATCHES_MAX, unit="batches")
@@ -156,7 +156,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
-    """Read back what `Schedule.to_dict` wrote.
+    """Make a schedule from the plain form of `Schedule.to_dict`.
 
     Raises
     ------
