@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 import time
@@ -52,41 +51,6 @@ def test_signals_with_handlers_of_their_own_disturb_no_look_and_no_message(
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
     assert came == list(range(0, 3000, 10))
-
-
-def test_a_handler_that_raises_leaves_no_half_of_a_message(transport: Transport, closing: Any) -> None:
-    """Ctrl-C in a notebook: the next message would begin behind half of this one."""
-    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
-    sent, interrupted = 0, 0
-
-    def end(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    client.send(server.address, [b"header", b"0", b"end"])
-    before = signal.signal(signal.SIGALRM, end)
-    came = poll_all(server, 1)
-    try:
-        while interrupted < 60:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.00005 + 0.0003 * random.random())
-                while True:
-                    client.send(server.address, [b"header", *[b"x"] * 40, b"end"])
-                    sent += 1
-                    if server.ready():
-                        came += server.receive()
-            except KeyboardInterrupt:
-                interrupted += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-    while come(server, 0.1):
-        pass
-    client.send(server.address, [b"header", b"last", b"end"])
-    came += poll_all(server, 1)
-    assert came[-1][1] == [b"header", b"last", b"end"]
-    for _peer, frames in came:
-        assert (bytes(frames[0]), bytes(frames[-1])) == (b"header", b"end")
-        assert len(frames) in (3, 42)
 
 
 def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport, closing: Any) -> None:

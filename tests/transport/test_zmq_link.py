@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -243,3 +244,70 @@ def _raw_client(address: str) -> socket.socket:
 def _command(name: bytes, data: bytes) -> bytes:
     body = bytes([len(name)]) + name + data
     return bytes([4, len(body)]) + body
+
+
+class SignalAt:
+    """A socket during whose so-many-th send or receive a signal comes."""
+
+    def __init__(self, real: Any, at: int) -> None:
+        self._real, self._left = real, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def _done(self, result: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            signal.raise_signal(signal.SIGALRM)
+        return result
+
+    def send(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._done(self._real.send(*arguments, **keywords))
+
+    def recv(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._done(self._real.recv(*arguments, **keywords))
+
+
+@pytest.fixture
+def alarm_raises() -> Iterator[None]:
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, end)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm_raises")
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_handler_that_raises_while_a_client_sends_leaves_no_half_of_a_message(
+    at: int, closing: Any
+) -> None:
+    """Ctrl-C in a notebook: the next message would begin behind half of this one."""
+    transport = closing(ZmqTransport())
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
+    client.send(server.address, [b"first"])
+    poll(server)
+    client._socket, real = SignalAt(client._socket, at), client._socket
+    with pytest.raises(KeyboardInterrupt):
+        client.send(server.address, [b"header", b"body", b"end"])
+    client._socket = real
+    client.send(server.address, [b"last"])
+    assert [frames for _peer, frames in poll_all(server, 2)] == [[b"header", b"body", b"end"], [b"last"]]
+
+
+@pytest.mark.usefixtures("alarm_raises")
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_handler_that_raises_while_a_client_receives_takes_whole_messages(at: int, closing: Any) -> None:
+    transport = closing(ZmqTransport())
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
+    client.send(server.address, [b"first"])
+    peer, _ = poll(server)
+    server.send(peer, [b"header", b"body", b"end"])
+    wait_until(client.ready, WAIT_S, "the answer")
+    client._socket, real = SignalAt(client._socket, at), client._socket
+    with pytest.raises(KeyboardInterrupt):
+        client.receive()
+    client._socket = real
+    server.send(peer, [b"last"])
+    assert poll(client) == (server.address, [b"last"])
