@@ -102,6 +102,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generate(folder / "data", GeneratorConfig(train_rows=20_000, test_rows=5_000))
     settings = demo_job("data", "run")
     settings["model"] = {"name": "fm", "dim": 4}
+    settings["training"]["batch_rows"] = (
+        256  # of 1,024, 20 batches: asynchronous runs are up to 0.053 AUC apart
+    )
     (folder / "job.yaml").write_text(write_yaml(settings))
     return folder / "job.yaml"
 
@@ -133,14 +136,14 @@ def test_other_ways_than_the_jobs_own_are_tried_without_its_settings(job: Path, 
 
 
 def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path, capsys: Any) -> None:
-    # 20 asynchronous batches of a small log: runs of one seed are up to 0.015 AUC apart.
+    # Asynchronous runs of one seed are up to 0.008 AUC from the reference, 8 of 8.
     code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--json", "--tolerance", "0.04"])
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
     assert [run["mode"] for run in report["runs"]] == ["async", "sync"]
     assert [run["step_batches"] for run in report["runs"]] == [1, 2]
     for run in report["runs"]:
-        assert run["pushes_due"] == run["pushes_sent"] == run["pushes_applied"] == 20
+        assert run["pushes_due"] == run["pushes_sent"] == run["pushes_applied"] == 79
         assert run["auc"]["low"] <= run["auc"]["value"] <= run["auc"]["high"]
     parts = sorted((tmp_path / "out" / "seed-1" / "async" / "predictions").glob("part-*.parquet"))
     told = pa.concat_tables([pq.read_table(path) for path in parts])
@@ -167,7 +170,7 @@ def test_all_ways_begin_with_the_checkpoint_that_the_job_begins_with(job: Path, 
     losses = []
     for settings in ([f"load.path={tmp_path / 'run' / 'checkpoint'}"], []):
         predictions = tmp_path / f"predictions-{len(losses)}"
-        assert verify._train_reference(read_job(job, settings, verify.SEQUENTIAL), predictions) == 20
+        assert verify._train_reference(read_job(job, settings, verify.SEQUENTIAL), predictions) == 79
         labels, scores = verify._scores(predictions)
         losses.append(ScoreCounts.of(scores, labels).result().logloss)
     assert abs(losses[0] - losses[1]) > 0.005
@@ -212,7 +215,7 @@ def test_a_process_that_is_killed_changes_nothing_that_counts(
     assert [run["mode"] for run in report["runs"]] == ["async", "sync"]
     for run in report["runs"]:
         assert run["killed"] == 1
-        assert run["pushes_due"] == run["pushes_applied"] == 240
+        assert run["pushes_due"] == run["pushes_applied"] == 948
 
 
 def test_ctrl_c_ends_it_as_such_and_is_no_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
