@@ -3,7 +3,7 @@
 The twin starts with the first values of pslib's rows and dense parameters, goes through the same leases in
 the same order with the same negatives, and steps by Adagrad (rows) and Adam (dense parameters), whose
 definitions are the same in both. What it has learnt is ranked by the same code. FailureDetector are those of
-``tests/support/matching_twins.py``, which tests hold against pslib's own.
+``tests/support/models/matching_twins.py``, which tests hold against pslib's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pslib.trainer.retrieval.towers import sampler_of, sides_of, whole_batches
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support.matching_twins import TWINS
+from tests.support.models.matching_twins import TWINS
 
 __all__ = ["TorchTwin"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.support.command import Command
-from tests.support.counting_runs import write_counting_examples
 from tests.support.kernel_age import older_kernels
+from tests.support.processes.command import Command
+from tests.support.processes.counting_runs import write_counting_examples
 from tests.support.queues import PROCESSES, TESTS, starts_processes
 from tests.support.real_data import real_data
 

@@ -19,9 +19,9 @@ from pslib.table.optimizers import Optimizer
 from pslib.table.policies import STORAGES
 from pslib.table.tables import TableSpec, text_hash
 from rec_models.model import Model
-from tests.support.definitions import mix64
-from tests.support.definitions_optimizers import full_step
-from tests.support.definitions_policies import PolicyTable
+from tests.support.definitions.optimizers import full_step
+from tests.support.definitions.policies import PolicyTable
+from tests.support.definitions.table import mix64
 
 
 def salt_of(stream: int, number: int) -> int:

@@ -2,7 +2,7 @@
  *
  * Every step is float32 with one rounding an operation, in the order that the formula above each loop
  * shows (-ffp-contract=off: no fused multiply-add), so that SSE2, AVX-512, NEON and the NumPy definition
- * in tests/support/definitions_optimizers.py give the same bits. The loops carry nothing from element to element except
+ * in tests/support/definitions/optimizers.py give the same bits. The loops carry nothing from element to element except
  * in sums of squares, which have a fixed shape of 16 lanes; any vector width up to 16 keeps their bits.
  *
  * A gradient that is NaN or infinite is not filtered: it goes through the formula, and the row that it

@@ -1,7 +1,7 @@
 """Row initializers: pure functions of (seed, table, part, key, column in the part).
 
 A key has the same initial value on any server, in any order, with or without a row.
-``cython_ext/table/initializers.h`` generates the bits; ``tests/support/definitions.py`` has the definition.
+``cython_ext/table/initializers.h`` generates the bits, ``tests/support/definitions/table.py`` defines them.
 """
 
 from __future__ import annotations

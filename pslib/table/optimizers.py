@@ -2,7 +2,7 @@
 
 A new optimizer touches three places: its dataclass here (and its entry in `OPTIMIZERS`), its step in
 ``cython_ext/table/optimizer_steps.h``, and its five-line NumPy definition in
-``tests/support/definitions_optimizers.py``. All arithmetic is float32 with one rounding per operation, so
+``tests/support/definitions/optimizers.py``. All arithmetic is float32 with one rounding per operation, so
 kernel and definition give the same bits.
 """
 

@@ -26,7 +26,7 @@ from pslib.wire.messages import Load, Save, Setup
 from rec_models.deepfm import DeepFM
 from tests.support.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_KEYS, GOLDEN_TABLE, Content, content_of
 from tests.support.clusters import Trainers, cluster_of
-from tests.support.command import ROOT
+from tests.support.processes.command import ROOT
 from tests.support.waiting import PATIENCE_S, WAIT_S, wait_until
 
 GUIDE = ROOT / "docs" / "guide" / "checkpoints.md"

@@ -26,8 +26,8 @@ from tests.support.checkpoints import (
     golden_pushes,
 )
 from tests.support.clusters import cluster_of
-from tests.support.definitions import DictTable
-from tests.support.definitions_optimizers import full_step
+from tests.support.definitions.optimizers import full_step
+from tests.support.definitions.table import DictTable
 
 
 def write_golden(folder: Path) -> None:

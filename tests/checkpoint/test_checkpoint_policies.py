@@ -21,7 +21,7 @@ from pslib.table.optimizers import SGD, Adagrad
 from pslib.table.policies import STORAGES, ByAge, ByBloom, ByCount, Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.clusters import Trainers, cluster_of
-from tests.support.command import ROOT
+from tests.support.processes.command import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_v2"
 W, V = PartSpec("w", 1, SGD(0.5), Uniform(0.5)), PartSpec("v", 3, Adagrad(0.1), Uniform(0.5))

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from pslib.checkpoint import newest
-from tests.support.counting_runs import ROWS, SLOWLY, Start, assert_counted_once, launch_counting
+from tests.support.processes.counting_runs import ROWS, SLOWLY, Start, assert_counted_once, launch_counting
 
 
 def test_after_kill_9_of_everything_each_example_counts_once_from_the_last_checkpoint_on(

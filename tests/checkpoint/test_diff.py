@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from pslib.checkpoint.diff import diff_checkpoints
-from tests.support.command import Command
-from tests.support.counting_runs import Start, write_counting_examples
+from tests.support.processes.command import Command
+from tests.support.processes.counting_runs import Start, write_counting_examples
 
 EXAMPLES = 96_000
 """Seven seconds at 13,000 examples/s: three kills take two from the first line of metrics on, which comes

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.checkpoint import newest, read_manifest
-from tests.support.command import ROOT, Command
-from tests.support.counting_runs import Start
+from tests.support.processes.command import ROOT, Command
+from tests.support.processes.counting_runs import Start
 
 BATCH_ROWS = 64
 ROWS = 6_400

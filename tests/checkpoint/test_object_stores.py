@@ -25,7 +25,7 @@ from pslib.trainer.evaluation.predictions import PartFiles
 from rec_models.deepfm import DeepFM
 from tests.support.checkpoints import GOLDEN, content_of
 from tests.support.clusters import Trainers, cluster_of
-from tests.support.s3_server import BUCKET, BreakingProxy, S3Server, s3_server
+from tests.support.processes.s3_server import BUCKET, BreakingProxy, S3Server, s3_server
 
 CONFIG = GeneratorConfig(
     train_rows=300, test_rows=60, seed=3, vocabularies=(7, 60), dense_fields=1, row_group_rows=100

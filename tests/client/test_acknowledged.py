@@ -16,7 +16,7 @@ from pslib.coordinator.session import CoordinatorSession
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.messages import Done, Failure, Heartbeat, Missing, Pushed, Register, Result, Setup, Witness
-from tests.support.protocol_worlds import (
+from tests.support.simulated.protocol_worlds import (
     BITS,
     OneServer,
     answer,

@@ -17,7 +17,7 @@ from pslib.config import Timing
 from pslib.errors import MemoryLimitError, RemoteProtocolError, UnavailableError, WaitTimeoutError
 from tests.support.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
 from tests.support.clusters import cluster_of
-from tests.support.definitions import DictTable
+from tests.support.definitions.table import DictTable
 from tests.support.training import UNHURRIED
 from tests.support.waiting import PATIENCE_S, WAIT_S, wait_until
 

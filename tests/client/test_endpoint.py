@@ -19,7 +19,15 @@ from pslib.errors import ServerLeftError, UnavailableError
 from pslib.table.partition_map import PartitionMap
 from pslib.transport import MemoryTransport, ServerLink
 from pslib.wire.messages import Pulled, Pushed, Stats
-from tests.support.protocol_worlds import BITS, CODEC, NO_FLOATS, NO_OWNERS, NO_UNITS, TIMING, keys_in
+from tests.support.simulated.protocol_worlds import (
+    BITS,
+    CODEC,
+    NO_FLOATS,
+    NO_OWNERS,
+    NO_UNITS,
+    TIMING,
+    keys_in,
+)
 from tests.support.waiting import WAIT_S, wait_until
 
 PATIENT = replace(TIMING, retry_s=30.0, retry_max_s=30.0)

@@ -19,7 +19,15 @@ from pslib.errors import (
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.codec import Codec
 from pslib.wire.messages import NOBODY, Done, Erase, Failure, Pull, Pulled, Push, Pushed
-from tests.support.protocol_worlds import TIMING, answer, asked, completed, key_in, keys_in, make_client
+from tests.support.simulated.protocol_worlds import (
+    TIMING,
+    answer,
+    asked,
+    completed,
+    key_in,
+    keys_in,
+    make_client,
+)
 
 NO_UNITS, NO_OWNERS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.float32)
 ALL_TAKEN = Pushed(NO_UNITS, NO_OWNERS)

@@ -25,7 +25,7 @@ from rec_models import DeepFM
 from tests.house.test_docs import blocks
 from tests.support.clients import KEYS, PLAIN, SPEC, ones, rows_of
 from tests.support.clusters import Trainers, cluster_of
-from tests.support.command import ROOT
+from tests.support.processes.command import ROOT
 
 AGING = replace(PLAIN, name="aging", admission=ByCount(2), eviction=(ByAge(100.0),), storage="bfloat16")
 DENSE = DenseSpec(10, SGD(1.0)), np.arange(10, dtype=np.float32)

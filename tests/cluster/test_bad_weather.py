@@ -29,14 +29,14 @@ from pslib.errors import WaitTimeoutError
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.support.clusters import cluster_of
-from tests.support.counting_runs import (
+from tests.support.processes.counting_runs import (
     SCRIPT,
     Start,
     assert_counted_once,
     launch_counting,
     write_counting_examples,
 )
-from tests.support.slow_network import DetouredTransport, SlowProxy
+from tests.support.processes.slow_network import DetouredTransport, SlowProxy
 from tests.support.waiting import PATIENCE, WAIT_S, wait_until
 
 SILENCE_S = Timing().silence_s

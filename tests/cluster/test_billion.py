@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.standin_launch import ROOT
+from tests.support.processes.standin_launch import ROOT
 
 
 def test_a_small_table_is_filled_trained_and_drawn(tmp_path: Path):

@@ -18,7 +18,7 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
-from tests.support.processes_by_hand import processes_by_hand
+from tests.support.processes.by_hand import processes_by_hand
 from tests.support.waiting import WAIT_S, wait_until
 
 ROWS, DIM = 50_000, 16

@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "design" / "failures.md"
-SIMULATED = [*TESTS.glob("simulation/*.py")]
+SIMULATED = [*TESTS.glob("simulation/**/*.py")]
 CODE = "\n".join(path.read_text(encoding="utf-8") for path in SIMULATED)
 
 

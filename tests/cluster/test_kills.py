@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from pslib.config import Timing
-from tests.support.command import Command
-from tests.support.counting_runs import (
+from tests.support.processes.command import Command
+from tests.support.processes.counting_runs import (
     ROWS,
     SLOWLY,
     Start,
@@ -78,7 +78,7 @@ def test_a_process_whose_log_can_not_be_opened_any_more_is_started_again_without
 
 # --- any process, at any moment ---
 
-PUSHING = Path(__file__).parents[1] / "support" / "pushing_script.py"
+PUSHING = Path(__file__).parents[1] / "support" / "processes" / "pushing_script.py"
 
 
 def alive(command: Command, names: Sequence[str]) -> list[str]:

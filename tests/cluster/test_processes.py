@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pslib.config import Timing
-from tests.support.command import Command, listening_sockets
-from tests.support.counting_runs import (
+from tests.support.processes.command import Command, listening_sockets
+from tests.support.processes.counting_runs import (
     ROWS,
     SCRIPT,
     SHARED,

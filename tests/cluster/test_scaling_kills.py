@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import ROOT
-from tests.support.counting_runs import (
+from tests.support.processes.command import ROOT
+from tests.support.processes.counting_runs import (
     SLOWLY,
     Start,
     assert_counted_once,

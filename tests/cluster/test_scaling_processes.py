@@ -12,8 +12,8 @@ from typing import Any
 
 from launch.supervisor.discovery import find_cluster
 from pslib.cluster import Watcher
-from tests.support.command import ROOT, Command
-from tests.support.counting_runs import (
+from tests.support.processes.command import ROOT, Command
+from tests.support.processes.counting_runs import (
     SCRIPT,
     SLOWLY,
     Start,

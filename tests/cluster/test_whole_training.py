@@ -18,7 +18,7 @@ from pslib.recorder import RunRecorder
 from pslib.wire.fields import json_array
 from pslib.wire.messages import Done, OpenJob, Status
 from tests.recorder.test_recorder import HandClock, training, watch
-from tests.support.one_coordinator import Cluster
+from tests.support.simulated.one_coordinator import Cluster
 
 HOLDER = (0, 7)
 DETAILS = {"epochs": 2, "first_epoch": 0, "examples": 100, "lease_rows": 20, "batch_rows": 8}

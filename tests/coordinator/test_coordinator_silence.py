@@ -13,7 +13,7 @@ from pslib.wire.messages import (
     Leave,
     Stop,
 )
-from tests.support.one_coordinator import EVERYBODY, Cluster
+from tests.support.simulated.one_coordinator import EVERYBODY, Cluster
 
 
 class TestSilence:

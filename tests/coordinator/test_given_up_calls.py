@@ -16,8 +16,8 @@ from pslib.errors import CheckpointError
 from pslib.wire.messages import Done, Failure, Leave
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
-from tests.support.counting_runs import Start, write_counting_examples
-from tests.support.one_coordinator import CONFIG, EVERYBODY, Cluster
+from tests.support.processes.counting_runs import Start, write_counting_examples
+from tests.support.simulated.one_coordinator import CONFIG, EVERYBODY, Cluster
 from tests.support.training import counts_of, examples_counted, trainer_on, within
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -25,7 +25,7 @@ ROWS = 200
 SCRIPT = """
 import signal, sys
 from pslib import SGD, Trainer, connect
-from tests.support.counting_script import CountingModel
+from tests.support.processes.counting_script import CountingModel
 
 class Interrupted(CountingModel):
     def loss_and_gradients(self, *arguments):

@@ -24,7 +24,7 @@ from pslib.transport import MemoryTransport
 from pslib.update_log import CoordinatorLog, RollingLog, entries_of, pieces_of
 from pslib.wire.messages import Heartbeat, Register
 from tests.coordinator.test_journal import CONFIG, Talk, ask_over, state_of
-from tests.support.simulated_files import SimulatedDisk, SimulatedFiles
+from tests.support.simulated.files import SimulatedDisk, SimulatedFiles
 
 State = dict[str, Any]
 

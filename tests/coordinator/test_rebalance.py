@@ -11,7 +11,7 @@ from pslib.coordinator.membership import Membership
 from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.wave import SCALE_REQUESTS_KEPT, ScaleRequests
 from pslib.wire.messages import Failure, NextHand, Result, Scale
-from tests.support.move_world import CONFIG, World, first_map, grown
+from tests.support.simulated.move_world import CONFIG, World, first_map, grown
 
 
 class TestGrowing:

@@ -49,7 +49,7 @@ from pslib.wire.messages import (
 )
 from tests.client.test_acknowledged import call_of, part_of
 from tests.support.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_TABLE
-from tests.support.protocol_worlds import BITS, OneServer, push_ones
+from tests.support.simulated.protocol_worlds import BITS, OneServer, push_ones
 
 CONFIG = ClusterConfig(
     servers=2, trainers=1, partition_bits=5, dense_blocks=4, recovery="partial", restarts=3

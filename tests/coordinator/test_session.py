@@ -26,7 +26,7 @@ from pslib.wire.messages import (
     Pull,
     Registered,
 )
-from tests.support.one_coordinator import CONFIG, EVERYBODY, NO_WINDOWS, Cluster
+from tests.support.simulated.one_coordinator import CONFIG, EVERYBODY, NO_WINDOWS, Cluster
 
 
 class TestJoining:

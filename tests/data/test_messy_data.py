@@ -21,8 +21,8 @@ from pslib.data.value_checks import LABEL, one_line
 from pslib.errors import DataError
 from pslib.schema import Schema
 from rec_models import build
-from tests.support.command import ROOT, Command
 from tests.support.messy_data import CASES, ROWS, SCHEMA, damage, one_file, two_files
+from tests.support.processes.command import ROOT, Command
 
 PAGE = (ROOT / "docs" / "guide" / "data.md").read_text(encoding="utf-8").split("## Messy data")[1]
 TOLD = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)[1:])

@@ -32,8 +32,8 @@ from pslib.trainer.streaming import WindowJobs
 from pslib.wire.messages import Done, Lease, OpenJob, Result, Status
 from rec_models import build
 from tests.support.clusters import cluster_of
-from tests.support.command import Command
 from tests.support.counting import SCHEMA, CountingModel, write_examples
+from tests.support.processes.command import Command
 from tests.support.training import counts_of, examples_counted, trainer_on
 from tests.support.waiting import wait_until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.counting_runs import Start, train_in_step
 from tests.support.kernel_age import older_kernels
+from tests.support.processes.counting_runs import Start, train_in_step
 from tests.support.queues import starts_processes
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -40,8 +40,8 @@ def test_tests_that_start_processes_are_known_by_what_they_or_their_helpers_say(
     for name in (
         "cluster/test_processes",
         "cluster/test_kills",
-        "launch/test_preemption",
-        "launch/test_local_launch",
+        "launch/worker/test_preemption",
+        "launch/places/test_local_launch",
         "house/test_wheel",
     ):
         assert starts_processes(here / f"{name}.py"), name

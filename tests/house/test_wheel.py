@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import ROOT
+from tests.support.processes.command import ROOT
 
 PACKAGES = ("pslib", "cython_ext", "rec_models", "launch")
 

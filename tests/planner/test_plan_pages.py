@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from launch.cli.main import main
-from tests.support.standin_launch import ROOT
+from tests.support.processes.standin_launch import ROOT
 
 PAGE = (ROOT / "docs" / "guide" / "scale.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"```sh\n([^\n]*)\n```\n\n```text\n(.*?)```\n", PAGE, re.DOTALL)

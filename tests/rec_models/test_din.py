@@ -9,7 +9,7 @@ from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema, SparseField
 from rec_models import DIN
-from tests.support.gradient_check import SCHEMA, parameters
+from tests.support.models.gradient_check import SCHEMA, parameters
 
 SHOP = Schema(label="click", sparse=["item"], ragged=[RaggedField("viewed", vocabulary="item")])
 

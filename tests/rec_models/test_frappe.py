@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import ROOT, Command
+from tests.support.processes.command import ROOT, Command
 
 TRAIN_ROWS = 202_027
 

@@ -28,7 +28,7 @@ from rec_models.layers import (
 )
 from rec_models.layers.attention import SHORT
 from rec_models.tape import Tape, Var
-from tests.support.gradient_check import (
+from tests.support.models.gradient_check import (
     BATCH,
     LAYERS,
     RELATIVE_ERROR_MAX,

@@ -24,8 +24,8 @@ from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
 from rec_models import LR, MATCHING_MODELS, build
 from rec_models.tape import Tape
-from tests.support.gradient_check import RELATIVE_ERROR_MAX, make_batch, parameters, step_errors
-from tests.support.matching_twins import TWINS
+from tests.support.models.gradient_check import RELATIVE_ERROR_MAX, make_batch, parameters, step_errors
+from tests.support.models.matching_twins import TWINS
 
 SCHEMA = Schema(
     label=None,

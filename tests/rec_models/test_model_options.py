@@ -11,7 +11,7 @@ from pslib.table.initializers import Uniform
 from pslib.table.optimizers import Adagrad, Adam
 from rec_models import LR, DeepFM, build
 from rec_models.torch_model import TorchModel
-from tests.support.gradient_check import SCHEMA
+from tests.support.models.gradient_check import SCHEMA
 
 
 def test_options_may_come_from_plain_configuration():

@@ -14,7 +14,7 @@ from rec_models.layers.activation import sigmoid_of
 from rec_models.model import initial_values
 from rec_models.options import V_INITIALIZER
 from rec_models.parts import parts_of
-from tests.support.gradient_check import (
+from tests.support.models.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,
     SCHEMA,
@@ -25,8 +25,8 @@ from tests.support.gradient_check import (
     random,
     variant_name,
 )
-from tests.support.gradient_check import MODELS as CASES
-from tests.support.papers import by_the_paper
+from tests.support.models.gradient_check import MODELS as CASES
+from tests.support.models.papers import by_the_paper
 
 DROPOUTS = {"dropout", "dropout_1", "dropout_2"}
 PAIR = Schema(label="click", sparse=["left", "right"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rec_models import build
-from tests.support.gradient_check import BATCH, SCHEMA, VARIANTS, random, variant_name
+from tests.support.models.gradient_check import BATCH, SCHEMA, VARIANTS, random, variant_name
 
 torch = pytest.importorskip(
     "torch",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.model.products import has_products, multiply, outer, pack, packed_length
-from tests.support.definitions_products import aligned, drawn
+from tests.support.definitions.products import aligned, drawn
 
 SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440, 450])
 calm = settings(deadline=None, max_examples=60)  # under the address sanitizer, too

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.model.products import multiply, outer, pack, packed_length
-from tests.support.definitions_products import aligned, drawn, needs_bfloat16, product
+from tests.support.definitions.products import aligned, drawn, needs_bfloat16, product
 
 SIZES = st.sampled_from([1, 2, 3, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 129, 217, 440])
 calm = settings(deadline=None, max_examples=60)

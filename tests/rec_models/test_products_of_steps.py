@@ -18,8 +18,8 @@ from rec_models import DNN
 from rec_models.parts import Scratch
 from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times, vectors_of
 from tests.support.counting import CountingModel
-from tests.support.definitions_products import drawn, needs_bfloat16, product
-from tests.support.gradient_check import SCHEMA, make_batch, parameters
+from tests.support.definitions.products import drawn, needs_bfloat16, product
+from tests.support.models.gradient_check import SCHEMA, make_batch, parameters
 
 
 def step_of(products, run=None):

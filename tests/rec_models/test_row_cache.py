@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.model.row_cache import RowCache
-from tests.support.definitions import unmix64
+from tests.support.definitions.table import unmix64
 
 SCAN, LIVES = 32, 8
 F32 = np.float32

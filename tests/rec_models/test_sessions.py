@@ -28,8 +28,15 @@ from rec_models.packed import packed
 from rec_models.parts import PART_ROWS_MIN
 from rec_models.scored import Scored
 from rec_models.tape import Tape, Var
-from tests.support.gradient_check import RELATIVE_ERROR_MAX, parameters, random, step_errors
-from tests.support.session_models import SCHEMA, SESSIONS, VARIANTS, lists_of, session_batch, without_dropout
+from tests.support.models.gradient_check import RELATIVE_ERROR_MAX, parameters, random, step_errors
+from tests.support.models.session_models import (
+    SCHEMA,
+    SESSIONS,
+    VARIANTS,
+    lists_of,
+    session_batch,
+    without_dropout,
+)
 
 # --- packing
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rec_models import SESSION_MODELS, build
-from tests.support.gradient_check import random
-from tests.support.session_models import SCHEMA, SESSIONS, VARIANTS, session_batch, without_dropout
+from tests.support.models.gradient_check import random
+from tests.support.models.session_models import SCHEMA, SESSIONS, VARIANTS, session_batch, without_dropout
 
 torch = pytest.importorskip(
     "torch",

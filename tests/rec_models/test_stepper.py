@@ -11,8 +11,8 @@ from pslib.trainer.pipeline.overlap import ComputeThreads
 from rec_models import DNN, MODELS, DeepFM, build
 from rec_models.layers import dot
 from rec_models.parts import Kept, joined, parts_of
-from tests.support.gradient_check import MODELS as CASES
-from tests.support.gradient_check import SCHEMA, make_batch, parameters, random
+from tests.support.models.gradient_check import MODELS as CASES
+from tests.support.models.gradient_check import SCHEMA, make_batch, parameters, random
 
 BATCH = make_batch(seed=3, rows=1100, distinct=60)  # three parts
 

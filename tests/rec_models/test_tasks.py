@@ -19,7 +19,7 @@ from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from rec_models import TASK_MODELS, build
 from rec_models.layers.activation import sigmoid_of
-from tests.support.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
+from tests.support.models.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
 
 BOTH = replace(SCHEMA, more_labels=("buy",))
 THREE = replace(SCHEMA, more_labels=("buy", "like"))

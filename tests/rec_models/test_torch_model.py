@@ -18,7 +18,7 @@ from rec_models import DNN
 from rec_models.torch_model import TorchModel
 from tests.support.clusters import cluster_of
 from tests.support.counting import write_examples
-from tests.support.gradient_check import BATCH, SCHEMA
+from tests.support.models.gradient_check import BATCH, SCHEMA
 
 torch = pytest.importorskip(
     "torch",

@@ -15,7 +15,7 @@ from rec_models.torch_model import TorchModel
 from tests.rec_models.test_torch_model import DIM, FIELDS, NUMBERS, Mlp, rows_of, torch
 from tests.support.clusters import cluster_of
 from tests.support.counting import write_examples
-from tests.support.gradient_check import BATCH, SCHEMA
+from tests.support.models.gradient_check import BATCH, SCHEMA
 
 nn = torch.nn
 

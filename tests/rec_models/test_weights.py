@@ -22,7 +22,7 @@ from pslib.schema import Schema
 from pslib.table.optimizers import SGD
 from rec_models import DNN, LR, build
 from tests.rec_models.test_models import parameters, rows_of
-from tests.support.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
+from tests.support.models.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
 
 WEIGHTED = replace(SCHEMA, weight="counts")
 OPTIONS = {"dim": 3, "hidden": [6]}

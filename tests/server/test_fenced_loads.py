@@ -26,7 +26,7 @@ from pslib.wire.messages import CheckLoad, Failure, Load, Push
 from tests.checkpoint.test_checkpoint_policies import joined, save
 from tests.support.clusters import Trainers, cluster_of
 from tests.support.counting import write_examples
-from tests.support.counting_runs import Start, assert_counted_once, write_counting_examples
+from tests.support.processes.counting_runs import Start, assert_counted_once, write_counting_examples
 from tests.support.training import UNHURRIED, counts_of, trainer_on
 from tests.support.waiting import PATIENCE_S
 from tests.update_log.test_replay import TABLES, Run
@@ -37,7 +37,7 @@ OLD, HEIR = (stream_of(3, 0), 0), (stream_of(3, 0), 1)
 """The lease of call 3 as it was given out first, and once more."""
 SCRIPT = """
 import os, signal, sys
-from tests.support import counting_script
+from tests.support.processes import counting_script
 from pslib.trainer.collective import Job
 
 confirm = Job.confirm

@@ -18,7 +18,7 @@ from pslib.wire.messages import Done, Failure, Lease
 from tests.support.clusters import cluster_of
 from tests.support.counting import write_examples
 from tests.support.counting_trainers import QUICK, StopError, counting, stop_after
-from tests.support.one_coordinator import Cluster
+from tests.support.simulated.one_coordinator import Cluster
 from tests.support.training import UNHURRIED, counts_of, trainer_on
 from tests.support.waiting import PATIENCE_S
 

@@ -10,7 +10,14 @@ import pytest
 
 from pslib.server.migration import Action, Migration
 from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Release, Setup
-from tests.support.protocol_worlds import OneServer, keys_in, push_ones, refusals, setup_of, values_of
+from tests.support.simulated.protocol_worlds import (
+    OneServer,
+    keys_in,
+    push_ones,
+    refusals,
+    setup_of,
+    values_of,
+)
 
 UNITS = (3, 4, 5, 6, 7, 8)
 IN_FLIGHT_MAX = 4

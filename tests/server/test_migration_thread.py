@@ -12,7 +12,7 @@ from pslib.clock import SystemClock
 from pslib.errors import PslibError
 from pslib.server.migration_thread import MigrationThread
 from pslib.wire.messages import Hand, Message
-from tests.support.protocol_worlds import setup_of
+from tests.support.simulated.protocol_worlds import setup_of
 from tests.support.waiting import PATIENCE_S
 
 COORDINATOR, DEAD = "tcp://coordinator:1", "tcp://dead:1"

@@ -12,8 +12,8 @@ import pytest
 from cython_ext.common.hashing import partition_of
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
-from tests.support.command import Command
-from tests.support.counting_runs import (
+from tests.support.processes.command import Command
+from tests.support.processes.counting_runs import (
     SLOWLY,
     Start,
     counts_of,

@@ -29,7 +29,7 @@ from pslib.table.optimizers import SGD
 from pslib.transport import MemoryTransport
 from pslib.update_log import DiskFiles, ServerLog
 from tests.support.clusters import QUICK, own_threads, threads_of_pslib
-from tests.support.simulated_files import SimulatedDisk
+from tests.support.simulated.files import SimulatedDisk
 from tests.support.waiting import PATIENCE_S
 from tests.update_log.test_replay import table
 

@@ -18,7 +18,7 @@ from pslib.wire.messages import (
     Release,
     Stats,
 )
-from tests.support.protocol_worlds import (
+from tests.support.simulated.protocol_worlds import (
     OneServer,
     keys_in,
     move_unit,

@@ -18,7 +18,8 @@ from pslib.table.tables import PartSpec, TableSpec
 from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Done, Failure, Setup
-from tests.support.protocol_worlds import (
+from tests.support.simulated.files import SimulatedDisk
+from tests.support.simulated.protocol_worlds import (
     BITS,
     CODEC,
     NO_FLOATS,
@@ -28,7 +29,6 @@ from tests.support.protocol_worlds import (
     setup_of,
     values_of,
 )
-from tests.support.simulated_files import SimulatedDisk
 
 BLOCKS = 4
 SHARDS = pytest.mark.parametrize("shards", [1, 3])

@@ -26,7 +26,7 @@ from pslib.wire.messages import (
     Setup,
     Stats,
 )
-from tests.support.protocol_worlds import (
+from tests.support.simulated.protocol_worlds import (
     CODEC,
     NO_BLOCKS,
     NO_FLOATS,

@@ -17,7 +17,7 @@ from pslib.server.requests import ShardRequest
 from pslib.server.shard_thread import DRAIN_FROM, TURN_S, ShardThread
 from pslib.wire.messages import Pull
 from pslib.wire.quantization import QuantizedRows
-from tests.support.protocol_worlds import NO_BLOCKS, OneServer, setup_of
+from tests.support.simulated.protocol_worlds import NO_BLOCKS, OneServer, setup_of
 from tests.support.waiting import WAIT_S, wait_until
 from tests.values.test_cores import HEEDS, in_thread
 

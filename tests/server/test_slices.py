@@ -14,9 +14,9 @@ from pslib.server.requests import ShardRequest, ShardTurns
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.wire.messages import Erase, Failure, Message, Pull, Push, Pushed
-from tests.support.invariants import SimulationError
-from tests.support.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of
-from tests.support.simulator import World
+from tests.support.simulated.invariants import SimulationError
+from tests.support.simulated.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of
+from tests.support.simulated.simulator import World
 
 KEYS = np.array([key_in(number % 16, number) for number in range(40)], np.uint64)
 SLICE = 4
@@ -305,7 +305,7 @@ def first_seed(seeds: int, run: Callable[[int], World]) -> int:
 
 
 def test_the_simulator_catches_pushes_that_pass_a_half_applied_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.simulated_processes.ShardTurns", PushesPass)
+    monkeypatch.setattr("tests.support.simulated.processes.ShardTurns", PushesPass)
     first_seed(50, lambda seed: World(seed).run())
 
 

@@ -18,7 +18,7 @@ from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import record_salt
 from pslib.wire.messages import Adopt, Maintain, Push, Release, Setup
 from tests.support.clusters import cluster_of
-from tests.support.definitions import mix64, unmix64
+from tests.support.definitions.table import mix64, unmix64
 
 ONE = SGD(learning_rate=1.0)
 PLAIN = TableSpec("t", (PartSpec("w", 1, ONE, Constant(0.0)), PartSpec("v", 2, ONE, Constant(0.0))))

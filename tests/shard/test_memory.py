@@ -25,7 +25,7 @@ from tests.shard.test_maintain import (
     shard_of,
 )
 from tests.support.clusters import cluster_of
-from tests.support.definitions import unmix64
+from tests.support.definitions.table import unmix64
 
 
 def fill(shard: Shard) -> int:

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.simulation.world import World
+from tests.simulation.cluster.world import World
 
 World(int(sys.argv[1]), trace=print).run()
 print(f"seed {sys.argv[1]}: all is as it must be")

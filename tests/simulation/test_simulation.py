@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.world import World
+from tests.simulation.cluster.world import World
 
 SEEDS, CHUNK = 200, 40
 SOAK_SEEDS = 5_000

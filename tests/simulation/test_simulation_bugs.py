@@ -21,9 +21,9 @@ from pslib.update_log.shard_log import ShardLog
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.journal import Entry
 from pslib.wire.messages import Adopt, Erase, Image, Message, Push, Release
-from tests.simulation.mishaps import Mishaps
-from tests.simulation.planting import caught, error_of
-from tests.simulation.world import Planted
+from tests.simulation.cluster.mishaps import Mishaps
+from tests.simulation.cluster.planting import caught, error_of
+from tests.simulation.cluster.world import Planted
 
 
 class NoMarks(Marks):

@@ -18,9 +18,9 @@ from pslib.server.rejoin import Rejoin
 from pslib.shard.shard import Shard
 from pslib.wire.journal import Entry
 from pslib.wire.messages import Heartbeat, Message, Setup
-from tests.simulation.mishaps import Mishaps
-from tests.simulation.planting import caught, error_of
-from tests.simulation.world import Planted
+from tests.simulation.cluster.mishaps import Mishaps
+from tests.simulation.cluster.planting import caught, error_of
+from tests.simulation.cluster.world import Planted
 
 # --- places, generations and terms ---
 

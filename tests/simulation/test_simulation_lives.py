@@ -12,14 +12,14 @@ from launch.supervisor.process import Task
 from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.rebalance import Rebalance
 from pslib.process.shutdown import HARD_S
-from tests.simulation.checkpoints import Checkpoints
-from tests.simulation.launcher import DRAIN_S, Leaving
-from tests.simulation.members import TIMING
-from tests.simulation.mishaps import Mishaps
-from tests.simulation.planting import caught
-from tests.simulation.runs import with_log, with_rollback, without_log, worlds_of
-from tests.simulation.world import Planted, World
-from tests.support.invariants import SimulationError
+from tests.simulation.cluster.checkpoints import Checkpoints
+from tests.simulation.cluster.launcher import DRAIN_S, Leaving
+from tests.simulation.cluster.members import TIMING
+from tests.simulation.cluster.mishaps import Mishaps
+from tests.simulation.cluster.planting import caught
+from tests.simulation.cluster.runs import with_log, with_rollback, without_log, worlds_of
+from tests.simulation.cluster.world import Planted, World
+from tests.support.simulated.invariants import SimulationError
 
 SEEDS = 8
 

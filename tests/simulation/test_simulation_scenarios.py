@@ -8,9 +8,9 @@ import pytest
 
 from pslib.coordinator.failure_detector import FailureDetector
 from pslib.update_log import RollingLog
-from tests.simulation.mishaps import Mishaps
-from tests.simulation.world import Planted, World
-from tests.support.invariants import SimulationError
+from tests.simulation.cluster.mishaps import Mishaps
+from tests.simulation.cluster.world import Planted, World
+from tests.support.simulated.invariants import SimulationError
 
 SEEDS = 12
 LOST = "all trainers are lost before the work was done"

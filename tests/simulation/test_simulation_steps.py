@@ -18,11 +18,13 @@ from pslib.table.policies import Score
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.messages import Setup
-from tests.simulation import server as simulated_server
-from tests.simulation import trainer as simulated_trainer
-from tests.simulation.checks import Checks
-from tests.simulation.mishaps import Mishaps
-from tests.simulation.runs import with_log
+from tests.simulation.cluster import server as simulated_server
+from tests.simulation.cluster import trainer as simulated_trainer
+from tests.simulation.cluster.checks import Checks
+from tests.simulation.cluster.mishaps import Mishaps
+from tests.simulation.cluster.runs import with_log
+from tests.simulation.cluster.trainer import Trainer
+from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
 from tests.simulation.test_simulator_sync import (
     ADAGRAD,
     KEYS,
@@ -34,12 +36,10 @@ from tests.simulation.test_simulator_sync import (
     rate_of,
     shard_with,
 )
-from tests.simulation.trainer import Trainer
-from tests.simulation.world import PARTITION_BITS, Planted, World
-from tests.support import simulated_processes
-from tests.support.definitions import unmix64
-from tests.support.invariants import SimulationError
-from tests.support.simulated_processes import SGD_1
+from tests.support.definitions.table import unmix64
+from tests.support.simulated import processes as simulated_processes
+from tests.support.simulated.invariants import SimulationError
+from tests.support.simulated.processes import SGD_1
 
 SEEDS = 8
 FOUND = (53, 84)

@@ -16,8 +16,8 @@ from pslib.shard.serving import Steps
 from pslib.shard.shard import PushPart, Shard
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.messages import Adopt, Image, Push, Release
-from tests.support.invariants import SimulationError
-from tests.support.simulator import World
+from tests.support.simulated.invariants import SimulationError
+from tests.support.simulated.simulator import World
 
 SEEDS, CHUNK = 500, 50
 SOAK_SEEDS = 20_000
@@ -163,7 +163,7 @@ def test_a_planted_bug_is_caught_and_the_seed_named(
         return ""
 
     first = next(seed for seed in range(seeds) if error_of(seed))  # StopIteration: not caught
-    assert error_of(first).endswith(f"python -m tests.support.simulator {first}")
+    assert error_of(first).endswith(f"python -m tests.support.simulated.simulator {first}")
 
 
 class FullShard(Shard):

@@ -17,11 +17,12 @@ from pslib.table.policies import Score
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.messages import Maintain, Push, Setup
-from tests.support import simulated_processes, simulator
-from tests.support.definitions import unmix64
-from tests.support.invariants import SimulationError
-from tests.support.simulated_processes import PARTITION_BITS, SGD_1
-from tests.support.simulator import World
+from tests.support.definitions.table import unmix64
+from tests.support.simulated import processes as simulated_processes
+from tests.support.simulated import simulator
+from tests.support.simulated.invariants import SimulationError
+from tests.support.simulated.processes import PARTITION_BITS, SGD_1
+from tests.support.simulated.simulator import World
 
 PARTITIONS = 1 << PARTITION_BITS
 KEYS = np.array([unmix64(p << (64 - PARTITION_BITS) | 1) for p in range(PARTITIONS)], np.uint64)

@@ -25,13 +25,14 @@ from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.messages import Message, Setup
-from tests.support import simulated_processes, simulator
-from tests.support.definitions import unmix64
-from tests.support.definitions_optimizers import adagrad_step
-from tests.support.invariants import SimulationError, check_owners
-from tests.support.scripts import DENSE_LENGTH
-from tests.support.simulated_processes import Asker
-from tests.support.simulator import World
+from tests.support.definitions.optimizers import adagrad_step
+from tests.support.definitions.table import unmix64
+from tests.support.simulated import processes as simulated_processes
+from tests.support.simulated import simulator
+from tests.support.simulated.invariants import SimulationError, check_owners
+from tests.support.simulated.processes import Asker
+from tests.support.simulated.scripts import DENSE_LENGTH
+from tests.support.simulated.simulator import World
 
 ADAGRAD = Adagrad(0.1)
 KEYS = np.array([unmix64(partition << 60 | 5) for partition in (0, 1, 2, 3, 7, 7 | 8, 9, 12)], np.uint64)

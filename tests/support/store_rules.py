@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cython_ext.table.store import Store
 from pslib.table.tables import TableSpec
-from tests.support.definitions import unmix64
+from tests.support.definitions.table import unmix64
 
 # Mixed values that differ in few bits share partition, home line and counters of a small filter: the worst
 # that an index can meet. Homes are the first lines, one in the middle, and the last, from where entries go on

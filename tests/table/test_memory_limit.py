@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.command import Command
+from tests.support.processes.command import Command
 from tests.support.waiting import wait_until
 
 ROWS, DIM = 120_000, 64

@@ -14,8 +14,8 @@ from pslib.errors import ConfigurationError
 from pslib.shard.stores import store_parts
 from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamL2, AdamW, Optimizer, RowwiseAdagrad
 from pslib.table.tables import DenseSpec
-from tests.support.definitions import DictTable
-from tests.support.definitions_optimizers import full_step
+from tests.support.definitions.optimizers import full_step
+from tests.support.definitions.table import DictTable
 from tests.table.test_optimizers import (
     ALL,
     KEYS,

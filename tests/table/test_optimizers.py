@@ -30,8 +30,8 @@ from pslib.table.optimizers import (
     RowwiseAdagrad,
 )
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support import definitions
-from tests.support.definitions_optimizers import STEPS, full_step
+from tests.support.definitions import table as definitions
+from tests.support.definitions.optimizers import STEPS, full_step
 
 ALL: list[Optimizer] = [
     SGD(0.1),

@@ -14,7 +14,7 @@ from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Op
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.wire.messages import Push
 from pslib.wire.push_checks import RATE_MAX, manner_problem
-from tests.support.definitions_optimizers import full_step
+from tests.support.definitions.optimizers import full_step
 
 f32 = np.float32
 OPTIMIZERS = [SGD(0.1), Momentum(0.1), Adagrad(0.05), RowwiseAdagrad(0.05), Adam(0.01)]

@@ -13,7 +13,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions_storage import INT8, STORAGE_NAMES, Floats, random_bits, rounded
+from tests.support.definitions.storage import INT8, STORAGE_NAMES, Floats, random_bits, rounded
 from tests.table.test_storage import EDGES, TYPES, assert_same_values
 from tests.values.test_same_bits import FLAGS, ROOT
 
@@ -100,7 +100,7 @@ def test_every_level_reads_and_stores_the_bits_of_the_plain_loops_and_touches_no
 ) -> None:
     program = tmp_path / "rounding"
     strict = ["-Wall", "-Wextra", "-Werror", *(["-DWITHOUT_LEVELS"] if off else [])]
-    source = [str(ROOT / "tests/support/rounding.c"), "-I", str(ROOT / "cython_ext"), "-o", str(program)]
+    source = [str(ROOT / "tests/table/rounding.c"), "-I", str(ROOT / "cython_ext"), "-o", str(program)]
     subprocess.run(["gcc", *source, *strict, *FLAGS], check=True, timeout=120)
     ran = subprocess.run([str(program)], check=False, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout

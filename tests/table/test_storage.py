@@ -12,7 +12,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions_storage import (
+from tests.support.definitions.storage import (
     BFLOAT16,
     FLOAT16,
     FORMATS,

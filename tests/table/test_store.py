@@ -11,7 +11,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import DictTable, first_values
+from tests.support.definitions.table import DictTable, first_values
 from tests.support.stores import pulled
 
 SPEC = TableSpec(

@@ -11,7 +11,7 @@ from cython_ext.table.store import Store
 from pslib.shard.stores import make_store
 from pslib.table.policies import Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import partition_of
+from tests.support.definitions.table import partition_of
 
 SHOWS = TableSpec("t", (PartSpec("w", 1), PartSpec("v", 16)), compact=Compact("v", shows=3))
 SCORE = TableSpec(

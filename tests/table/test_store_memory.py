@@ -13,7 +13,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import mix64, unmix64
+from tests.support.definitions.table import mix64, unmix64
 from tests.support.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))

@@ -13,8 +13,8 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant, Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import DictTable
-from tests.support.definitions_storage import STORAGE_NAMES
+from tests.support.definitions.storage import STORAGE_NAMES
+from tests.support.definitions.table import DictTable
 from tests.support.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 
 

@@ -10,8 +10,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import mix64, partition_of
-from tests.support.definitions_policies import (
+from tests.support.definitions.policies import (
     AGE,
     BLOOM,
     BY_SHOWS,
@@ -21,6 +20,7 @@ from tests.support.definitions_policies import (
     SCORE,
     SHOWS,
 )
+from tests.support.definitions.table import mix64, partition_of
 from tests.support.stores import absent_of, pulled, random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)

@@ -15,7 +15,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions_policies import BLOOM, COUNT, NORM, false_rate
+from tests.support.definitions.policies import BLOOM, COUNT, NORM, false_rate
 from tests.support.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))
@@ -106,7 +106,7 @@ def test_filters_of_two_tables_are_joined_without_forgetting() -> None:
 OUT_OF_MEMORY = """
     import resource
     import numpy as np
-    from tests.support.definitions import partition_of
+    from tests.support.definitions.table import partition_of
     from tests.table.test_store_policies_memory import BLOOM, new_store, random_keys
 
     store = new_store((BLOOM, 2, 1 << 25), 3)

@@ -13,8 +13,7 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import partition_of
-from tests.support.definitions_policies import (
+from tests.support.definitions.policies import (
     AGE,
     ALWAYS,
     BLOOM,
@@ -30,6 +29,7 @@ from tests.support.definitions_policies import (
     PolicyTable,
     filter_places,
 )
+from tests.support.definitions.table import partition_of
 from tests.support.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 
 SPEC = TableSpec(

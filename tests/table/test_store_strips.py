@@ -13,8 +13,8 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import SGD, Adagrad, Optimizer, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions import DictTable, partition_of, unmix64
-from tests.support.definitions_policies import BLOOM, BY_SCORE, CHANCE, COUNT, LAST_SEEN, SHOWS, PolicyTable
+from tests.support.definitions.policies import BLOOM, BY_SCORE, CHANCE, COUNT, LAST_SEEN, SHOWS, PolicyTable
+from tests.support.definitions.table import DictTable, partition_of, unmix64
 from tests.support.store_rules import UNIVERSE
 from tests.table.test_store_policies_model import HAPPENED, counts_of, filters_of, rows_of
 

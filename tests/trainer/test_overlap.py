@@ -20,7 +20,7 @@ from rec_models import DeepFM
 from tests.support.clusters import cluster_of
 from tests.support.counting import SCHEMA as COUNTED
 from tests.support.counting import write_examples
-from tests.support.gradient_check import SCHEMA, make_batch, random
+from tests.support.models.gradient_check import SCHEMA, make_batch, random
 from tests.support.training import trainer_on
 from tests.support.waiting import PATIENCE_S, WAIT_S, wait_until
 

@@ -67,7 +67,7 @@ def test_the_example_of_the_page_learns(data, monkeypatch, capsys):
 def test_its_gradients_are_those_of_logistic_regression(data, logistic):
     """What the page shows is right: `rec_models.LR` gives the same."""
     from rec_models import LR
-    from tests.support.gradient_check import make_batch
+    from tests.support.models.gradient_check import make_batch
 
     batch = make_batch(rows=20, schema=SCHEMA)
     rng = np.random.default_rng(1)

@@ -15,7 +15,7 @@ from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate
 from rec_models import MODELS
 from tests.support.checkpoints import content_of
 from tests.support.clusters import cluster_of
-from tests.support.definitions import first_values
+from tests.support.definitions.table import first_values
 
 CONFIG = GeneratorConfig(
     train_rows=512, test_rows=64, seed=3, vocabularies=(7, 60), dense_fields=1, row_group_rows=256

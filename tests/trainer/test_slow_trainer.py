@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.command import Command
+from tests.support.processes.command import Command
 
-SCRIPT = Path(__file__).parents[1] / "support" / "slow_script.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "slow_script.py"
 BOUND, TRAINERS, ROWS = 3, 3, 12_000
 LEASE_BATCHES = 47
 """ceil(3000 / 64): what the slow trainer certainly has work for; after it, it may be without."""

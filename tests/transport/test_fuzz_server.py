@@ -18,9 +18,9 @@ from pslib.transport.keys import make_keys, read_keys, write_keys
 from pslib.wire.codec import Codec
 from pslib.wire.messages import ALL_MESSAGES, Message, Pull, Reserve, Stats, Status
 from pslib.wire.permissions import ALLOWED
-from tests.support.command import Command
 from tests.support.every_message import EXAMPLES, example
 from tests.support.mutants import mutants
+from tests.support.processes.command import Command
 
 GROWTH_BYTES_MAX = 24 << 20
 SERVED_S = 10.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pslib.server.durable_ack import DurableAck
 from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
-from tests.support.simulated_files import SimulatedDisk
+from tests.support.simulated.files import SimulatedDisk
 from tests.update_log.test_replay import ABOUT, TABLES, Run, fingerprint
 
 Snapshots = list[dict[str, Any]]

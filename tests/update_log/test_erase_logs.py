@@ -8,8 +8,8 @@ import numpy as np
 
 from cython_ext.common.hashing import hash_ints
 from launch.cli.main import main
-from tests.support.counting_runs import ROWS, SCRIPT, Start, counted
-from tests.support.counting_script import DENSE, SCHEMA, TABLE
+from tests.support.processes.counting_runs import ROWS, SCRIPT, Start, counted
+from tests.support.processes.counting_script import DENSE, SCHEMA, TABLE
 from tests.support.waiting import WAIT_S, wait_until
 
 

@@ -23,7 +23,7 @@ from tests.checkpoint import test_increments
 from tests.checkpoint.test_checkpoint_policies import joined, save
 from tests.support.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_TABLE
 from tests.support.clusters import cluster_of
-from tests.support.simulated_files import SimulatedDisk
+from tests.support.simulated.files import SimulatedDisk
 from tests.update_log.test_replay import ABOUT, TABLES, Run, fingerprint
 
 

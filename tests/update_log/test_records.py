@@ -13,7 +13,7 @@ from pslib.errors import LogCorruptError, LogError, LogForeignError, LogFullErro
 from pslib.update_log import DiskFiles, RollingLog, entries_of, pieces_of
 from pslib.wire.messages import Push
 from tests.support.every_message import EXAMPLES
-from tests.support.simulated_files import SimulatedDisk
+from tests.support.simulated.files import SimulatedDisk
 
 ABOUT = {"cluster": "c", "server": 0, "shard": 0}
 Content = list[tuple[int, int, int, bytes]]

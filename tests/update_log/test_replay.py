@@ -23,8 +23,8 @@ from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.applied_pushes import FencedError
 from pslib.wire.fields import Message
 from pslib.wire.messages import Adopt, Erase, Image, Maintain, Push, Release, Setup
-from tests.support.protocol_worlds import BITS, NO_BLOCKS, NO_FLOATS, key_in
-from tests.support.simulated_files import SimulatedDisk
+from tests.support.simulated.files import SimulatedDisk
+from tests.support.simulated.protocol_worlds import BITS, NO_BLOCKS, NO_FLOATS, key_in
 
 BLOCKS = 3
 PARTITIONS = 1 << BITS

@@ -12,7 +12,7 @@ from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
 from rec_models import LR
 from tests.support.counting import CountingModel
-from tests.support.gradient_check import SCHEMA
+from tests.support.models.gradient_check import SCHEMA
 
 AVX512 = "flags\t\t: fpu sse2 avx2 avx512f avx512dq avx512bw avx512vl\n"
 

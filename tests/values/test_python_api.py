@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import ROOT, Command
+from tests.support.processes.command import ROOT, Command
 
 SCRIPT = ROOT / "examples" / "train_deepfm.py"
 TRAIN_ROWS = 60_000

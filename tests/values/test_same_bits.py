@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = (ROOT / "tests/golden/same_bits.txt").read_text(encoding="utf-8").splitlines()
-"""What ``tests/support/same_bits.c`` prints; it may change with a formula, on purpose, and never with a
+"""What ``tests/values/same_bits.c`` prints; it may change with a formula, on purpose, and never with a
 machine."""
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-static", "-lm"]
 LIMIT_S = 280
@@ -17,9 +17,9 @@ CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 
 
 def lines_of(compiler, folder, *runner):
-    """What tests/support/same_bits.c prints, built by this compiler and run by this emulator."""
+    """What tests/values/same_bits.c prints, built by this compiler and run by this emulator."""
     program = folder / compiler
-    source = [str(ROOT / "tests/support/same_bits.c"), "-I", str(ROOT / "cython_ext")]
+    source = [str(ROOT / "tests/values/same_bits.c"), "-I", str(ROOT / "cython_ext")]
     subprocess.run([compiler, *source, "-o", str(program), *FLAGS], check=True, timeout=LIMIT_S)
     ran = subprocess.run([*runner, str(program)], check=True, capture_output=True, text=True, timeout=LIMIT_S)
     return ran.stdout.splitlines()

@@ -18,7 +18,7 @@ from pslib.wire.dense_delta import VERSIONS, KnownDense
 from pslib.wire.messages import NOBODY, Failure, Pull, Pulled, Push
 from pslib.wire.quantization import QuantizedRows
 from tests.support.clients import client_of
-from tests.support.protocol_worlds import (
+from tests.support.simulated.protocol_worlds import (
     NO_FLOATS,
     OneServer,
     answer,

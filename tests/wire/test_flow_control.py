@@ -22,7 +22,7 @@ from pslib.shard.shard import Shard
 from pslib.wire.codec import Codec
 from pslib.wire.flow_control import SMALL_BYTES, ClientShares, CreditPool
 from pslib.wire.messages import Done, Failure, Message, Pull, Pulled, Push, Reserve
-from tests.support.protocol_worlds import NO_BLOCKS, setup_of
+from tests.support.simulated.protocol_worlds import NO_BLOCKS, setup_of
 
 CODEC = Codec("demo")
 TIMING = Timing(retry_s=1.0, retry_max_s=4.0, request_s=60.0)

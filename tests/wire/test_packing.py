@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from cython_ext.table.store import vector_levels
 from cython_ext.wire.packing import pack, pack_with_feedback, rounding_bases, unpack
-from tests.support.definitions_storage import BFLOAT16, FLOAT16, INT8, bits_from, mix64_of, rounded
+from tests.support.definitions.storage import BFLOAT16, FLOAT16, INT8, bits_from, mix64_of, rounded
 
 DTYPES = {BFLOAT16: np.uint16, FLOAT16: np.float16, INT8: np.int8}
 NAMES = {BFLOAT16: "bfloat16", FLOAT16: "float16", INT8: "int8"}

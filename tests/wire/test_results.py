@@ -12,7 +12,7 @@ from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.results import RESULTS_TOLD, fresh_results, of_kind
 from pslib.wire.fields import json_array, plain_of
 from pslib.wire.messages import CutTable, Done, JobResult, Leave, OpenJob
-from tests.support.one_coordinator import CODEC, EVERYBODY, Cluster
+from tests.support.simulated.one_coordinator import CODEC, EVERYBODY, Cluster
 
 
 def windows_done(cluster: Cluster, count: int) -> None:

@@ -18,7 +18,7 @@ from pslib.wire.messages import Erase, Maintain, Pull, Pulled, Pushed
 from pslib.wire.staleness import NOTHING_SEEN, StalenessCounter
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
-from tests.support.protocol_worlds import (
+from tests.support.simulated.protocol_worlds import (
     NO_BLOCKS,
     NO_FLOATS,
     OneServer,

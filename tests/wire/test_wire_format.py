@@ -17,8 +17,8 @@ from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, WireFormat
 from pslib.wire.messages import Failure, Pull, Pulled, Push, Pushed, Setup, Stats
 from pslib.wire.quantization import QuantizedRows, pack_gradients
 from tests.support.clients import client_of
-from tests.support.definitions_storage import BFLOAT16, FLOAT16, INT8, rounded
-from tests.support.protocol_worlds import (
+from tests.support.definitions.storage import BFLOAT16, FLOAT16, INT8, rounded
+from tests.support.simulated.protocol_worlds import (
     NO_BLOCKS,
     NO_FLOATS,
     OneServer,

@@ -1,0 +1,85 @@
+"""Runs that somebody ends: by Ctrl-C, SIGTERM, a terminal that closes or kill -9 of their launcher."""
+
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from launch.supervisor.signals import EndSignals
+from tests.support.processes.standin_launch import processes_of, run_standins, start_launcher
+from tests.support.waiting import wait_until
+
+ALL_READY = {"coordinator": "ready;sleep", "server": "ready;sleep"}
+
+
+def test_ctrl_c_ends_all_processes_and_their_own_ones_with_exit_code_130(tmp_path):
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "spawn;ready;sleep"})
+    assert len(processes_of(tmp_path)) >= 7
+    launcher.send_signal(signal.SIGINT)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert output == "got SIGINT: ending 5 processes\n"
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
+
+
+def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_path):
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 75
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
+
+
+@pytest.mark.parametrize("second", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path, second):
+    """Once, though the kernel and the shell both say so, or the end of a session does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # of tests that run under nohup
+    try:
+        launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    for number in (signal.SIGHUP, second):
+        launcher.send_signal(number)
+        time.sleep(0.3)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 75
+    assert "got SIGHUP: all leave in order, trainers within 1 s; again: at once\n" in output
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
+
+
+def test_sigterm_after_sighup_hurries_nobody_unless_it_comes_later():
+    """A session that ends sends both."""
+    hurried: list[float] = []
+    now_s = 10.0
+    signals = EndSignals(SimpleNamespace(now_s=lambda: now_s), lambda: hurried.append(now_s))
+    signals.hear(signal.SIGHUP, None)
+    now_s = 11.5
+    signals.hear(signal.SIGTERM, None)
+    assert (signals.number, hurried) == (signal.SIGHUP, [])
+    now_s = 13.0
+    signals.hear(signal.SIGTERM, None)
+    assert (signals.number, hurried) == (signal.SIGTERM, [13.0])
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    said = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP))
+    try:
+        said.start()
+        outcome, _ = run_standins(tmp_path, {"trainer": "sleep 1;result a;over"})
+    finally:
+        said.join()
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.exit_code == 0
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "spawn;stubborn;ready;sleep"})
+    stopped = next(pid for pid, line in processes_of(tmp_path).items() if " server " in line)
+    os.kill(stopped, signal.SIGSTOP)
+    launcher.kill()
+    launcher.communicate(timeout=60)
+    wait_until(lambda: not processes_of(tmp_path), 10, "all processes to end")

@@ -1,0 +1,73 @@
+"""Trainers that are started again as the work ends: the run ends all the same, and promises nothing."""
+
+import re
+import time
+
+from launch.supervisor import supervisor
+from launch.supervisor.run_spec import Plan
+from launch.supervisor.supervisor import run_cluster
+from pslib.config import ClusterConfig
+from tests.support.processes.standin_launch import FixedStatus, StandIns
+
+STATUS = {"phase": "training"}
+
+
+class Left(FixedStatus):
+    """Whoever is ready has told the coordinator that it is done; makes a file when that is known."""
+
+    def __init__(self, folder):
+        super().__init__(STATUS)
+        self._folder, self._told = folder, False
+
+    def status(self):
+        if self._told:  # and whoever asked has it, for he asks again
+            (self._folder / "known").touch()
+        pids = [path.name.removeprefix("ready-") for path in self._folder.glob("ready-*")]
+        self._told = bool(pids)
+        return STATUS | {"trainers_left": [f"pid {pid} on host" for pid in pids]}
+
+
+def run_with_a_successor(folder, does, other="wait back;over"):
+    """Trainer 0 dies at once, its successor ``does``, trainer 1 the ``other``: outcome, lines, seconds."""
+    (folder / "logs").mkdir()
+    said, begin_s = [], time.monotonic()
+    outcome = run_cluster(
+        StandIns(
+            folder,
+            {
+                "coordinator": "note coordinator;wait",
+                "trainer 0": f"first die;touch back;{does}",
+                "trainer 1": other,
+            },
+        ),
+        Plan(ClusterConfig(trainers=2, restarts=3), "test", (), folder / "logs", echo=False),
+        say=said.append,
+        watch=lambda address, cluster_id: Left(folder),
+    )
+    return outcome, said, time.monotonic() - begin_s
+
+
+def test_a_trainer_that_is_started_again_as_the_work_ends_does_not_keep_the_run_from_ending(
+    tmp_path, monkeypatch
+):
+    """It would look for the coordinator, which has left, for a minute."""
+    monkeypatch.setattr(supervisor, "LOST_S", 1.0)
+    outcome, said, _seconds = run_with_a_successor(tmp_path, "sleep")
+    assert outcome.exit_code == 0
+    assert "started again in 0.5 s (1 of 3)" in said[0]
+    (line,) = said[1:]
+    assert re.fullmatch(r"waiting \d+ s for trainer 0 to end, whose work others have done; ended", line)
+
+
+def test_a_successor_that_has_left_in_order_may_go_on_with_its_script(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "LOST_S", 3.0)
+    outcome, said, seconds = run_with_a_successor(tmp_path, "ready;wait known;over;sleep 6", other="wait")
+    assert outcome.exit_code == 0
+    assert seconds > 6.0
+    assert len(said) == 1
+
+
+def test_nobody_is_promised_another_start_when_the_work_is_done(tmp_path):
+    outcome, said, _seconds = run_with_a_successor(tmp_path, "outlive coordinator;exit 69")
+    assert outcome.exit_code == 0
+    assert sum("started again" in line for line in said) == 1

@@ -1,0 +1,92 @@
+"""Checkpoints of a simulated cluster: all units as they are at the instant of a cut, in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pslib.coordinator.checkpoint_barrier import moment_of_cut
+from pslib.shard.partition_image import adopt_block, adopt_rows, image_of
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import units_of_mask
+from pslib.wire.messages import Adopt, CheckLoad, Image, Load
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.world import World
+
+__all__ = ["Checkpoints"]
+
+
+class Checkpoints:
+    """What servers would have written to files; each is called after its cut."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.tables: dict[str, dict[str, Any]] = {}
+        """Of each: how far every lease was."""
+        self._images: dict[str, dict[int, Image]] = {}
+        self.saved = ""
+        """The last that the coordinator knows of."""
+        self.too_large = 0
+        """How many of the next ones find no space."""
+        self.refused = self.saved_after_refusal = 0
+
+    def path_of(self, number: int) -> str:
+        """Where a cut is kept; another life counts its cuts anew."""
+        return f"{moment_of_cut(number)} of life {self._world.lives.number}"
+
+    def take(self, number: int, table: dict[str, Any]) -> None:
+        """Copy all units now, where somebody may ever load them."""
+        if self._world.config.recovery != "log":
+            shards = self._world.live_shards()
+            self.tables[self.path_of(number)] = table
+            self._images[self.path_of(number)] = {
+                unit: _copied(image_of(shard, unit, 0))
+                for shard in shards
+                for unit in units_of_mask(shard.owned).tolist()
+            }
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether no unit is missing."""
+        if self._world.config.recovery == "log":
+            return True
+        return len(self._images.get(self.path_of(number), ())) == self._world.map.owners.size
+
+    def note_saved(self, path: str) -> bool:
+        """The coordinator knows of it; whether that is news."""
+        if self.saved == path:
+            return False
+        self.saved = path
+        self.saved_after_refusal += bool(self.refused)
+        return True
+
+    def problem(self, number: int) -> str:
+        """Why a cut can't become a checkpoint; empty: it can."""
+        if self.too_large:
+            self.too_large -= 1
+            self.refused += 1
+            return "No space left on device"
+        return "" if self._is_whole(number) else "a unit is missing"
+
+    def keep(self, shard: Shard, message: CheckLoad) -> None:
+        """Copy what a shard owns, unless it has been copied: all is as it was when somebody first looked."""
+        images = self._images.setdefault(message.path, {})
+        for unit in units_of_mask(shard.owned).tolist():
+            if unit not in images:
+                images[unit] = _copied(image_of(shard, unit, 0))
+
+    def load(self, shard: Shard, message: Load) -> None:
+        """Replace what a shard owns."""
+        journal, shard.journal = shard.journal, None
+        for unit in units_of_mask(shard.owned).tolist():
+            image = self._images[message.path][unit]
+            for store in shard.stores.values() if unit < shard.partitions else ():
+                store.drop_partition(unit)
+            adopt = Adopt(unit, 0, {}, image.content, image.keys)
+            (adopt_rows if unit < shard.partitions else adopt_block)(shard, adopt)
+        shard.journal = journal
+
+
+def _copied(image: Image) -> Image:
+    """Blocks change in place."""
+    return replace(image, content={name: array.copy() for name, array in image.content.items()})

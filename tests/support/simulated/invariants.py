@@ -1,0 +1,242 @@
+"""What must hold in a simulated world, while it runs and when it has come to rest."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.data.distinct import partitions_touched
+from pslib.client.session import PullCall
+from tests.support.simulated.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
+
+if TYPE_CHECKING:
+    from tests.support.simulated.simulator import World
+
+DENSE = "dense"
+PARTITIONS = 16
+ABSENT = (0.0, 0.0)
+
+
+class SimulationError(AssertionError):
+    """A world is not as it must be."""
+
+
+class History:
+    """What clients have begun and what has been acknowledged to them: all that anybody may rely on."""
+
+    def __init__(self, scripts: Sequence[Script], partition_bits: int) -> None:
+        self._bits = partition_bits
+        self._calls_of = {script.stream: script.ops for script in scripts}
+        self._lengths = {script.stream: len(script.ops) for script in scripts}
+        self._acknowledged: dict[int, set[int]] = defaultdict(set)
+        self._started: set[tuple[int, int]] = set()
+        self.began: Counter[int | str] = Counter()
+        """Of each shared key (and the dense parameters): how many named pushes have begun."""
+        self.acked: Counter[int | str] = Counter()
+        self.ops_of: dict[int, list[Op]] = defaultdict(list)
+        """Of each key that belongs to one stream: its calls that have begun, in order."""
+        self.ops: list[Op] = []
+        self.failure_detector = 0
+        """How often a server has lost something that was acknowledged; see `forgive`."""
+        self._order: dict[tuple[int, int], int] = {}
+        self._begins: dict[int, tuple[set[tuple[float, ...]], int]] = {}
+        self._sure_from: dict[int | str, int] = {}
+
+    def add(self, script: Script) -> None:
+        """One more stream."""
+        self._lengths[script.stream] = len(script.ops)
+        self._calls_of[script.stream] = script.ops
+
+    def started(self, op: Op) -> None:
+        """A client begins a call; whoever takes a stream over begins the same calls again."""
+        if (op.stream, op.number) not in self._started:
+            self._started.add((op.stream, op.number))
+            self._order[op.stream, op.number] = len(self.ops)
+            self.ops.append(op)
+            self.began.update(_shared(op))
+            for key in op.item_keys:
+                self.ops_of[key].append(op)
+
+    def acknowledged(self, op: Op) -> None:
+        """A client is told that a call is complete."""
+        if not self.is_acknowledged(op):
+            self._acknowledged[op.stream].add(op.number)
+            order = self._order[op.stream, op.number]
+            self.acked.update(key for key in _shared(op) if order >= self._sure_from.get(key, 0))
+
+    def forgive(self, key: int, row: tuple[float, ...] | None) -> None:
+        """A server has lost what came after a checkpoint: the key has this row now; None: nobody knows."""
+        self.failure_detector += 1
+        rows = {ABSENT, ITEM_WEIGHTS} if row is None else {row}
+        self._begins[key] = rows, len(self.ops_of[key])
+
+    def is_erased_for_good(self, key: int) -> bool:
+        """Whether the last call on a key erases it, and all calls on it have been acknowledged."""
+        ops = self.ops_of[key]
+        last = max(op.number for op in ops)
+        ends = any(op.number == last and op.erases for op in ops)
+        pushes_again = any(one.after == last for one in self._calls_of[ops[0].stream])
+        return ends and not pushes_again and all(map(self.is_acknowledged, ops))
+
+    def is_forgiven(self, key: int) -> bool:
+        """Whether `forgive` was ever called for it."""
+        return key in self._begins
+
+    def forgive_count(self, key: int | str, count: float) -> None:
+        """The same of a shared key: so many pushes are in it for sure, and all that begin from now on."""
+        self.failure_detector += 1
+        self.acked[key] = int(count)
+        self._sure_from[key] = len(self.ops)
+
+    def is_acknowledged(self, op: Op) -> bool:
+        """Whether anybody has been told so."""
+        return op.number in self._acknowledged[op.stream]
+
+    def is_done(self, stream: int) -> bool:
+        """Whether all calls of a stream are acknowledged."""
+        return len(self._acknowledged[stream]) == self._lengths[stream]
+
+    def possible(self, key: int) -> set[tuple[float, ...]]:
+        """The rows that a key of one stream may have: one row, when all calls on it are acknowledged."""
+        rows, unsure = self._begins.get(key, ({ABSENT}, 0))
+        for place, op in enumerate(self.ops_of[key]):
+            after = {ABSENT if op.erases else _pushed(row) for row in rows}
+            rows = after if place >= unsure and self.is_acknowledged(op) else rows | after
+        return rows
+
+    def units(self, op: Op) -> int:
+        """How many units a call touches."""
+        touched = [partitions_touched(keys, self._bits) for keys, _gradients in op.rows.values()]
+        blocks = 0 if op.dense is None else 4
+        return blocks + np.unique(np.concatenate(touched)).size if touched else blocks
+
+    def expectation(
+        self, choice: random.Random
+    ) -> tuple[dict[str, NDArray[np.uint64]], Callable[[PullCall], None]]:
+        """Keys for a pull, and the check of its answer: whatever was acknowledged before must be in it."""
+        keys = choice.sample(sorted(self.ops_of), min(4, len(self.ops_of)))
+        known = {key: self.possible(key) for key in keys}
+        calls = {key: len(self.ops_of[key]) for key in keys}
+        acked, losses = self.acked.copy(), self.failure_detector
+
+        def check(pulled: PullCall) -> None:
+            if self.failure_detector > losses:
+                return
+            for key, row in zip(keys, pulled.rows["item"].tolist(), strict=True):
+                if len(self.ops_of[key]) == calls[key] and tuple(row) not in known[key]:
+                    raise SimulationError(f"a pull of {key:#x} saw {row}, expected one of {known[key]}")
+            for key, row in zip(SHARED_KEYS, pulled.rows["user"].tolist(), strict=True):
+                require_between(acked[key], row[0], self.began[key], f"a pull of shared key {key:#x}")
+            for count in (pulled.dense / DENSE_WEIGHTS).tolist():
+                require_between(acked[DENSE], count, self.began[DENSE], "a pull of the dense parameters")
+
+        return {"item": np.array(keys, np.uint64), "user": np.array(SHARED_KEYS, np.uint64)}, check
+
+
+def _pushed(row: tuple[float, ...]) -> tuple[float, ...]:
+    """A row after one more push; where an erase is lost, the push after it finds what that one left."""
+    return tuple(before + more for before, more in zip(row, ITEM_WEIGHTS, strict=True))
+
+
+def _shared(op: Op) -> list[int | str]:
+    return [*op.shared_keys, *([] if op.dense is None else [DENSE])]
+
+
+def require_between(low: float, value: float, high: float, what: str) -> None:
+    """Raise unless a value is a whole number in a range."""
+    if not low <= value <= high or value != int(value):
+        raise SimulationError(f"{what}: expected a whole number in {low}..{high}, got {value}")
+
+
+def check_owners(world: World) -> None:
+    """Each unit has one owner, or none while the mover carries it."""
+    seen = 0
+    for server in world.servers:
+        for shard in server.shards:
+            if seen & shard.owned:
+                raise SimulationError(f"units {seen & shard.owned:#x} have two owners")
+            seen |= shard.owned
+    missing = (1 << world.map.owners.size) - 1 & ~seen
+    carried = 0 if world.mover.unit is None else 1 << world.mover.unit
+    if missing & ~carried:
+        raise SimulationError(f"units {missing & ~carried:#x} have no owner")
+
+
+def check_end(world: World) -> None:
+    """At rest: nobody waits, and every row says that each call counts exactly once."""
+    for trainer in world.trainers:
+        if not trainer.idle:
+            raise SimulationError(f"trainer {trainer.number} still waits, and nothing will happen any more")
+    if world.mover.unit is not None or world.mover.left:
+        raise SimulationError("the mover is not done")
+    check_owners(world)
+    _check_rows(world)
+    _check_dense(world)
+    _check_counts(world)
+
+
+def _check_rows(world: World) -> None:
+    history = world.history
+    items, users = rows_of(world.servers, "item"), rows_of(world.servers, "user")
+    for key in history.ops_of:
+        row = items.pop(key, ABSENT)
+        if row not in history.possible(key):
+            raise SimulationError(f"key {key:#x} has {row}, expected one of {history.possible(key)}")
+    for key in SHARED_KEYS:
+        count = users.pop(key, (0.0,))[0]
+        require_between(history.acked[key], count, history.began[key], f"shared key {key:#x}")
+    if items or users:
+        raise SimulationError(f"rows that nobody has pushed: {items} {users}")
+
+
+def rows_of(servers: Iterable[Any], table: str) -> dict[int, tuple[float, ...]]:
+    """All rows of a table, each of which must be on the server that owns its partition, and only there."""
+    rows: dict[int, tuple[float, ...]] = {}
+    for server in servers:
+        for shard in server.shards:
+            if table not in shard.stores:
+                continue
+            store, found = shard.stores[table], 0
+            for partition in store.partitions().tolist():
+                keys, weights, _state = store.export_partition(partition)
+                if keys.size and not shard.owned >> partition & 1:
+                    raise SimulationError(f"server {server} keeps rows of partition {partition}")
+                rows.update(zip(keys.tolist(), map(tuple, weights.tolist()), strict=True))
+                found += keys.size
+            if found != store.rows:
+                raise SimulationError(f"server {server}: {store.rows} rows counted, {found} found")
+    return rows
+
+
+def _check_dense(world: World) -> None:
+    history = world.history
+    for server in world.servers:
+        for shard in server.shards:
+            assert shard.dense is not None
+            for block, weights in shard.dense.weights.items():
+                scale = DENSE_WEIGHTS[slice(*shard.dense.bounds(block))]
+                for count in (weights / scale).tolist():
+                    low, high = history.acked[DENSE], history.began[DENSE]
+                    require_between(low, count, high, f"dense block {block}")
+
+
+def _check_counts(world: World) -> None:
+    """What servers count as applied is what clients count as sent."""
+    history = world.history
+    applied = [shard.counters for server in world.servers for shard in server.shards]
+    pushes = sum(counters.pushes_applied for counters in applied)
+    updates = sum(counters.updates_applied for counters in applied)
+    real = [op for op in history.ops if history.units(op)]
+    sure = [op for op in real if history.is_acknowledged(op)]
+    require_between(len(sure), pushes, len(real), "pushes_applied")
+    require_between(sum(map(history.units, sure)), updates, sum(map(history.units, real)), "updates_applied")
+    if not any(trainer.lost for trainer in world.trainers):
+        sent = sum(trainer.session.pushes_sent for trainer in world.trainers)
+        updates_sent = sum(trainer.session.updates_sent for trainer in world.trainers)
+        if (pushes, updates) != (sent, updates_sent):
+            raise SimulationError(f"sent {sent} pushes ({updates_sent}), applied {pushes} ({updates})")
