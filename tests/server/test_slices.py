@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from pslib.server.requests import ShardRequest, ShardTurns
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.wire.messages import Erase, Failure, Message, Pull, Push, Pushed
-from tests.support.simulated.invariants import SimulationError
+from tests.simulation.cluster.runs import caught
+from tests.simulation.cluster.world import Planted
 from tests.support.simulated.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of
-from tests.support.simulated.simulator import World
 
 KEYS = np.array([key_in(number % 16, number) for number in range(40)], np.uint64)
 SLICE = 4
@@ -283,7 +282,7 @@ class MarkedTooEarly(Shard):
 
     def push_steps(self, message: Push, shares: Any = None) -> Any:
         steps, record = super().push_steps(message, shares), self.marks.record
-        units = sum(1 << unit for unit in range(16) if self.owned >> unit & 1)
+        units = self.owned & (1 << self.partitions) - 1
         yield
         self.marks.record = lambda *_: None  # type: ignore[method-assign]
         try:
@@ -294,20 +293,10 @@ class MarkedTooEarly(Shard):
         return result
 
 
-def first_seed(seeds: int, run: Callable[[int], World]) -> int:
-    """The first seed whose world is not as it must be."""
-    for seed in range(seeds):
-        try:
-            run(seed)
-        except SimulationError:
-            return seed
-    raise AssertionError(f"not caught in {seeds} worlds")
-
-
 def test_the_simulator_catches_pushes_that_pass_a_half_applied_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.simulated.processes.ShardTurns", PushesPass)
-    first_seed(50, lambda seed: World(seed).run())
+    monkeypatch.setattr("tests.simulation.cluster.server.ShardTurns", PushesPass)
+    assert caught(Planted())
 
 
 def test_the_simulator_catches_marks_of_units_that_a_push_has_not_touched() -> None:
-    first_seed(50, lambda seed: World(seed, make_shard=MarkedTooEarly).run())
+    assert caught(Planted(make_shard=MarkedTooEarly))

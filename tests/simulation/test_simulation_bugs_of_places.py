@@ -19,7 +19,7 @@ from pslib.shard.shard import Shard
 from pslib.wire.journal import Entry
 from pslib.wire.messages import Heartbeat, Message, Setup
 from tests.simulation.cluster.mishaps import Mishaps
-from tests.simulation.cluster.planting import caught, error_of
+from tests.simulation.cluster.runs import caught, error_of
 from tests.simulation.cluster.world import Planted
 
 # --- places, generations and terms ---
@@ -35,7 +35,7 @@ def test_a_generation_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch)
         return refusal(self, role, address, rank, generation + (1 << 20), before)
 
     monkeypatch.setattr(Membership, "_refusal", forgiving)
-    assert caught(Planted(), 300)
+    assert caught(Planted())
 
 
 class Deposed(Mishaps):
@@ -60,13 +60,13 @@ def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     planted = Planted(make_mishaps=Deposed)
     assert not any(error_of(seed, planted) for seed in range(4)), "members know by themselves"
     monkeypatch.setattr(MemberHandle, "_answered", obeys_anybody)
-    assert "obeys term" in caught(planted, 300)
+    assert "obeys term" in caught(planted)
 
 
 def test_a_wish_for_servers_that_is_granted_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late copy of the first wish undoes the second one."""
     monkeypatch.setattr(ScaleRequests, "answer", lambda _scale_requests, _name: None)
-    assert "not over after" in caught(Planted(), 300)
+    assert "not over after" in caught(Planted())
 
 
 class LostServers(Mishaps):
@@ -89,7 +89,7 @@ def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
         session.journal.append = kept
 
     planted = Planted(change_coordinator=change, make_mishaps=LostServers)
-    assert "has counted as lost, and is told to go" in caught(planted, 300)
+    assert "has counted as lost, and is told to go" in caught(planted)
 
 
 class Newcomers(Mishaps):
@@ -148,16 +148,16 @@ class BeginsAnywhere(Recovery):
 
 @pytest.mark.parametrize("kind", [ServesAtOnce, KeepsWhatWasGivenAway])
 def test_a_bug_in_how_a_server_comes_back_is_caught(kind: type[Rejoin]) -> None:
-    assert caught(Planted(make_comeback=kind, make_mishaps=LostMemory), 300)
+    assert caught(Planted(make_comeback=kind, make_mishaps=LostMemory))
 
 
 def test_a_server_that_comes_back_at_no_checkpoint_is_caught() -> None:
     def change(session: CoordinatorSession) -> None:
         session.recoveries.__class__ = BeginsAnywhere
 
-    assert "is to begin at []" in caught(Planted(change_coordinator=change, make_mishaps=LostMemory), 300)
+    assert "is to begin at []" in caught(Planted(change_coordinator=change, make_mishaps=LostMemory))
 
 
 def test_units_that_are_lost_with_whom_they_were_given_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rebalance, "lost_by", lambda _moves, _rank: None)
-    assert caught(Planted(make_mishaps=LostMemory), 300)
+    assert caught(Planted(make_mishaps=LostMemory))

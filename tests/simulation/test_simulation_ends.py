@@ -13,14 +13,14 @@ from pslib.client import failover
 from pslib.config import ClusterConfig
 from pslib.coordinator.failure_detector import FailureDetector
 from pslib.coordinator.membership import Membership
+from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.members import TIMING
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.runs import with_log, without_log, worlds_of
 from tests.simulation.cluster.server import Server
 from tests.simulation.cluster.trainer import Trainer
+from tests.simulation.cluster.workload import Op
 from tests.simulation.cluster.world import Planted, World
-from tests.support.simulated.invariants import SimulationError
-from tests.support.simulated.scripts import Op
 
 SEEDS = 4
 GROWN_BYTES = 600

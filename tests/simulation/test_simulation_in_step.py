@@ -13,11 +13,11 @@ from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import Grant, RankedLeases
 from pslib.coordinator.membership import Member
 from pslib.coordinator.recovery import Recovery
+from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.in_step import InStep, RankedTrainer, RankedWorld
 from tests.simulation.cluster.members import TIMING
+from tests.simulation.cluster.steps import ADAGRAD, TABLE
 from tests.simulation.test_simulation_steps import use
-from tests.simulation.test_simulator_sync import ADAGRAD, TABLE
-from tests.support.simulated.invariants import SimulationError
 
 SEEDS = 4
 BUGS = 20

@@ -13,13 +13,12 @@ from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.rebalance import Rebalance
 from pslib.process.shutdown import HARD_S
 from tests.simulation.cluster.checkpoints import Checkpoints
+from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.launcher import DRAIN_S, Leaving
 from tests.simulation.cluster.members import TIMING
 from tests.simulation.cluster.mishaps import Mishaps
-from tests.simulation.cluster.planting import caught
-from tests.simulation.cluster.runs import with_log, with_rollback, without_log, worlds_of
+from tests.simulation.cluster.runs import caught, with_log, with_rollback, without_log, worlds_of
 from tests.simulation.cluster.world import Planted, World
-from tests.support.simulated.invariants import SimulationError
 
 SEEDS = 8
 

@@ -23,13 +23,13 @@ from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.policies import ByAge, ByCount
 from pslib.table.tables import PartSpec, TableSpec
+from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.runs import with_log
 from tests.simulation.cluster.trainer import Trainer
+from tests.simulation.cluster.workload import SGD_1
 from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
 from tests.simulation.test_simulation_steps import ServersDie, use
 from tests.support.definitions.table import unmix64
-from tests.support.simulated.invariants import SimulationError
-from tests.support.simulated.processes import SGD_1
 
 SEEDS = 3
 FINDS, BUGS = 4, 60

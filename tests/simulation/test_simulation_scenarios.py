@@ -7,10 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from pslib.coordinator.failure_detector import FailureDetector
+from pslib.errors import MemoryLimitError
+from pslib.shard.key_slices import Shares
+from pslib.shard.serving import Steps
+from pslib.shard.shard import PushPart, Shard
 from pslib.update_log import RollingLog
+from pslib.wire.messages import Push
+from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.world import Planted, World
-from tests.support.simulated.invariants import SimulationError
 
 SEEDS = 12
 LOST = "all trainers are lost before the work was done"
@@ -95,3 +100,39 @@ def test_a_log_that_removes_nothing_when_it_is_trimmed_is_caught(monkeypatch: py
 
 def run_trimmed(seed: int) -> World:
     return World(seed, Planted(make_mishaps=TrimmedLogs)).run()
+
+
+class FullShard(Shard):
+    """Has no room for every third push, at first."""
+
+    refused = 0
+
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+        if (message.number + self.refused) % 3 == 0 and self.refused < 20:
+            self.refused += 1
+            raise MemoryLimitError("memory limit: planted")
+        return super().push_steps(message, shares)
+
+
+class Nothing(Mishaps):
+    """Nobody is harmed but by the weather: messages are lost, doubled and late, and units move."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return []
+
+
+def test_a_push_that_was_refused_for_want_of_room_counts_once_when_it_is_sent_again() -> None:
+    for seed in range(SEEDS):
+        world = World(seed, Planted(make_mishaps=Nothing, make_shard=FullShard)).run()
+        assert sum(shard.refused for server in world.servers for shard in server.shards) > 0
+
+
+def test_servers_count_as_applied_what_clients_count_as_sent_where_nobody_dies() -> None:
+    worlds = [world for world in worlds_of(Nothing) if not world.former]  # else one was told to lose all
+    assert len(worlds) > SEEDS // 2
+    for world in worlds:
+        counters = [shard.counters for server in world.servers for shard in server.shards]
+        sessions = [trainer.session for trainer in world.trainers]
+        assert sum(one.pushes_applied for one in counters) == sum(one.pushes_sent for one in sessions)
+        assert sum(one.updates_applied for one in counters) == sum(one.updates_sent for one in sessions)
+        assert world.map.version >> 16 > 0, "nothing has moved"

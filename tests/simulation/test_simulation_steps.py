@@ -13,33 +13,32 @@ import pytest
 from cython_ext.common.hashing import partition_of
 from pslib.client.calls import BEGINNING, Counts, Manner, Moment
 from pslib.client.session import ClientSession, PushName
+from pslib.shard.shard import PushPart, Shard
 from pslib.shard.sync_steps import SyncSteps
 from pslib.table.policies import Score
 from pslib.table.tables import PartSpec, TableSpec
-from pslib.wire.applied_pushes import Marks
-from pslib.wire.messages import Setup
+from pslib.wire.messages import Maintain, Setup
 from tests.simulation.cluster import server as simulated_server
 from tests.simulation.cluster import trainer as simulated_trainer
+from tests.simulation.cluster import workload
 from tests.simulation.cluster.checks import Checks
+from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.runs import with_log
-from tests.simulation.cluster.trainer import Trainer
-from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
-from tests.simulation.test_simulator_sync import (
+from tests.simulation.cluster.steps import (
     ADAGRAD,
     KEYS,
     TABLE,
-    KeepsWhatHasLeft,
     PushPlan,
     Reference,
     check_bits,
     rate_of,
-    shard_with,
 )
+from tests.simulation.cluster.trainer import Trainer
+from tests.simulation.cluster.workload import SGD_1
+from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
+from tests.simulation.test_simulation_bugs import MarksStayBehind
 from tests.support.definitions.table import unmix64
-from tests.support.simulated import processes as simulated_processes
-from tests.support.simulated.invariants import SimulationError
-from tests.support.simulated.processes import SGD_1
 
 SEEDS = 8
 FOUND = (53, 84)
@@ -48,12 +47,12 @@ FOUND = (53, 84)
 
 def use(monkeypatch: pytest.MonkeyPatch, table: TableSpec, **changes: Any) -> None:
     """Let all tables of a world be those that it has, and one more."""
-    tables = [*simulated_processes.SETUP.tables["tables"], table.to_dict()]
-    setup = replace(simulated_processes.SETUP, tables={"tables": tables}, **changes)
+    tables = [*workload.SETUP.tables["tables"], table.to_dict()]
+    setup = replace(workload.SETUP, tables={"tables": tables}, **changes)
     assert isinstance(setup, Setup)
     for module in (simulated_server, simulated_trainer):
         monkeypatch.setattr(module, "SETUP", setup)
-    monkeypatch.setattr(simulated_trainer, "DIMS", simulated_processes.DIMS | {table.name: table.dim})
+    monkeypatch.setattr(simulated_trainer, "DIMS", workload.DIMS | {table.name: table.dim})
 
 
 class ServersDie(Mishaps):
@@ -157,6 +156,31 @@ def test_steps_have_the_bits_of_the_reference_in_many_more_worlds() -> None:
         StepWorld(seed).run()
 
 
+class WithoutWaiting(SyncSteps):
+    """Applies every push by itself."""
+
+    def _step_of(self, message: Any) -> Any:
+        step = super()._step_of(message)
+        step.contributors = (message.rank,)
+        return step
+
+
+class KeepsWhatHasLeft(SyncSteps):
+    """Does not hear of units that move away."""
+
+    def unit_left(self, unit: int, owner: int) -> None:
+        return
+
+
+class SumsBackwards(SyncSteps):
+    """Sums from the highest rank down."""
+
+    def push_steps(self, message: Any, waiter: Any) -> Any:
+        ranks = message.sync["contributors"]
+        backwards = {**message.sync, "contributors": 10 - ranks[::-1]}
+        return super().push_steps(replace(message, rank=10 - message.rank, sync=backwards), waiter)
+
+
 class HalfAStep(SyncSteps):
     """Says that a push is applied when it is only held."""
 
@@ -168,13 +192,27 @@ class HalfAStep(SyncSteps):
             self._over.append((waiter, {}))
 
 
-@pytest.mark.usefixtures("in_step")
-@pytest.mark.parametrize("kind", [HalfAStep, KeepsWhatHasLeft])
-def test_a_bug_in_the_steps_is_caught(kind: type[SyncSteps]) -> None:
-    def run(seed: int) -> World:
-        return StepWorld(seed, make_shard=shard_with(kind)).run()
+def shard_with(steps: type[SyncSteps]) -> Any:
+    def make(*arguments: Any) -> Shard:
+        shard = Shard(*arguments)
+        shard.sync = steps(shard)
+        return shard
 
-    assert is_caught(run)
+    return make
+
+
+@pytest.mark.usefixtures("in_step")
+@pytest.mark.parametrize(
+    "planted",
+    [
+        *({"make_shard": shard_with(kind)} for kind in (HalfAStep, KeepsWhatHasLeft, WithoutWaiting)),
+        {"make_shard": shard_with(SumsBackwards)},
+        {"marks": MarksStayBehind},
+    ],
+    ids=["held", "leaves", "waits", "order", "marks"],
+)
+def test_a_bug_in_the_steps_is_caught(planted: dict[str, Any]) -> None:
+    assert is_caught(lambda seed: StepWorld(seed, **planted).run())
 
 
 def is_caught(run: Callable[[int], World]) -> bool:
@@ -276,13 +314,30 @@ def test_every_maintenance_happens_once_in_many_more_worlds() -> None:
         maintained(seed)
 
 
-class StaysBehind(Marks):
-    """Marks are in no image: a maintenance counts once more after a move, or from a log that was trimmed."""
+class MaintainsAgain(Shard):
+    """A maintenance leaves no marks: its second copy counts."""
 
-    def export(self, unit: int) -> dict[str, Any]:
-        return {"done_below": 0, "streams": []}
+    def maintain(self, message: Maintain) -> PushPart:
+        record, self.marks.record = self.marks.record, lambda *_: None  # type: ignore[method-assign]
+        try:
+            return super().maintain(message)
+        finally:
+            self.marks.record = record  # type: ignore[method-assign]
+
+
+class KeepsUnitsForItself(Shard):
+    """Says nothing of units that it does not own: they are never maintained."""
+
+    def maintain(self, message: Maintain) -> PushPart:
+        super().maintain(message)
+        return PushPart({})
 
 
 @pytest.mark.usefixtures("maintaining")
-def test_a_maintenance_without_marks_is_caught() -> None:
-    assert is_caught(lambda seed: maintained(seed, marks=StaysBehind, make_mishaps=ServersDie))
+@pytest.mark.parametrize(
+    "planted",
+    [{"make_shard": MaintainsAgain}, {"make_shard": KeepsUnitsForItself}, {"marks": MarksStayBehind}],
+    ids=["again", "never", "moves"],
+)
+def test_a_bug_in_a_maintenance_is_caught(planted: dict[str, Any]) -> None:
+    assert is_caught(lambda seed: maintained(seed, make_mishaps=ServersDie, **planted))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from pslib.coordinator.checkpoint_barrier import moment_of_cut
+from pslib.server import shard_thread
+from pslib.server.shard_thread import _Loads
 from pslib.shard.partition_image import adopt_block, adopt_rows, image_of
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
+from pslib.update_log.shard_log import ShardLog
 from pslib.wire.messages import Adopt, CheckLoad, Image, Load
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "Loads"]
 
 
 class Checkpoints:
@@ -85,6 +89,31 @@ class Checkpoints:
             adopt = Adopt(unit, 0, {}, image.content, image.keys)
             (adopt_rows if unit < shard.partitions else adopt_block)(shard, adopt)
         shard.journal = journal
+
+
+class Loads(_Loads):
+    """What a server remembers of loads of one shard; the files are those of the simulated cluster.
+
+    Parameters
+    ----------
+    checkpoints : Checkpoints
+    log : ShardLog or None
+    """
+
+    def __init__(self, checkpoints: Checkpoints, log: ShardLog | None) -> None:
+        super().__init__(log)
+        self._checkpoints = checkpoints
+
+    def __call__(self, shard: Shard, message: Load | CheckLoad) -> dict[str, Any]:
+        with (
+            patch.object(shard_thread, "load_into", self._load),
+            patch.object(shard_thread, "check_load", self._checkpoints.keep),
+        ):
+            return super().__call__(shard, message)
+
+    def _load(self, shard: Shard, message: Load) -> dict[str, Any]:
+        self._checkpoints.load(shard, message)
+        return {"rows": 0}
 
 
 def _copied(image: Image) -> Image:

@@ -30,8 +30,8 @@ from pslib.wire.messages import (
     Registered,
     Release,
 )
-from tests.support.simulated.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
-from tests.support.simulated.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
+from tests.simulation.cluster.history import ABSENT, DENSE, SimulationError, require_between, rows_of
+from tests.simulation.cluster.workload import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.members import Member

@@ -13,8 +13,7 @@ from pslib.update_log import CoordinatorLog
 from pslib.wire.messages import Heartbeat, Message
 from tests.simulation.cluster.members import COORDINATOR
 from tests.simulation.cluster.moves import with_restless_moves
-from tests.simulation.cluster.network import Process
-from tests.support.simulated.processes import CODEC
+from tests.simulation.cluster.network import CODEC, Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

@@ -13,14 +13,14 @@ from pslib.coordinator.leases import stream_of
 from pslib.shard.shard import Shard
 from pslib.wire.messages import Erase, Lease, OpenJob, Push
 from tests.simulation.cluster.checks import Checks
+from tests.simulation.cluster.history import History, SimulationError
 from tests.simulation.cluster.members import COORDINATOR
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.server import Server
+from tests.simulation.cluster.steps import KEYS, PushPlan, Reference, check_bits, rate_of
 from tests.simulation.cluster.trainer import Held, Trainer
+from tests.simulation.cluster.workload import Script
 from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
-from tests.simulation.test_simulator_sync import KEYS, PushPlan, Reference, check_bits, rate_of
-from tests.support.simulated.invariants import History, SimulationError
-from tests.support.simulated.scripts import Script
 
 __all__ = ["InStep", "RankedTrainer", "RankedWorld"]
 

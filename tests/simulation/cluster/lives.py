@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pslib.wire.messages import Load
 from tests.simulation.cluster.coordinator import CoordinatorProcess
+from tests.simulation.cluster.history import History
 from tests.simulation.cluster.launcher import Leaving
 from tests.simulation.cluster.server import Server
-from tests.support.simulated.invariants import History
 
 if TYPE_CHECKING:
     from pslib.shard.shard import Shard

@@ -14,10 +14,9 @@ from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.messages import Leave, Message, Register, Registered
-from tests.simulation.cluster.network import Process
+from tests.simulation.cluster.history import SimulationError
+from tests.simulation.cluster.network import CODEC, Process
 from tests.support.simulated.files import KilledError
-from tests.support.simulated.invariants import SimulationError
-from tests.support.simulated.processes import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from pslib.errors import PslibError
 from pslib.wire.messages import Message, TrimLog
 from tests.simulation.cluster.members import COORDINATOR, TIMING
-from tests.simulation.cluster.network import HEALS_S, Process
-from tests.support.simulated.processes import CODEC
+from tests.simulation.cluster.network import CODEC, HEALS_S, Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

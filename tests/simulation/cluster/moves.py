@@ -13,7 +13,7 @@ from pslib.errors import PslibError
 from pslib.server.migration import Action, Migration
 from pslib.wire.messages import Failure, Hand, Message, Result, Scale
 from tests.simulation.cluster.members import COORDINATOR, Asker
-from tests.support.simulated.processes import CODEC
+from tests.simulation.cluster.network import CODEC
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.server import Server

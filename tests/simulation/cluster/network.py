@@ -9,11 +9,12 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from pslib.wire.codec import Codec
 from tests.support.simulated.files import KilledError
-from tests.support.simulated.processes import CODEC
 
-__all__ = ["HEALS_S", "Network", "Process", "host_of"]
+__all__ = ["CODEC", "HEALS_S", "Network", "Process", "host_of"]
 
+CODEC = Codec("simulated")
 HEALS_S = 4.0
 """From here on the network is whole, and nobody is harmed any more; what is under way still comes late."""
 DAYS_S = 86400.0

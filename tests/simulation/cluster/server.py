@@ -15,18 +15,21 @@ from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import Failure, Keep, Load, Message, Release, TrimLog
-from tests.simulation.cluster.forgotten import Forgotten
-from tests.simulation.cluster.loads import Loads
-from tests.simulation.cluster.logs import ServerLogs
+from tests.simulation.cluster.checkpoints import Loads
+from tests.simulation.cluster.history import SimulationError
+from tests.simulation.cluster.logs import Forgotten, ServerLogs
 from tests.simulation.cluster.members import Member
 from tests.simulation.cluster.moves import Hands
-from tests.support.simulated.invariants import SimulationError
-from tests.support.simulated.processes import CODEC, HOLD_S, SETUP
+from tests.simulation.cluster.network import CODEC
+from tests.simulation.cluster.workload import SETUP
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
 
 __all__ = ["Server"]
+
+HOLD_S = 3.0
+"""A grant that is never given back holds others up for so long, and all must be over in time."""
 
 
 class Server(Member):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,25 @@ from pslib.client.failover import meet_successors
 from pslib.client.membership import Joined, Place
 from pslib.client.session import ClientSession, PushName
 from pslib.config import ANY_RANK
-from pslib.errors import PslibError
+from pslib.coordinator.checkpoint_barrier import moment_of_cut
+from pslib.errors import MemoryLimitError, PslibError
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.fields import json_array
-from pslib.wire.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
-from tests.simulation.cluster.cuts import Cuts
+from pslib.wire.messages import (
+    NOWHERE,
+    CutReady,
+    CutStep,
+    Done,
+    EndLease,
+    Lease,
+    Message,
+    NextLease,
+    OpenJob,
+    Stats,
+)
 from tests.simulation.cluster.members import COORDINATOR, Member
-from tests.support.simulated.processes import DENSE_BLOCKS, DIMS, SETUP, packed
-from tests.support.simulated.scripts import DENSE_LENGTH, Op, Script
+from tests.simulation.cluster.workload import DENSE_BLOCKS, DENSE_LENGTH, DIMS, SETUP, Op, Script, packed
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
@@ -242,15 +252,27 @@ class Trainer(Member):
                 return session.erase(now_s, name, {t: pair[0] for t, pair in op.rows.items()})
             return session.push(now_s, name, *packed(op, self._gradients_as))
 
-        self._call(begin, partial(self._applied, op))
+        self._call(begin, partial(self._applied, op), partial(self._not_applied, op, epoch))
 
-    def _call(self, begin: Callable[[ClientSession, float], int], then: Callable[[int], None]) -> None:
+    def _call(
+        self,
+        begin: Callable[[ClientSession, float], int],
+        then: Callable[[int], None],
+        otherwise: Callable[[PslibError], None] | None = None,
+    ) -> None:
         try:
             _number, pending = self.endpoint.call("a call", begin)
         except PslibError as error:
             self.failed(error)
             return
-        pending.on_done(partial(self._over, pending, then, self.failed))
+        pending.on_done(partial(self._over, pending, then, otherwise or self.failed))
+
+    def _not_applied(self, op: Op, epoch: int, error: PslibError) -> None:
+        """A push for which a server had no room is sent again under its name."""
+        if not isinstance(error, MemoryLimitError):
+            self.failed(error)
+            return
+        self.after(0.05, partial(self._start, op, epoch))
 
     def _applied(self, op: Op, _number: int) -> None:
         del self._calls[op]
@@ -277,6 +299,75 @@ class Trainer(Member):
                 self._known = KnownDense(result.dense, result.versions)
 
         self._call(begin, pulled)
+
+
+class Cuts:
+    """What `pslib.trainer.checkpoints.online` and `CheckpointPause` do in threads, in events; servers write
+    no files here."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.closed = 0
+        """Number of the cut for which nothing begins; 0: none."""
+        self._told = self._led = 0
+
+    def heard(self, cut: Mapping[str, Any]) -> None:
+        """What a heartbeat's answer says; nothing: no cut is under way."""
+        number, phase = int(cut.get("number", 0)), cut.get("phase", "")
+        self.closed = number if phase in ("pause", "begin") else 0
+        self.look()
+        if phase == "begin" and cut["leader"] == self._trainer.rank and self._led != number:
+            self._led = number
+            self._begin(number)
+
+    def look(self) -> None:
+        """Say that all is quiet, once it is."""
+        trainer, number = self._trainer, self.closed
+        if not number or self._told == number or not trainer.is_quiet:
+            return
+        self._told = number
+        assert trainer.session is not None
+        trainer.session.acknowledged.pause(moment_of_cut(number))
+        positions = trainer.positions()
+        message = CutReady(
+            trainer.rank,
+            trainer.member.incarnation,
+            number,
+            NOWHERE,
+            True,
+            np.array(list(positions), np.uint64),
+            np.array(list(positions.values()), np.uint64),
+        )
+        trainer.ask(COORDINATOR, message, _nothing, None, _nothing)
+
+    def _begin(self, number: int) -> None:
+        """All servers are asked; when they have answered, the coordinator hears it."""
+        trainer = self._trainer
+        assert trainer.session is not None
+        waiting = set(filter(None, trainer.session.map.addresses))
+
+        def answered(address: str, _answer: Message) -> None:
+            waiting.discard(address)
+            if not waiting:
+                self._step(number, "begun", partial(self._begun, number))
+
+        for address in sorted(waiting):
+            trainer.ask(address, Stats(), partial(answered, address), 3.0, _nothing)
+
+    def _begun(self, number: int, answer: Message) -> None:
+        trainer = self._trainer
+        if problem := trainer.world.checkpoints.problem(number):
+            self._step(number, "failed", _nothing, problem)
+            return
+        self.closed = 0 if self.closed == number else self.closed
+        done = partial(self._step, number, "commit", lambda _answer: self._step(number, "saved", _nothing))
+        trainer.after(trainer.world.random.uniform(0.01, 0.5), done)
+
+    def _step(self, number: int, state: str, then: Any, reason: str = "") -> None:
+        trainer = self._trainer
+        about = {"path": trainer.world.checkpoints.path_of(number), "name": "n", "reason": reason}
+        message = CutStep(trainer.rank, trainer.member.incarnation, number, state, about)
+        trainer.ask(COORDINATOR, message, then, None, _nothing)
 
 
 def _nothing(_answer: Message | PslibError) -> None:

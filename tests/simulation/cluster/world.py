@@ -19,6 +19,7 @@ from pslib.wire.applied_pushes import Marks
 from tests.simulation.cluster.checkpoints import Checkpoints
 from tests.simulation.cluster.checks import Checks
 from tests.simulation.cluster.coordinator import CoordinatorProcess
+from tests.simulation.cluster.history import History, SimulationError
 from tests.simulation.cluster.lives import Lives
 from tests.simulation.cluster.members import TIMING, Member
 from tests.simulation.cluster.mishaps import Mishaps
@@ -26,10 +27,8 @@ from tests.simulation.cluster.moves import Admin, RestlessMoves
 from tests.simulation.cluster.network import Network, Process
 from tests.simulation.cluster.server import Server
 from tests.simulation.cluster.trainer import Trainer
+from tests.simulation.cluster.workload import DENSE_BLOCKS, Script, lease_scripts, own_script
 from tests.support.simulated.files import SimulatedDisk
-from tests.support.simulated.invariants import History, SimulationError
-from tests.support.simulated.processes import DENSE_BLOCKS
-from tests.support.simulated.scripts import Script, lease_scripts, own_script
 
 __all__ = ["Planted", "World"]
 

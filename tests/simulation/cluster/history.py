@@ -1,21 +1,18 @@
-"""What must hold in a simulated world, while it runs and when it has come to rest."""
+"""What clients have begun and what has been acknowledged to them: all rows follow from it."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.data.distinct import partitions_touched
 from pslib.client.session import PullCall
-from tests.support.simulated.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
-
-if TYPE_CHECKING:
-    from tests.support.simulated.simulator import World
+from tests.simulation.cluster.workload import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
 
 DENSE = "dense"
 PARTITIONS = 16
@@ -153,47 +150,6 @@ def require_between(low: float, value: float, high: float, what: str) -> None:
         raise SimulationError(f"{what}: expected a whole number in {low}..{high}, got {value}")
 
 
-def check_owners(world: World) -> None:
-    """Each unit has one owner, or none while the mover carries it."""
-    seen = 0
-    for server in world.servers:
-        for shard in server.shards:
-            if seen & shard.owned:
-                raise SimulationError(f"units {seen & shard.owned:#x} have two owners")
-            seen |= shard.owned
-    missing = (1 << world.map.owners.size) - 1 & ~seen
-    carried = 0 if world.mover.unit is None else 1 << world.mover.unit
-    if missing & ~carried:
-        raise SimulationError(f"units {missing & ~carried:#x} have no owner")
-
-
-def check_end(world: World) -> None:
-    """At rest: nobody waits, and every row says that each call counts exactly once."""
-    for trainer in world.trainers:
-        if not trainer.idle:
-            raise SimulationError(f"trainer {trainer.number} still waits, and nothing will happen any more")
-    if world.mover.unit is not None or world.mover.left:
-        raise SimulationError("the mover is not done")
-    check_owners(world)
-    _check_rows(world)
-    _check_dense(world)
-    _check_counts(world)
-
-
-def _check_rows(world: World) -> None:
-    history = world.history
-    items, users = rows_of(world.servers, "item"), rows_of(world.servers, "user")
-    for key in history.ops_of:
-        row = items.pop(key, ABSENT)
-        if row not in history.possible(key):
-            raise SimulationError(f"key {key:#x} has {row}, expected one of {history.possible(key)}")
-    for key in SHARED_KEYS:
-        count = users.pop(key, (0.0,))[0]
-        require_between(history.acked[key], count, history.began[key], f"shared key {key:#x}")
-    if items or users:
-        raise SimulationError(f"rows that nobody has pushed: {items} {users}")
-
-
 def rows_of(servers: Iterable[Any], table: str) -> dict[int, tuple[float, ...]]:
     """All rows of a table, each of which must be on the server that owns its partition, and only there."""
     rows: dict[int, tuple[float, ...]] = {}
@@ -211,32 +167,3 @@ def rows_of(servers: Iterable[Any], table: str) -> dict[int, tuple[float, ...]]:
             if found != store.rows:
                 raise SimulationError(f"server {server}: {store.rows} rows counted, {found} found")
     return rows
-
-
-def _check_dense(world: World) -> None:
-    history = world.history
-    for server in world.servers:
-        for shard in server.shards:
-            assert shard.dense is not None
-            for block, weights in shard.dense.weights.items():
-                scale = DENSE_WEIGHTS[slice(*shard.dense.bounds(block))]
-                for count in (weights / scale).tolist():
-                    low, high = history.acked[DENSE], history.began[DENSE]
-                    require_between(low, count, high, f"dense block {block}")
-
-
-def _check_counts(world: World) -> None:
-    """What servers count as applied is what clients count as sent."""
-    history = world.history
-    applied = [shard.counters for server in world.servers for shard in server.shards]
-    pushes = sum(counters.pushes_applied for counters in applied)
-    updates = sum(counters.updates_applied for counters in applied)
-    real = [op for op in history.ops if history.units(op)]
-    sure = [op for op in real if history.is_acknowledged(op)]
-    require_between(len(sure), pushes, len(real), "pushes_applied")
-    require_between(sum(map(history.units, sure)), updates, sum(map(history.units, real)), "updates_applied")
-    if not any(trainer.lost for trainer in world.trainers):
-        sent = sum(trainer.session.pushes_sent for trainer in world.trainers)
-        updates_sent = sum(trainer.session.updates_sent for trainer in world.trainers)
-        if (pushes, updates) != (sent, updates_sent):
-            raise SimulationError(f"sent {sent} pushes ({updates_sent}), applied {pushes} ({updates})")

@@ -1,23 +1,47 @@
-"""What the clients of a simulated world do: scripts of named pushes and erases, made from a seed."""
+"""What the clients of a simulated cluster do: tables, and scripts of named pushes and erases from a seed.
+
+Every optimizer is SGD with learning rate 1 and every gradient is a small negative integer, so sums are exact
+and rows tell how often each push has been applied.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.coordinator.leases import stream_of
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD
+from pslib.table.tables import PartSpec, TableSpec
+from pslib.wire.messages import Setup
+from pslib.wire.quantization import QuantizedRows, pack_gradients
 from tests.support.definitions.table import unmix64
 
-DENSE_LENGTH = 7
-"""With 5 blocks: sizes 2, 2, 2, 1, 0."""
+DENSE_LENGTH, DENSE_BLOCKS = 7, 5
+"""Blocks have the sizes 2, 2, 2, 1, 0."""
 DENSE_WEIGHTS = np.arange(1, DENSE_LENGTH + 1, dtype=np.float32)
 """What a push with a dense gradient adds: another number in each place, so that a mix-up is seen."""
 ITEM_WEIGHTS = (1.0, 3.0)
 SHARED_KEYS = (0, (1 << 64) - 1, 77, 78)
 """Keys of table ``user`` that many pushes touch, the outermost of all keys among them."""
+
+SGD_1 = SGD(learning_rate=1.0)
+SETUP = Setup(
+    tables={
+        "tables": [
+            TableSpec(name, (PartSpec("v", dim, SGD_1, Constant(0.0)),)).to_dict()
+            for name, dim in (("item", 2), ("user", 1))
+        ]
+    },
+    dense_length=DENSE_LENGTH,
+    dense_optimizer=SGD_1.to_dict(),
+    dense=np.zeros(DENSE_LENGTH, np.float32),
+)
+DIMS = {"item": 2, "user": 1}
 
 Rows = dict[str, tuple[NDArray[np.uint64], NDArray[np.float32]]]
 
@@ -58,17 +82,7 @@ def own_script(choice: random.Random, number: int, restless: list[int], bits: in
     return _script(choice, (1 << 63) + number, restless, bits)
 
 
-def make_scripts(choice: random.Random, trainers: int, restless: list[int]) -> list[Script]:
-    """Two scripts a trainer: a lease, and either another lease or a stream of the trainer's own."""
-    scripts = []
-    for index in range(2 * trainers):
-        own = index >= trainers and choice.random() < 0.4
-        stream = (1 << 63) + index if own else stream_of(0, index)
-        scripts.append(_script(choice, stream, restless))
-    return scripts
-
-
-def _script(choice: random.Random, stream: int, restless: list[int], bits: int = 4) -> Script:
+def _script(choice: random.Random, stream: int, restless: list[int], bits: int) -> Script:
     ops: list[Op] = []
     while len(ops) < 4:
         keys = tuple(_key(choice, restless, bits) for _ in range(choice.randint(1, 4)))
@@ -107,3 +121,14 @@ def _push(
 def _erase(stream: int, number: int, keys: tuple[int, ...]) -> Op:
     rows: Rows = {"item": (np.array(keys, np.uint64), np.empty((0, 2), np.float32))}
     return Op(stream, number, rows, None, keys, (), erases=True, after=number - 1)
+
+
+def packed(op: Op, gradients_as: str) -> tuple[dict[str, tuple[Any, QuantizedRows]], Any]:
+    """Gradients as a trainer sends them, of rows and dense: small whole numbers are exact in 16 bits."""
+    rows = {
+        table: (keys, pack_gradients(keys, gradients, gradients_as, salt=op.number))
+        for table, (keys, gradients) in op.rows.items()
+    }
+    if op.dense is None or gradients_as == "float32":
+        return rows, op.dense
+    return rows, pack_gradients(np.empty(0, np.uint64), op.dense[None], "bfloat16", 0).values[0]
