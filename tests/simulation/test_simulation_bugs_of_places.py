@@ -19,8 +19,8 @@ from pslib.shard.shard import Shard
 from pslib.wire.journal import Entry
 from pslib.wire.messages import Heartbeat, Message, Setup
 from tests.simulation.cluster.mishaps import Mishaps
-from tests.simulation.cluster.runs import caught, error_of
-from tests.simulation.cluster.world import Planted
+from tests.simulation.cluster.runs import caught, first_error
+from tests.simulation.cluster.world import Planted, World
 
 # --- places, generations and terms ---
 
@@ -58,7 +58,7 @@ def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(CoordinatorSession, "_heartbeat", deaf)
     planted = Planted(make_mishaps=Deposed)
-    assert not any(error_of(seed, planted) for seed in range(4)), "members know by themselves"
+    assert not first_error(lambda seed: World(seed, planted).run(), range(4)), "members know by themselves"
     monkeypatch.setattr(MemberHandle, "_answered", obeys_anybody)
     assert "obeys term" in caught(planted)
 

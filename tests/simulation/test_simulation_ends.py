@@ -16,7 +16,7 @@ from pslib.coordinator.membership import Membership
 from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.members import TIMING
 from tests.simulation.cluster.mishaps import Mishaps
-from tests.simulation.cluster.runs import with_log, without_log, worlds_of
+from tests.simulation.cluster.runs import caught, with_log, without_log, worlds_of
 from tests.simulation.cluster.server import Server
 from tests.simulation.cluster.trainer import Trainer
 from tests.simulation.cluster.workload import Op
@@ -26,16 +26,6 @@ SEEDS = 4
 GROWN_BYTES = 600
 FOUND = (40, 49)
 BUGS = 30
-
-
-def first_error(planted: Planted) -> str:
-    """What the first world in which anything is wrong says; empty: the bug was not caught."""
-    for seed in range(BUGS):
-        try:
-            World(seed, planted).run()
-        except SimulationError as error:
-            return str(error)
-    return ""
 
 
 class Once(Mishaps):
@@ -108,7 +98,7 @@ def test_all_wait_for_a_server_that_nobody_starts_again_and_then_end() -> None:
 
 def test_a_run_that_awaits_a_server_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FailureDetector, "_await", lambda *_about: None)
-    assert "has waited 25" in first_error(NOBODY)
+    assert "has waited 25" in caught(NOBODY, BUGS)
 
 
 # --- a server that is paused, and has no log ---
@@ -192,7 +182,7 @@ def test_what_a_trainer_leaves_unacknowledged_is_pushed_by_others_and_counts_onc
 
 
 def test_a_trainer_that_leaves_and_says_too_much_is_caught() -> None:
-    assert "is not acknowledged" in first_error(replace(LEAVES, make_trainer=SaysTooMuch))
+    assert "is not acknowledged" in caught(replace(LEAVES, make_trainer=SaysTooMuch), BUGS)
 
 
 # --- a log that has lost its end ---

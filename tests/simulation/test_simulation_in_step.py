@@ -13,9 +13,9 @@ from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import Grant, RankedLeases
 from pslib.coordinator.membership import Member
 from pslib.coordinator.recovery import Recovery
-from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.in_step import InStep, RankedTrainer, RankedWorld
 from tests.simulation.cluster.members import TIMING
+from tests.simulation.cluster.runs import first_error
 from tests.simulation.cluster.steps import ADAGRAD, TABLE
 from tests.simulation.test_simulation_steps import use
 
@@ -38,14 +38,11 @@ def worlds_of(
     return worlds
 
 
-def first_error(kind: type[InStep], change: Callable[[ClusterConfig], ClusterConfig]) -> str:
-    """What the first world in which anything is wrong says; empty: the bug was not caught."""
-    for seed in range(BUGS):
-        try:
-            RankedWorld(seed, make_mishaps=kind, change_config=change).run()
-        except SimulationError as error:
-            return str(error)
-    return ""
+def error_with(kind: type[InStep], change: Callable[[ClusterConfig], ClusterConfig]) -> str:
+    """What the first world in which anything is wrong says."""
+    return first_error(
+        lambda seed: RankedWorld(seed, make_mishaps=kind, change_config=change).run(), range(BUGS)
+    )
 
 
 def as_it_is(config: ClusterConfig) -> ClusterConfig:
@@ -182,12 +179,12 @@ def test_a_successor_that_skips_a_step_is_caught(monkeypatch: pytest.MonkeyPatch
         return replace(given, first_batch=given.first_batch + (given.epoch > 0))
 
     monkeypatch.setattr(RankedLeases, "_grant", skips)
-    assert "are acknowledged" in first_error(TrainersDie, as_it_is)
+    assert "are acknowledged" in error_with(TrainersDie, as_it_is)
 
 
 def test_a_run_in_step_that_awaits_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobRegistry, "needs", lambda _registry, _rank: False)
-    assert re.search(HANGS, first_error(OneIsGone, as_it_is))
+    assert re.search(HANGS, error_with(OneIsGone, as_it_is))
 
 
 def test_a_trainer_whose_leave_ends_no_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,12 +196,12 @@ def test_a_trainer_whose_leave_ends_no_step_is_caught(monkeypatch: pytest.Monkey
         return free(registry, member, why, below, fatal=False)
 
     monkeypatch.setattr(JobRegistry, "free_leases", goes_on)
-    assert re.search(HANGS, first_error(OneIsAskedToGo, as_it_is))
+    assert re.search(HANGS, error_with(OneIsAskedToGo, as_it_is))
 
 
 def test_steps_that_go_on_without_what_a_server_knew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "_is_in_step", False)
-    assert first_error(OneServerIsLost, partial_only)
+    assert error_with(OneServerIsLost, partial_only)
 
 
 @pytest.mark.soak

@@ -24,7 +24,7 @@ from pslib.table.initializers import Constant
 from pslib.table.policies import ByAge, ByCount
 from pslib.table.tables import PartSpec, TableSpec
 from tests.simulation.cluster.history import SimulationError
-from tests.simulation.cluster.runs import with_log
+from tests.simulation.cluster.runs import first_error, with_log
 from tests.simulation.cluster.trainer import Trainer
 from tests.simulation.cluster.workload import SGD_1
 from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
@@ -186,14 +186,9 @@ def earning(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, EARNED)
 
 
-def is_caught() -> bool:
-    """Whether one of the first worlds is not as it must be."""
-    for seed in range(FINDS, BUGS):
-        try:
-            PolicyWorld(seed).run()
-        except SimulationError as error:
-            return "expected" in str(error)
-    return False
+def caught_error() -> str:
+    """What the first world in which anything is wrong says."""
+    return first_error(lambda seed: PolicyWorld(seed).run(), range(FINDS, BUGS))
 
 
 def test_rows_that_come_by_count_and_leave_by_age_are_those_of_a_dict_whoever_dies_and_moves() -> None:
@@ -221,7 +216,7 @@ def test_counts_that_stay_behind_when_their_partition_moves_are_caught(
             )
 
     monkeypatch.setattr(partition_image, "_add_table", forgets)
-    assert is_caught()
+    assert "expected" in caught_error()
 
 
 def test_a_replay_in_which_nothing_leaves_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +234,7 @@ def test_a_replay_in_which_nothing_leaves_is_caught(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Replay, "_message", replayed)
     monkeypatch.setattr(Shard, "maintain_units", skipped)
-    assert is_caught()
+    assert "expected" in caught_error()
 
 
 def test_a_server_that_goes_by_what_it_has_seen_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +251,7 @@ def test_a_server_that_goes_by_what_it_has_seen_itself_is_caught(monkeypatch: py
 
     monkeypatch.setattr(Shard, "push_steps", noted)
     monkeypatch.setattr(Shard, "maintain_units", by_own)
-    assert is_caught()
+    assert "expected" in caught_error()
 
 
 @pytest.mark.soak

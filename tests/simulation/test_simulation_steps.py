@@ -24,7 +24,7 @@ from tests.simulation.cluster import workload
 from tests.simulation.cluster.checks import Checks
 from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.mishaps import Mishaps
-from tests.simulation.cluster.runs import with_log
+from tests.simulation.cluster.runs import first_error, with_log
 from tests.simulation.cluster.steps import (
     ADAGRAD,
     KEYS,
@@ -40,7 +40,7 @@ from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
 from tests.simulation.test_simulation_bugs import MarksStayBehind
 from tests.support.definitions.table import unmix64
 
-SEEDS = 8
+SEEDS, BUGS = 8, 60
 FOUND = (53, 84)
 """Steps that waited for credit which their own parts held."""
 
@@ -212,17 +212,7 @@ def shard_with(steps: type[SyncSteps]) -> Any:
     ids=["held", "leaves", "waits", "order", "marks"],
 )
 def test_a_bug_in_the_steps_is_caught(planted: dict[str, Any]) -> None:
-    assert is_caught(lambda seed: StepWorld(seed, **planted).run())
-
-
-def is_caught(run: Callable[[int], World]) -> bool:
-    """Whether one of the first worlds is not as it must be."""
-    for seed in range(60):
-        try:
-            run(seed)
-        except SimulationError:
-            return True
-    return False
+    assert first_error(lambda seed: StepWorld(seed, **planted).run(), range(BUGS))
 
 
 # --- maintenance ---
@@ -340,4 +330,4 @@ class KeepsUnitsForItself(Shard):
     ids=["again", "never", "moves"],
 )
 def test_a_bug_in_a_maintenance_is_caught(planted: dict[str, Any]) -> None:
-    assert is_caught(lambda seed: maintained(seed, make_mishaps=ServersDie, **planted))
+    assert first_error(lambda seed: maintained(seed, make_mishaps=ServersDie, **planted), range(BUGS))

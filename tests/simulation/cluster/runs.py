@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pslib.config import ClusterConfig
 from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.world import Planted, World
 
-__all__ = ["caught", "error_of", "with_log", "with_rollback", "without_log", "worlds_of"]
+__all__ = ["caught", "first_error", "with_log", "with_rollback", "without_log", "worlds_of"]
 
 
 def with_log(config: ClusterConfig) -> ClusterConfig:
@@ -29,19 +31,19 @@ def worlds_of(planted: Planted, seeds: int) -> list[World]:
     return [World(seed, planted).run() for seed in range(seeds)]
 
 
-def error_of(seed: int, planted: Planted) -> str:
-    """What is wrong in one world; empty when nothing is."""
-    try:
-        World(seed, planted).run()
-    except SimulationError as error:
-        return str(error)
+def first_error(run: Callable[[int], object], seeds: Iterable[int]) -> str:
+    """What the first world in which anything is wrong says; empty: all is well in all of them."""
+    for seed in seeds:
+        try:
+            run(seed)
+        except SimulationError as error:
+            return str(error)
     return ""
 
 
 def caught(planted: Planted, seeds: int = 300, first: int = 0) -> str:
-    """The first error within so many seeds, without its seed; StopIteration: the bug was not caught."""
-    seed, error = next((seed, error) for seed in range(first, seeds) if (error := error_of(seed, planted)))
-    start, end = f"seed {seed}: ", f"; python -m tests.simulation {seed}"
-    assert error.startswith(start)
-    assert error.endswith(end)
-    return error[len(start) : -len(end)]
+    """What the first of these worlds that finds a bug says of it, without its seed."""
+    error = first_error(lambda seed: World(seed, planted).run(), range(first, seeds))
+    found = re.fullmatch(r"seed (\d+): (.*); python -m tests\.simulation \1", error, re.DOTALL)
+    assert found, error or f"not caught in {seeds} worlds"
+    return found[2]
