@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,15 +55,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def trainer_of(cluster: pslib.Cluster, *columns: Any) -> pslib.Trainer:
+@contextmanager
+def new_trainer(*columns: Any) -> Iterator[pslib.Trainer]:
+    """A trainer alone in a cluster of its own."""
     schema = pslib.Schema(label="click", sparse=columns or ["user id", "shop"])
-    return pslib.Trainer(DeepFM(schema, dim=2, hidden=(4,)), cluster, batch_rows=64, progress=False)
+    with pslib.connect() as cluster:
+        yield pslib.Trainer(DeepFM(schema, dim=2, hidden=(4,)), cluster, batch_rows=64, progress=False)
 
 
 def trained(folder: Path, keep_last: int = 0) -> Path:
     """The checkpoint of a training on the job's data, where ``pslib train`` puts it."""
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(folder / "train.parquet")
         return Path(trainer.save(folder / "run" / "checkpoint", keep_last=keep_last))
 
@@ -169,8 +173,7 @@ def test_a_training_that_begins_with_a_checkpoint_refuses_other_types_before_any
 def test_a_script_is_held_to_the_types_of_its_checkpoint(folder: Path) -> None:
     place, texts = trained(folder), folder / "texts.parquet"
     told = f"column 'user id' is string, but integer in the data that {place} was trained on"
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.load(place)
         for call in (trainer.evaluate, trainer.fit):
             with pytest.raises(DataError, match=told):
@@ -184,8 +187,7 @@ def test_a_script_is_held_to_the_types_of_its_checkpoint(folder: Path) -> None:
 
 def test_rows_of_one_checkpoint_after_those_of_another_are_held_to_their_own(folder: Path) -> None:
     place, texts = trained(folder), folder / "texts.parquet"
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(texts)
         trainer.load(place, tables=["embedding"])
         with pytest.raises(DataError, match="is string, but integer in the data that"):
@@ -195,8 +197,7 @@ def test_rows_of_one_checkpoint_after_those_of_another_are_held_to_their_own(fol
 
 def test_a_column_that_had_no_values_in_a_checkpoint_may_be_of_any_type_after_it(folder: Path) -> None:
     """Whatever the rows before the load were made of: they are gone."""
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(write(folder / "empty.parquet", USERS, [None] * 200))
         place = trainer.save(folder / "empty")
         trainer.fit(folder / "train.parquet")
@@ -209,8 +210,7 @@ def test_a_stream_under_way_is_held_to_the_checkpoint_that_is_loaded_meanwhile(f
     arriving.mkdir()
     for name in ("a", "b"):
         write(arriving / f"{name}.parquet", [f"u{number}" for number in USERS])
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         stream = trainer.fit_stream(arriving, pslib.StreamSettings(poll_s=0.1))
         next(stream)
         trainer.load(place)
@@ -221,14 +221,12 @@ def test_a_stream_under_way_is_held_to_the_checkpoint_that_is_loaded_meanwhile(f
 def test_rows_of_a_table_beside_the_models_change_nothing(folder: Path) -> None:
     """They are another client's, whatever the trainer of that checkpoint read."""
     beside = pslib.TableSpec("beside", (pslib.PartSpec("v", 1),))
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
-        cluster.client.setup([beside])
+    with new_trainer() as trainer:
+        trainer.cluster.client.setup([beside])
         trainer.fit(folder / "texts.parquet")
         place = trainer.save(folder / "texts")
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
-        cluster.client.setup([beside])
+    with new_trainer() as trainer:
+        trainer.cluster.client.setup([beside])
         trainer.fit(folder / "train.parquet")
         trainer.load(place, tables=["beside"])
         trainer.evaluate(folder / "test.parquet")
@@ -238,8 +236,7 @@ def test_rows_of_a_table_beside_the_models_change_nothing(folder: Path) -> None:
 
 def test_whoever_goes_on_with_another_models_rows_may_have_other_types(folder: Path) -> None:
     place = trained(folder)
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.load(place, other_model=True)
         trainer.fit(folder / "texts.parquet")
         after = trainer.save(folder / "after")
@@ -251,14 +248,12 @@ def test_what_was_trained_before_a_load_says_nothing_of_the_rows_after_it(
     folder: Path, other_model: bool
 ) -> None:
     """Nobody knows what these were made of, or nobody wants to: whatever comes next is taken."""
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(folder / "texts.parquet")
         place = Path(trainer.save(folder / "texts"))
     if not other_model:
         forgotten(place)
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(folder / "train.parquet")
         trainer.load(place, other_model=other_model)
         assert trainer.evaluate(folder / "texts.parquet").examples == 200
@@ -267,13 +262,11 @@ def test_what_was_trained_before_a_load_says_nothing_of_the_rows_after_it(
 
 def test_a_checkpoint_says_only_what_was_trained(folder: Path) -> None:
     """An evaluation teaches nothing, and a column without values has no type."""
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.evaluate(folder / "texts.parquet")
         assert "key_kinds" not in read_manifest(trainer.save(folder / "first")).about
     empty = write(folder / "empty.parquet", USERS, [None] * 200)
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(empty)
         place = trainer.save(folder / "second")
     assert read_manifest(place).about["key_kinds"] == {"user id": ["integer", "user id"]}
@@ -282,8 +275,7 @@ def test_a_checkpoint_says_only_what_was_trained(folder: Path) -> None:
 def test_rows_that_nobody_knows_the_types_of_stay_so(folder: Path) -> None:
     """What was trained before them is gone, and a look at them is no training."""
     place = forgotten(trained(folder))
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster)
+    with new_trainer() as trainer:
         trainer.fit(folder / "train.parquet")
         trainer.load(place)
         assert "key_kinds" not in read_manifest(trainer.save(folder / "again")).about
@@ -291,12 +283,10 @@ def test_rows_that_nobody_knows_the_types_of_stay_so(folder: Path) -> None:
 
 def test_each_column_of_a_cross_is_held_to_its_own_type(folder: Path) -> None:
     cross = SparseField("pair", of=("user id", "shop"))
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster, cross)
+    with new_trainer(cross) as trainer:
         trainer.fit(folder / "train.parquet")
         place = trainer.save(folder / "crossed")
-    with pslib.connect() as cluster:
-        trainer = trainer_of(cluster, cross)
+    with new_trainer(cross) as trainer:
         trainer.load(place)
         trainer.evaluate(folder / "test.parquet")
         with pytest.raises(DataError, match="column 'user id' is string, but integer in the data that"):

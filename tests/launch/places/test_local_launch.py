@@ -13,16 +13,14 @@ import pytest
 from launch.job.preflight import hold_port
 from launch.supervisor.outcome import ALL_LOST, judge
 from launch.supervisor.process import LINE_BYTES_MAX, Command, Running, Task, start
-from launch.supervisor.run_spec import Plan
 from launch.supervisor.status import NEWS_S
-from launch.supervisor.supervisor import LEAVE_S, run_cluster
+from launch.supervisor.supervisor import LEAVE_S
 from launch.supervisor.worker_output import FAILED_S, WorkerOutput
-from pslib.config import ClusterConfig, Timing
+from pslib.config import Timing
 from pslib.errors import ConfigurationError, WaitTimeoutError
 from pslib.transport import ZmqTransport
 from tests.support.processes.standin_launch import (
     FixedStatus,
-    StandIns,
     processes_of,
     run_standins,
 )
@@ -150,14 +148,8 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
 
     monkeypatch.setattr("launch.supervisor.supervisor.judge", judge_and_tell)
     monkeypatch.setattr("launch.supervisor.status.NEWS_S", PATIENCE_S)
-    (tmp_path / "logs").mkdir()
-    said: list[str] = []
-    outcome = run_cluster(
-        StandIns(tmp_path, {"server": "wait;exit 137", "trainer": "over;sleep"}),
-        Plan(ClusterConfig(), "test", ("script.py",), tmp_path / "logs", False),
-        say=said.append,
-        watch=lambda address, cluster_id: SavedAtTheEnd({}),
-    )
+    behaviours = {"server": "wait;exit 137", "trainer": "over;sleep"}
+    outcome, said = run_standins(tmp_path, behaviours, watcher=SavedAtTheEnd({}))
     assert outcome.exit_code == 69
     assert any("the checkpoint runs/a is the last state" in line for line in said)
 
@@ -175,15 +167,8 @@ def test_without_logs_a_server_that_gives_up_says_what_was_lost_as_one_that_is_k
 def test_nothing_that_a_log_has_is_told_to_be_lost_unless_an_error_may_be_of_the_log_itself(
     tmp_path, who, where, code, is_told
 ):
-    (tmp_path / "logs").mkdir()
-    said: list[str] = []
-    plan = Plan(ClusterConfig(durability="log"), "test", ("script.py",), tmp_path / "logs", log="LOG")
-    outcome = run_cluster(
-        StandIns(tmp_path, {who: f"wait;exit {code}", "trainer": "over;sleep"}),
-        plan,
-        say=said.append,
-        watch=lambda address, cluster_id: FixedStatus(STATUS),
-    )
+    behaviours = {who: f"wait;exit {code}", "trainer": "over;sleep"}
+    outcome, said = run_standins(tmp_path, behaviours, status=STATUS, log="LOG", durability="log")
     assert outcome.exit_code == (code if code < 126 else 69)
     kept = f"; all that it had acknowledged is in its {where}: go on with --resume; its log: "
     assert [kept in line for line in said if line.startswith(who)] == [is_told]
@@ -210,15 +195,9 @@ def test_who_ends_as_the_run_has_failed_is_not_said_to_be_started_again(
 
     monkeypatch.setattr(Running, "exit_code", property(seen_at_its_end))
     monkeypatch.setattr("launch.supervisor.status.NEWS_S", PATIENCE_S)
-    (tmp_path / "logs").mkdir()
-    said: list[str] = []
-    config = ClusterConfig(trainers=2, durability="log", restarts=3)
-    outcome = run_cluster(
-        StandIns(tmp_path, {"server": "sleep", "trainer 0": "exit 75", follower: "exit 69"}),
-        Plan(config, "test", ("script.py",), tmp_path / "logs", False),
-        say=said.append,
-        watch=lambda address, cluster_id: FailedJustNow({}),
-    )
+    behaviours = {"server": "sleep", "trainer 0": "exit 75", follower: "exit 69"}
+    logged = {"durability": "log", "restarts": 3}
+    outcome, said = run_standins(tmp_path, behaviours, trainers=2, watcher=FailedJustNow({}), **logged)
     assert (outcome.exit_code, outcome.reason) == (code, "trainer 0 has left")
     assert not any("started again" in line for line in said)
 
@@ -341,20 +320,22 @@ def test_what_a_process_waited_for_is_no_cause_of_its_end_unless_it_said_nothing
     assert outcome.reason == "waiting 10 s for tcp://s:1 (push)"
 
 
-def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_as_lost(tmp_path):
-    class Lost(FixedStatus):
-        def status(self):
-            pids = [path.name.removeprefix("ready-") for path in tmp_path.glob("ready-*")]
-            return STATUS | {"trainers_lost": [f"pid {pid} on host" for pid in pids]}
+class AllLost(FixedStatus):
+    """All trainers that are ready count as lost, on a machine of this name."""
 
-    (tmp_path / "logs").mkdir()
-    said, begin_s = [], time.monotonic()
-    outcome = run_cluster(
-        StandIns(tmp_path, {"trainer": "ready;exit 0", "coordinator": "sleep", "server": "sleep"}),
-        Plan(ClusterConfig(trainers=2), "test", ("script.py",), tmp_path / "logs", echo=False),
-        say=said.append,
-        watch=lambda address, cluster_id: Lost({}),
-    )
+    def __init__(self, folder, host):
+        super().__init__(STATUS)
+        self._folder, self._host = folder, host
+
+    def status(self):
+        pids = [path.name.removeprefix("ready-") for path in self._folder.glob("ready-*")]
+        return STATUS | {"trainers_lost": [f"pid {pid} on {self._host}" for pid in pids]}
+
+
+def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_as_lost(tmp_path):
+    begin_s = time.monotonic()
+    behaviours = {"trainer": "ready;exit 0", "coordinator": "sleep", "server": "sleep"}
+    outcome, said = run_standins(tmp_path, behaviours, trainers=2, watcher=AllLost(tmp_path, "host"))
     lost = "all trainers are lost before the work was done"
     assert (outcome.exit_code, outcome.reason) == (69, lost)
     assert said == [lost]
@@ -366,14 +347,9 @@ def test_trainers_that_give_up_on_a_mute_coordinator_are_not_waited_for_one_by_o
         def status(self):
             raise WaitTimeoutError("no answer")
 
-    (tmp_path / "logs").mkdir()
     begin_s = time.monotonic()
-    outcome = run_cluster(
-        StandIns(tmp_path, {"trainer": "exit 69", "coordinator": "sleep", "server": "sleep"}),
-        Plan(ClusterConfig(trainers=12, restarts=0), "test", (), tmp_path / "logs", echo=False),
-        say=lambda line: None,
-        watch=lambda address, cluster_id: Mute({}),
-    )
+    behaviours = {"trainer": "exit 69", "coordinator": "sleep", "server": "sleep"}
+    outcome, _ = run_standins(tmp_path, behaviours, trainers=12, restarts=0, watcher=Mute({}))
     assert outcome.exit_code == 69
     assert time.monotonic() - begin_s < 12 * NEWS_S
 
@@ -381,20 +357,9 @@ def test_trainers_that_give_up_on_a_mute_coordinator_are_not_waited_for_one_by_o
 def test_who_counts_as_lost_is_known_by_its_machine_too(tmp_path, monkeypatch):
     """In containers processes have the same few ids on every machine."""
     monkeypatch.setenv("STANDIN_HOST", "here")
-
-    class Lost(FixedStatus):
-        def status(self):
-            pids = [path.name.removeprefix("ready-") for path in tmp_path.glob("ready-*")]
-            return STATUS | {"trainers_lost": [f"pid {pid} on elsewhere" for pid in pids]}
-
-    (tmp_path / "logs").mkdir()
-    said, config = [], ClusterConfig(trainers=2, timing=Timing(report_s=PATIENCE_S))
-    outcome = run_cluster(
-        StandIns(tmp_path, {"trainer": "ready;exit 0", "coordinator": "sleep 3", "server": "sleep 3"}),
-        Plan(config, "test", ("script.py",), tmp_path / "logs", echo=False),
-        say=said.append,
-        watch=lambda address, cluster_id: Lost({}),
-    )
+    behaviours = {"trainer": "ready;exit 0", "coordinator": "sleep 3", "server": "sleep 3"}
+    elsewhere = {"watcher": AllLost(tmp_path, "elsewhere"), "timing": Timing(report_s=PATIENCE_S)}
+    outcome, said = run_standins(tmp_path, behaviours, trainers=2, **elsewhere)
     assert (outcome.exit_code, said) == (0, [])
 
 
@@ -410,21 +375,15 @@ def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
 
 def test_a_launcher_that_stood_still_does_not_take_a_run_for_one_that_does_not_end(tmp_path):
     """It said that all trainers were lost beside what the trainer itself had said of its end."""
-    (tmp_path / "logs").mkdir()
-    said = []
 
     def stand_still(status):
         if status and not (tmp_path / "go").exists():
             (tmp_path / "go").touch()
             time.sleep(2 * FAILED_S)
 
-    outcome = run_cluster(
-        StandIns(tmp_path, {"trainer": "wait go;say pslib: bad data;exit 64"}),
-        Plan(ClusterConfig(), "test", ("script.py",), tmp_path / "logs", echo=False),
-        observe=stand_still,
-        say=said.append,
-        watch=lambda address, cluster_id: FixedStatus({"error": ALL_LOST.reason, "events": []}),
-    )
+    behaviours = {"trainer": "wait go;say pslib: bad data;exit 64"}
+    status = {"error": ALL_LOST.reason, "events": []}
+    outcome, said = run_standins(tmp_path, behaviours, status=status, look=stand_still)
     assert (outcome.exit_code, said) == (64, ["trainer 0: bad data"])
 
 

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,6 +43,12 @@ def run_in(folder: Path, summary: dict[str, object], later_s: float = 60.0) -> P
     os.utime(folder / "logs" / NOTE, (0, ENDED_S - later_s))
     os.utime(folder / "summary.json", (0, ENDED_S))
     return folder
+
+
+@contextmanager
+def trainer_of_clicks() -> Iterator[pslib.Trainer]:
+    with pslib.connect() as cluster:
+        yield pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
 
 
 def test_an_ended_run_tells_when_and_how(tmp_path: Path) -> None:
@@ -160,8 +168,7 @@ def test_the_epochs_of_all_launches_count_where_the_checkpoint_knows_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, folder = job_in(tmp_path, epochs=5), run_in(tmp_path / "run", DONE)
-    with pslib.connect() as cluster:
-        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+    with trainer_of_clicks() as trainer:
         trainer.fit(tmp_path / "data.parquet", epochs=5)
         trainer.save(folder / "checkpoint")
     assert main(["train", str(job), "--resume"]) == 0
@@ -183,8 +190,7 @@ def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     file = job_in(tmp_path)
-    with pslib.connect() as cluster:
-        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+    with trainer_of_clicks() as trainer:
         trainer.save(tmp_path / where)
         job = read_job(file, ["checkpoint.path=saved"] if "run" not in where else [])
         out = run_in(tmp_path / "run", FAILED) if "run" not in where else tmp_path / "run"
@@ -248,8 +254,7 @@ def test_a_run_without_logs_goes_on_from_its_checkpoint_also_where_it_has_logs_f
 ) -> None:
     """It began anew, in a cluster of which nothing was known, and its checkpoint was replaced at the end."""
     job, folder = job_in(tmp_path, epochs=1), run_in(tmp_path / "run", FAILED)
-    with pslib.connect() as cluster:
-        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+    with trainer_of_clicks() as trainer:
         trainer.fit(tmp_path / "data.parquet")
         trainer.save(folder / "checkpoint")
     assert main(["train", str(job), "--resume", "--set", "cluster.durability=log"]) == 0
@@ -319,8 +324,7 @@ def test_what_an_ended_run_has_left_is_what_a_resume_would_begin_with(tmp_path: 
     file, folder = job_in(tmp_path), run_in(tmp_path / "run", FAILED)
     (folder / "job.yaml").write_text(read_job(file).to_yaml())
     assert what_is_left(folder, done=False) == "it left no checkpoint"
-    with pslib.connect() as cluster:
-        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+    with trainer_of_clicks() as trainer:
         for place in ("run/checkpoint-preempted/checkpoint-000001", "elsewhere", "run/checkpoint"):
             setting = ["checkpoint.path=elsewhere"] if place == "elsewhere" else []
             (folder / "job.yaml").write_text(read_job(file, setting).to_yaml())

@@ -5,72 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from launch.supervisor import supervisor
-from launch.supervisor.run_spec import Plan
-from launch.supervisor.supervisor import run_cluster
-from pslib.config import ClusterConfig
-from pslib.coordinator.leases import stream_of
 from pslib.coordinator.session import CoordinatorSession
 from pslib.wire.messages import (
-    EndLease,
     Heartbeat,
     Lease,
-    Leave,
-    NextLease,
     OpenJob,
     Register,
     Result,
     Status,
 )
-from tests.support.processes.standin_launch import FixedStatus, StandIns
-from tests.support.simulated.one_coordinator import CONFIG, NO_WINDOWS
+from tests.support.processes.standin_launch import run_standins
+from tests.support.simulated.one_coordinator import CONFIG, NO_WINDOWS, Cluster
 
 GUEST, SECOND_GUEST = 2, 3
 
 
-class Run:
-    """A coordinator whose trainers name their ranks, as a launcher's do; pids are incarnations."""
+class Run(Cluster):
+    """A coordinator whose trainers name their ranks, as a launcher does; guests come before they do."""
 
     def __init__(self, guests: int = 1) -> None:
-        self.session = CoordinatorSession(CONFIG, ranks_named=True)
-        for rank in range(2):
-            self.ask(Register("server", f"tcp://server:{rank}", 100 + rank, 100 + rank, "host"))
-            self.ask(Heartbeat("server", rank, 100 + rank, 1, {}))
+        super().__init__(trainers=0, ranks_named=True)
         for rank in range(2, 2 + guests):
-            self.ask(Register("trainer", "", rank, rank, "laptop"))
+            self.ask(Register("trainer", "", 100 + rank, rank, "laptop"))
         for rank in range(2):
-            self.ask(Register("trainer", "", rank, rank, "host", rank))
+            self.ask(Register("trainer", "", 100 + rank, rank, "host", rank))
 
-    def ask(self, message: Any) -> Any:
-        return self.session.handle(0.0, message)
-
-    def open(self, rank: int, job: int = 0, by_rank: bool = True, leases: int = 4) -> Any:
-        windows = np.zeros(leases, np.uint32)
-        return self.ask(OpenJob(rank, job, "fit", 5, {"epochs": 1, "examples": 9}, windows, by_rank))
+    def open(self, rank: int, job: int = 0, leases: int = 4, by_rank: bool = True, **_details: Any) -> Any:
+        return super().open(rank, job, leases, by_rank)
 
     def work(self, rank: int, job: int = 0) -> int:
         """How many leases a trainer gets and ends."""
         for done in range(10):
-            lease = self.ask(NextLease(rank, rank, job, np.empty(0, np.uint64)))
+            lease = self.lease(rank, job=job)
             assert isinstance(lease, Lease)
             if lease.state != "held":
                 return done
-            self.ask(EndLease(rank, rank, job, stream_of(job, lease.index), lease.epoch, {}))
+            self.end(rank, lease.index, lease.epoch, job)
         raise AssertionError("a trainer gets leases for ever")
-
-    def leave(self, rank: int) -> None:
-        self.ask(Leave("trainer", rank, rank, {}))
 
     @property
     def done(self) -> bool:
         return self.session.registry.all_done
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return dict(self.ask(Status()).values)
 
 
 def test_a_sync_job_does_not_wait_for_a_guest_that_came_before_it_began() -> None:
@@ -83,7 +61,7 @@ def test_a_sync_job_does_not_wait_for_a_guest_that_came_before_it_began() -> Non
 def test_a_guest_that_leaves_in_the_middle_of_a_sync_job_does_not_end_the_run() -> None:
     run = Run()
     run.open(0)
-    run.leave(GUEST)
+    run.leave("trainer", GUEST)
     assert run.session.error == ""
 
 
@@ -105,8 +83,8 @@ def test_a_guest_that_opens_a_sync_job_itself_takes_part_and_other_guests_do_not
 
 def test_a_guest_that_is_alone_by_now_trains_in_step_with_nobody() -> None:
     run = Run(guests=2)
-    run.leave(0)
-    run.leave(1)
+    run.leave("trainer", 0)
+    run.leave("trainer", 1)
     assert run.open(SECOND_GUEST) == Result({"ranks": [SECOND_GUEST]})
     assert (run.work(SECOND_GUEST), run.done) == (4, True)
 
@@ -147,23 +125,23 @@ def test_a_run_that_waits_for_its_guests_alone_names_them() -> None:
     run.open(0, by_rank=False)
     run.work(0)
     assert run.status["phase"] == "waiting for the next call of the trainers"
-    run.leave(0)
+    run.leave("trainer", 0)
     assert run.status["phase"] == "waiting for the next call of the trainers"
-    run.leave(1)
+    run.leave("trainer", 1)
     both = ["trainer 2 (pid 2 on laptop)", "trainer 3 (pid 3 on laptop)"]
     assert run.status["guests"] == both
     assert run.status["phase"] == f"waiting for {both[0]}, {both[1]} to leave"
-    run.leave(GUEST)
+    run.leave("trainer", GUEST)
     assert run.status["guests"] == both[1:]
     assert run.status["phase"] == f"waiting for {both[1]} to leave"
-    run.leave(SECOND_GUEST)
+    run.leave("trainer", SECOND_GUEST)
     assert (run.status["guests"], run.status["phase"]) == ([], "waiting for 2 servers to leave")
 
 
 def test_a_guest_that_works_while_the_others_have_gone_is_told_by_its_work() -> None:
     run = Run()
-    run.leave(0)
-    run.leave(1)
+    run.leave("trainer", 0)
+    run.leave("trainer", 1)
     run.open(GUEST)
     assert run.status["phase"] == "training"
 
@@ -183,15 +161,9 @@ def test_a_launcher_names_the_guest_for_whom_servers_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LEAVE_S", 1.5)
-    (tmp_path / "logs").mkdir()
-    said: list[str] = []
     guest = "trainer 1 (pid 7 on laptop)"
-    outcome = run_cluster(
-        StandIns(tmp_path, {"trainer": "sleep 1", "server": "sleep", "coordinator": "sleep"}),
-        Plan(ClusterConfig(trainers=1), "test", (), tmp_path / "logs", echo=False),
-        say=said.append,
-        watch=lambda _address, _cluster_id: FixedStatus({"phase": "", "guests": [guest]}),
-    )
+    behaviours = {"trainer": "sleep 1", "server": "sleep", "coordinator": "sleep"}
+    outcome, said = run_standins(tmp_path, behaviours, status={"phase": "", "guests": [guest]})
     assert outcome.exit_code == 0
     (line,) = said
     waited, _, words = line.partition(" s for ")

@@ -4,10 +4,7 @@ import re
 import time
 
 from launch.supervisor import supervisor
-from launch.supervisor.run_spec import Plan
-from launch.supervisor.supervisor import run_cluster
-from pslib.config import ClusterConfig
-from tests.support.processes.standin_launch import FixedStatus, StandIns
+from tests.support.processes.standin_launch import FixedStatus, run_standins
 
 STATUS = {"phase": "training"}
 
@@ -21,7 +18,7 @@ class Left(FixedStatus):
 
     def status(self):
         if self._told:  # and whoever asked has it, for he asks again
-            (self._folder / "known").touch()
+            (self._folder / "heard").touch()
         pids = [path.name.removeprefix("ready-") for path in self._folder.glob("ready-*")]
         self._told = bool(pids)
         return STATUS | {"trainers_left": [f"pid {pid} on host" for pid in pids]}
@@ -29,21 +26,13 @@ class Left(FixedStatus):
 
 def run_with_a_successor(folder, does, other="wait back;over"):
     """Trainer 0 dies at once, its successor ``does``, trainer 1 the ``other``: outcome, lines, seconds."""
-    (folder / "logs").mkdir()
-    said, begin_s = [], time.monotonic()
-    outcome = run_cluster(
-        StandIns(
-            folder,
-            {
-                "coordinator": "note coordinator;wait",
-                "trainer 0": f"first die;touch back;{does}",
-                "trainer 1": other,
-            },
-        ),
-        Plan(ClusterConfig(trainers=2, restarts=3), "test", (), folder / "logs", echo=False),
-        say=said.append,
-        watch=lambda address, cluster_id: Left(folder),
-    )
+    begin_s = time.monotonic()
+    behaviours = {
+        "coordinator": "note coordinator;wait",
+        "trainer 0": f"first die;touch back;{does}",
+        "trainer 1": other,
+    }
+    outcome, said = run_standins(folder, behaviours, trainers=2, restarts=3, watcher=Left(folder))
     return outcome, said, time.monotonic() - begin_s
 
 
@@ -61,7 +50,7 @@ def test_a_trainer_that_is_started_again_as_the_work_ends_does_not_keep_the_run_
 
 def test_a_successor_that_has_left_in_order_may_go_on_with_its_script(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "LOST_S", 3.0)
-    outcome, said, seconds = run_with_a_successor(tmp_path, "ready;wait known;over;sleep 6", other="wait")
+    outcome, said, seconds = run_with_a_successor(tmp_path, "ready;wait heard;over;sleep 6", other="wait")
     assert outcome.exit_code == 0
     assert seconds > 6.0
     assert len(said) == 1

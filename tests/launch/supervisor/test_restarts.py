@@ -19,13 +19,13 @@ from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import connect
 from pslib.config import ClusterConfig, Timing
-from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
-from pslib.wire.messages import Failure, Heartbeat, Leave, Message, NextLease, OpenJob, Register
+from pslib.wire.messages import Failure, Heartbeat, Register
 from tests.support.counting import write_examples
 from tests.support.processes.by_hand import processes_by_hand
+from tests.support.simulated.one_coordinator import Cluster
 
 TRAINER, SERVER = Task("trainer", 1), Task("server", 0)
 TIMING = Timing(silence_s=6.0, restart_s=30.0, report_s=5.0)
@@ -169,20 +169,11 @@ def test_the_trial_of_a_folder_for_logs_leaves_nothing(tmp_path: Path) -> None:
 # --- the coordinator's side ---
 
 
-class World:
+class World(Cluster):
     """A coordinator session with two servers and two trainers, each the first at its place."""
 
     def __init__(self, **changes: Any) -> None:
-        self.session = CoordinatorSession(replace(CONFIG, **changes))
-        self.now_s = 0.0
-        self.incarnations: dict[tuple[str, int], int] = {}
-        for role in ("server", "trainer"):
-            for rank in range(2):
-                self.register(role, rank)
-                self.beat(role, rank)
-
-    def ask(self, message: Message) -> Any:
-        return self.session.handle(self.now_s, message)
+        super().__init__(config=replace(CONFIG, **changes))
 
     def register(self, role: str, rank: int, generation: int = 0) -> Any:
         incarnation = 100 * generation + rank + 1
@@ -190,26 +181,9 @@ class World:
         address = f"tcp://{role}:{incarnation}"
         return self.ask(Register(role, address, incarnation, incarnation, "host", rank, generation))
 
-    def beat(self, role: str, rank: int, incarnation: int | None = None) -> Any:
-        own = self.incarnations[role, rank] if incarnation is None else incarnation
-        return self.ask(Heartbeat(role, rank, own, 1, {}))
-
-    def leave(self, role: str, rank: int) -> Any:
-        return self.ask(Leave(role, rank, self.incarnations[role, rank], {}))
-
-    def lease(self, rank: int) -> Any:
-        return self.ask(NextLease(rank, self.incarnations["trainer", rank], 0, np.empty(0, np.uint64)))
-
-    def open(self, rank: int, by_rank: bool = False, leases: int = 4) -> Any:
-        return self.ask(OpenJob(rank, 0, "fit", 5, {}, np.zeros(leases, np.uint32), by_rank))
-
-    def pass_time(self, seconds: float, *alive: tuple[str, int]) -> None:
-        end_s = self.now_s + seconds
-        while self.now_s < end_s:
-            self.now_s += 0.5
-            for role, rank in alive:
-                self.beat(role, rank)
-            self.session.tick(self.now_s)
+    def late_beat(self, role: str, rank: int, incarnation: int) -> Any:
+        """Of whoever had the place before."""
+        return self.ask(Heartbeat(role, rank, incarnation, 1, {}))
 
 
 SERVERS = (("server", 0), ("server", 1))
@@ -223,7 +197,7 @@ def test_a_trainers_successor_has_its_place_and_its_leases_under_the_next_epoch(
     assert (answer.rank, answer.ready) == (0, True)
     again = world.lease(0)
     assert (again.index, again.epoch) == (first.index, first.epoch + 1)
-    beat = world.beat("trainer", 0, incarnation=1)
+    beat = world.late_beat("trainer", 0, 1)
     assert beat.order == "fail"
     assert "trainer 0 is pid 101 on host now (generation 1)" in beat.reason
     assert any("trainer 0 is pid 101 on host now (generation 1), after pid 1 on host" in e for e in
@@ -318,7 +292,7 @@ def test_a_servers_successor_stands_in_the_next_map() -> None:
     assert (answer.ready, answer.map_version) == (True, 2)
     beat = world.beat("trainer", 0)
     assert (beat.map_version, list(beat.addresses)) == (2, ["tcp://server:1", "tcp://server:102"])
-    assert world.beat("server", 1, incarnation=2).order == "fail"
+    assert world.late_beat("server", 1, 2).order == "fail"
     world.pass_time(60.0, *SERVERS, ("trainer", 0), ("trainer", 1))
     assert world.session.error == ""
 

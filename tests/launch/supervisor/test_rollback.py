@@ -11,27 +11,17 @@ from launch.job.job import Job, read_job
 from launch.supervisor.resume import Identity
 from launch.supervisor.rollback import goes_back, step_back
 from launch.supervisor.run_spec import Outcome, Plan
-from tests.support.processes.counting_runs import ROWS, Start, write_counting_examples
+from tests.support.processes.counting_runs import ROWS, Start, write_counting_examples, write_job
 from tests.support.waiting import wait_until
 
 
 def job_of(folder: Path, epochs: int = 3, checkpoint: object = None, **cluster: object) -> Job:
-    path = folder / "job.yaml"
-    path.write_text(
-        json.dumps(
-            {
-                "data": {
-                    "train": str(write_counting_examples(folder / "examples.parquet")),
-                    "schema": {"label": "label", "sparse": ["id", "shared"]},
-                },
-                "model": {"name": "fm", "dim": 4},
-                "training": {"batch_rows": 64, "epochs": epochs, "seed": 7},
-                "checkpoint": checkpoint or {},
-                "cluster": {"servers": 2, "trainers": 2, "recovery": "rollback", **cluster},
-                "out": str(folder / "out"),
-            }
-        )
-    )  # JSON is YAML
+    examples = write_counting_examples(folder / "examples.parquet")
+    training = {"batch_rows": 64, "epochs": epochs}
+    recovers = {"servers": 2, "trainers": 2, "recovery": "rollback", **cluster}
+    path = write_job(folder, examples, training, recovers)
+    if checkpoint:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"checkpoint": checkpoint}))
     return read_job(path)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,17 +64,26 @@ def launch_counting(
     return command
 
 
+def write_job(
+    folder: Path, examples: Path, training: Mapping[str, Any], cluster: Mapping[str, Any], **data: str
+) -> Path:
+    """A job file for ``pslib train`` of a factorization machine on the examples."""
+    job = {
+        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}, **data},
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 256, "seed": 7, **training},
+        "cluster": cluster,
+        "out": str(folder / "out"),
+    }
+    (folder / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
+    return folder / "job.yaml"
+
+
 def train_in_step(start: Start, examples: Path, tmp_path: Path, **cluster: str) -> Command:
     """``pslib train`` of a model with ``consistency: sync`` that goes on for long, once steps are made."""
-    job = {
-        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
-        "model": {"name": "fm", "dim": 4},
-        "training": {"batch_rows": 256, "epochs": 1000, "seed": 7, "consistency": "sync", "staleness": 0},
-        "cluster": {"servers": 2, "trainers": 2, **cluster},
-        "out": str(tmp_path / "out"),
-    }
-    (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
-    command = start("train", tmp_path / "job.yaml", "--quiet")
+    training = {"epochs": 1000, "consistency": "sync", "staleness": 0}
+    job = write_job(tmp_path, examples, training, {"servers": 2, "trainers": 2, **cluster})
+    command = start("train", job, "--quiet")
     wait_for_steps(command)
     return command
 

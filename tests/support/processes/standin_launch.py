@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,8 +93,15 @@ def run_standins(
     since: str | None = None,
     echo: bool = False,
     hosts: HostsLauncher | None = None,
+    watcher: Any = None,
+    look: Callable[[dict[str, Any]], None] = lambda _status: None,
+    log: str | None = None,
+    **settings: Any,
 ) -> tuple[Outcome, list[str]]:
     """Run a cluster of stand-ins; its outcome and what was said.
+
+    ``watcher`` in place of one that reads ``status``; ``look``: is shown each status; ``log``: where its logs
+    are; ``settings``: of its `ClusterConfig`.
 
     So that no test guesses how long something takes, the launcher makes files for which stand-ins can wait:
     ``known`` when it knows the status, ``told-1`` when it has said its first line, and so on. They make
@@ -109,17 +116,18 @@ def run_standins(
     def observe(status: dict[str, Any]) -> None:
         if status:
             (folder / "known").touch()
+        look(status)
 
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
-    config = ClusterConfig(servers=servers, trainers=trainers, timing=Timing(drain_s=1.0))
-    plan = Plan(config, "test", ("script.py", "--its", "own"), logs, echo)
+    config = ClusterConfig(servers=servers, trainers=trainers, **{"timing": Timing(drain_s=1.0)} | settings)
+    plan = Plan(config, "test", ("script.py", "--its", "own"), logs, echo, log=log)
     outcome = run_cluster(
         StandIns(folder, behaviours) if hosts is None else HostStandIns(hosts, folder, behaviours),
         plan,
         observe=observe,
         say=say,
-        watch=lambda address, cluster_id: FixedStatus(status or {}, since and folder / since),
+        watch=lambda *_where: watcher or FixedStatus(status or {}, since and folder / since),
     )
     return outcome, said
 

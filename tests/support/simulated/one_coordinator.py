@@ -13,6 +13,7 @@ from pslib.wire.codec import Codec
 from pslib.wire.messages import (
     EndLease,
     Heartbeat,
+    Leave,
     Message,
     NextLease,
     OpenJob,
@@ -33,9 +34,11 @@ NO_WINDOWS = np.zeros(0, np.uint32)
 class Cluster:
     """A coordinator session, and everybody's side of the talk with it; all through the codec."""
 
-    def __init__(self, trainers: int = 2) -> None:
-        self.session = CoordinatorSession(CONFIG)
+    def __init__(self, trainers: int = 2, config: ClusterConfig = CONFIG, **named: bool) -> None:
+        self.session = CoordinatorSession(config, **named)
         self.now_s = 0.0
+        self.incarnations: dict[tuple[str, int], int] = {}
+        """Of who has another one than 100 and its rank."""
         for number in range(2):
             self.register("server", number)
         for number in range(2):
@@ -51,20 +54,27 @@ class Cluster:
     def register(self, role: str, number: int) -> Any:
         return self.ask(Register(role, f"tcp://{role}:{number}", 100 + number, 7, "host"))
 
-    def beat(self, role: str, rank: int, version: int = 1, **progress: Any) -> Any:
-        return self.ask(Heartbeat(role, rank, 100 + rank, version, progress))
+    def incarnation(self, role: str, rank: int) -> int:
+        return self.incarnations.get((role, rank), 100 + rank)
 
-    def open(self, rank: int, job: int = 0, leases: int = 3, **changes: Any) -> Any:
+    def beat(self, role: str, rank: int, version: int = 1, **progress: Any) -> Any:
+        return self.ask(Heartbeat(role, rank, self.incarnation(role, rank), version, progress))
+
+    def leave(self, role: str, rank: int) -> Any:
+        return self.ask(Leave(role, rank, self.incarnation(role, rank), {}))
+
+    def open(self, rank: int, job: int = 0, leases: int = 3, by_rank: bool = False, **changes: Any) -> Any:
         values = {"what": "fit", "fingerprint": 5, "details": {"epochs": 1, "examples": 30}} | changes
-        windows = np.zeros(leases, np.uint32)
-        return self.ask(OpenJob(rank, job, values["what"], values["fingerprint"], values["details"], windows))
+        about = values["what"], values["fingerprint"], values["details"], np.zeros(leases, np.uint32)
+        return self.ask(OpenJob(rank, job, *about, by_rank))
 
     def lease(self, rank: int, holding: tuple[int, ...] = (), job: int = 0) -> Any:
         streams = np.array([stream_of(job, index) for index in holding], np.uint64)
-        return self.ask(NextLease(rank, 100 + rank, job, streams))
+        return self.ask(NextLease(rank, self.incarnation("trainer", rank), job, streams))
 
     def end(self, rank: int, index: int, epoch: int = 0, job: int = 0, payload: Any = None) -> Any:
-        return self.ask(EndLease(rank, 100 + rank, job, stream_of(job, index), epoch, payload or {}))
+        incarnation = self.incarnation("trainer", rank)
+        return self.ask(EndLease(rank, incarnation, job, stream_of(job, index), epoch, payload or {}))
 
     def pass_time(self, seconds: float, *alive: tuple[str, int]) -> None:
         """Let time pass; only ``alive`` are heard."""
