@@ -44,11 +44,6 @@ def rejects_of(out: Path) -> list[tuple[int, str, str]]:
 
 
 @pytest.fixture
-def out(tmp_path) -> Path:
-    return tmp_path / "out.parquet"
-
-
-@pytest.fixture
 def small_pieces(monkeypatch):
     """Pieces of a few lines, so that a small file crosses many borders."""
     monkeypatch.setattr(records, "PIECE_BYTES", 500)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from pslib.data.convert.csv_criteo import CRITEO_DENSE, CRITEO_LABEL, CRITEO_SPARSE
@@ -41,22 +39,6 @@ def cells_of(path: Path) -> dict[str, list[str]]:
         for name, cell in zip(COLUMNS, line.split("\t"), strict=True):
             columns[name].append(cell)
     return columns
-
-
-def test_no_value_of_the_slice_is_lost(slice_of_criteo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "criteo.parquet"
-    said = pslib(tmp_path, "convert", "criteo", slice_of_criteo, out).output
-    assert "10,000" in said
-    table, expected = pq.read_table(out), cells_of(slice_of_criteo)
-    assert tuple(table.column_names) == COLUMNS
-    assert table.num_rows == len(expected[CRITEO_LABEL]) == 10_000
-    assert sum(table.column(CRITEO_LABEL).to_pylist()) == 2182
-    for name in COLUMNS:
-        values = table.column(name).to_pylist()
-        assert table.column(name).null_count == sum(cell == "" for cell in expected[name]), name
-        assert len(set(values) - {None}) == len(set(expected[name]) - {""}), name
-        assert Counter("" if value is None else str(value) for value in values) == Counter(expected[name])
-        assert ["" if value is None else str(value) for value in values] == expected[name], name
 
 
 def test_the_slice_trains_through_the_command_line(slice_of_criteo: Path, tmp_path: Path) -> None:

@@ -16,11 +16,6 @@ from tests.data.convert.test_convert import criteo_line, rejects_of, rows_of, wr
 WORDS = [word for word in MISSING if word]
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.parquet"
-
-
 def values(out: Path, name: str) -> list[object]:
     return [row[name] for row in rows_of(out)]
 

@@ -12,7 +12,6 @@ from math import nan
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from launch.cli import checkpoint, commands
@@ -27,15 +26,6 @@ from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
 from pslib.metrics.metrics import EvalResult
 from tests.support.job_folder import JOB, ROWS, refused, save, table
 from tests.support.processes.standin_launch import ROOT
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a job file and its data."""
-    save(tmp_path, "train.parquet")
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path
-
 
 # --- the command line itself ---
 
@@ -194,38 +184,19 @@ def test_a_missing_job_file_is_one_line(tmp_path, capsys):
     assert line == f"{tmp_path}/none.yaml: no such file; expected a job file (YAML)"
 
 
-ONLY = "data.schema={{label: click, {}}}"
 BAD_DATA = {
     "missing file": ("data.train=none.parquet", "none.parquet: no such file or folder"),
-    "not Parquet": ("data.train=job.yaml", "job.yaml: expected a Parquet file"),
-    "missing column": (ONLY.format("sparse: [usr]"), "no column 'usr'; did you mean 'user'?"),
-    "wrong type": (ONLY.format("dense: [user]"), "a dense column is integer, float or boolean, got string"),
-    "a list for a scalar": (ONLY.format("sparse: [history]"), "did you mean a ragged column?"),
-    "a scalar for a list": (ONLY.format("ragged: [user]"), "did you mean a sparse column?"),
-    "empty": ("data.train=empty.parquet", "expected at least one row, got none"),
     "a test of another type": (
         "data.test=numbered.parquet",
         "numbered.parquet: column 'user' is integer, but string in",
     ),
-    "label 2": (
-        "data.train=label2.parquet",
-        "row 7 (from 0) in row group 0, column 'click': a label is 0 or 1, got 2;",
-    ),
-    "label null": (
-        "data.train=null.parquet",
-        "row 0 (from 0) in row group 0, column 'click': a label is 0 or 1, got null;",
-    ),
-    "label text": ("data.schema={label: user, dense: [price]}", "a label is integer, float or boolean"),
 }
 
 
 @pytest.mark.parametrize("case", sorted(BAD_DATA))
 def test_bad_data_is_one_line_and_leaves_no_folder(case, folder, capsys):
-    labels = table().column("click").to_pylist()
-    save(folder, "label2.parquet", click=pa.array([*labels[:7], 2, *labels[8:]], pa.int8()))
-    save(folder, "null.parquet", click=pa.array([None, *labels[1:]], pa.int8()))
+    """Whatever a file of data may hold: tests/data/test_messy_data.py."""
     save(folder, "numbered.parquet", user=pa.array(range(ROWS)))
-    pq.write_table(table(0), folder / "empty.parquet")
     override, words = BAD_DATA[case]
     (line,) = refused(capsys, "train", folder / "job.yaml", "--set", override)
     assert words in line

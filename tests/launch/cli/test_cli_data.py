@@ -8,15 +8,7 @@ import pytest
 
 from launch.cli.main import main
 from launch.job.job import read_job
-from tests.support.job_folder import JOB, refused, save, table
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a job file and its data."""
-    save(tmp_path, "train.parquet")
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path
+from tests.support.job_folder import refused, save, table
 
 
 def test_converted_criteo_data_comes_with_its_schema_for_the_job_file(tmp_path, capsys):

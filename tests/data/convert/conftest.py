@@ -1,0 +1,10 @@
+"""Where tests of conversions write to."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.parquet"
