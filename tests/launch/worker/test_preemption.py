@@ -23,8 +23,11 @@ from tests.support.processes.counting_runs import (
     launch_counting,
     train_in_step,
     write_counting_examples,
+    write_job,
 )
 
+LONG = {"batch_rows": 128, "epochs": 8}
+"""So many batches that a run is still training when its metrics, a line a second, have said that it does."""
 ROOT = Path(__file__).resolve().parents[3]
 WORK_S = 40
 """Of work that is not to be finished: whoever ends in half of that has not waited for it."""
@@ -203,19 +206,9 @@ def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_a
     start: Start, tmp_path: Path
 ) -> None:
     """Its epochs are short, and its evaluations take most of the time."""
-    few, many = tmp_path / "few.parquet", tmp_path / "many.parquet"
-    data = {
-        "train": str(write_counting_examples(few, 500)),
-        "valid": str(write_counting_examples(many, 100_000)),
-    }
-    job = {
-        "data": data | {"schema": {"label": "label", "sparse": ["id", "shared"]}},
-        "model": {"name": "fm", "dim": 4},
-        "training": {"batch_rows": 256, "epochs": 12, "seed": 7},
-    }
-    path = tmp_path / "job.yaml"
-    path.write_text(json.dumps(job))  # JSON is YAML
-    command = start("train", path, "--out", tmp_path / "out")
+    few = write_counting_examples(tmp_path / "few.parquet", 500)
+    many = write_counting_examples(tmp_path / "many.parquet", 100_000)
+    command = start("train", write_job(tmp_path, few, {"epochs": 20}, {}, valid=str(many)))
     command.wait_for_file("metrics.jsonl", '"phase": "evaluating"')
     command.process.terminate()
     assert command.finish(60) == 75, command.output
@@ -224,21 +217,15 @@ def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_a
     assert str(tmp_path / "out" / "checkpoint-preempted" / "checkpoint-") in line
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(90) == 0, again.output
-    assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 12
+    assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 20
 
 
 def test_a_run_with_logs_goes_on_with_as_many_servers_as_it_began_with_and_no_others(
     start: Start, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = {
-        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
-        "model": {"name": "fm", "dim": 4},
-        "training": {"batch_rows": 256, "epochs": 8, "seed": 7},
-        "cluster": {"servers": 2, "trainers": 1, "durability": "log"},
-    }
-    path, out = tmp_path / "job.yaml", tmp_path / "out"
-    path.write_text(json.dumps(job))  # JSON is YAML
-    cut = start("train", path, "--out", out)
+    cluster = {"servers": 2, "trainers": 1, "durability": "log"}
+    path, out = write_job(tmp_path, examples, LONG, cluster), tmp_path / "out"
+    cut = start("train", path)
     cut.wait_for_file("metrics.jsonl", '"phase": "training"')
     cut.process.terminate()
     assert cut.finish(30) == 75, cut.output
@@ -284,17 +271,10 @@ def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_t
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     """One trainer, staleness 0: the checkpoint at the end is that of a run that nobody has interrupted."""
-    job = {
-        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
-        "model": {"name": "fm", "dim": 4},
-        "training": {"batch_rows": 256, "epochs": 8, "seed": 7, "staleness": 0},
-        "cluster": {"servers": 2, "trainers": 1},
-    }
-    path = tmp_path / "job.yaml"
-    path.write_text(json.dumps(job))  # JSON is YAML
+    path = write_job(tmp_path, examples, LONG | {"staleness": 0}, {"servers": 2, "trainers": 1})
     whole = start("train", path, "--quiet", "--out", tmp_path / "whole")
     assert whole.finish(60) == 0, whole.output
-    cut = start("train", path, "--out", tmp_path / "out")
+    cut = start("train", path)
     cut.wait_for_file("metrics.jsonl", '"phase": "training"')
     cut.process.terminate()
     assert cut.finish(30) == 75, cut.output
@@ -306,7 +286,7 @@ def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_t
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(60) == 0, again.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert 0 < summary["pushes_applied"] < 8 * 94  # the second part alone
+    assert 0 < summary["pushes_applied"] < 8 * 188  # the second part alone
     assert '"phase": "training"' in (tmp_path / "out" / "metrics-0.jsonl").read_text()  # the first one's
     folders = [str(tmp_path / one / "checkpoint") for one in ("whole", "out")]
     assert main(["checkpoint", "diff", *folders]) == 0
