@@ -179,7 +179,7 @@ def test_a_wait_that_is_too_short_says_so_and_may_be_repeated() -> None:
 
 def test_requests_that_are_sent_again_count_once() -> None:
     gate = threading.Event()
-    with client_of(1, Timing(retry_s=0.02, retry_max_s=0.02)) as (client, running):
+    with client_of(1, timing=Timing(retry_s=0.02, retry_max_s=0.02)) as (client, running):
         client.setup([PLAIN])
         running.embedded.servers[0]._threads[0].put(lambda _shard: gate.wait(20.0))
         push = client.push({"plain": (keys_of(1), ones(1, 2))})
@@ -251,7 +251,7 @@ def test_a_server_that_does_not_answer_is_named_within_the_patience() -> None:
 
 
 def test_a_server_that_is_lost_ends_every_wait_with_its_name() -> None:
-    with client_of(2, UNHURRIED) as (client, running):
+    with client_of(2, timing=UNHURRIED) as (client, running):
         client.setup([PLAIN])
         client.push({"plain": (np.arange(100, dtype=np.uint64), ones(100, 2))}).wait()
         server = running.embedded.servers[0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from pslib.client.client import Client
-from pslib.config import Timing
 from pslib.table.initializers import Constant, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -30,10 +30,8 @@ KEYS = keys_of(1, 2)
 
 
 @contextmanager
-def client_of(
-    servers: int = 2, timing: Timing | None = None, shard_threads: int = 1
-) -> Iterator[tuple[Client, Trainers]]:
-    with cluster_of(servers, shard_threads=shard_threads, timing=timing) as running:
+def client_of(servers: int = 2, **about: Any) -> Iterator[tuple[Client, Trainers]]:
+    with cluster_of(servers, **about) as running:
         client = running.client()
         try:
             yield client, running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pslib.client.client import Client
 from pslib.clock import SystemClock
@@ -38,23 +38,13 @@ class Trainers:
         self,
         servers: int = 1,
         trainers: int = 1,
-        shard_threads: int = 1,
-        partition_bits: int = 7,
-        dense_blocks: int = 8,
-        timing: Timing | None = None,
+        *,
         transport: Transport | None = None,
         listen: str = "memory:test:0",
-        server_memory_bytes: int = 0,
+        **settings: Any,
     ) -> None:
-        config = ClusterConfig(
-            servers=servers,
-            trainers=trainers,
-            shard_threads=shard_threads,
-            partition_bits=partition_bits,
-            dense_blocks=dense_blocks,
-            server_memory_bytes=server_memory_bytes,
-            timing=timing or Timing(),
-        )
+        small = {"partition_bits": 7, "dense_blocks": 8}
+        config = ClusterConfig(servers=servers, trainers=trainers, **small | settings)
         self.embedded = Embedded(config, transport, listen)
         self.listen = listen
         self.clusters: list[Cluster] = []
@@ -114,31 +104,13 @@ class Trainers:
 
 
 @contextmanager
-def cluster_of(
-    servers: int = 1,
-    trainers: int = 1,
-    *,
-    shard_threads: int = 1,
-    partition_bits: int = 7,
-    dense_blocks: int = 8,
-    timing: Timing | None = None,
-    transport: Transport | None = None,
-    listen: str = "memory:test:0",
-    server_memory_bytes: int = 0,
-) -> Iterator[Trainers]:
-    """A cluster for the body; no thread of it is left behind."""
+def cluster_of(servers: int = 1, trainers: int = 1, **about: Any) -> Iterator[Trainers]:
+    """A cluster for the body; no thread of it is left behind.
+
+    ``about``: ``transport``, ``listen``, and settings of its `ClusterConfig`.
+    """
     before = threads_of_pslib()  # one of an earlier test may end meanwhile
-    running = Trainers(
-        servers,
-        trainers,
-        shard_threads,
-        partition_bits,
-        dense_blocks,
-        timing,
-        transport,
-        listen,
-        server_memory_bytes,
-    )
+    running = Trainers(servers, trainers, **about)
     try:
         yield running
     finally:

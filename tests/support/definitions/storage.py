@@ -38,6 +38,7 @@ FORMATS = {BFLOAT16: FloatFormat(7, -126, 255 * 2.0**120), FLOAT16: FloatFormat(
 
 
 def mix64_of(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix64` of an array."""
     shift = np.uint64(32)
     for _ in range(2):
         words = (words ^ (words >> shift)) * MIX_MULTIPLIER

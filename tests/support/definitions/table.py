@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from pslib.table.initializers import Constant, Initializer, Normal, Uniform
 from pslib.table.tables import TableSpec
+from tests.support.definitions import storage
 from tests.support.definitions.optimizers import decay_factor, full_step
-from tests.support.definitions.storage import INT8, random_bits, rounded
+from tests.support.definitions.storage import GOLDEN, INT8, mix64_of, random_bits, rounded
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
-MIX_MULTIPLIER = 0xD6E8FEB86659FD93
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_MULTIPLIER = int(storage.MIX_MULTIPLIER)
 MASK64 = (1 << 64) - 1
 
 
@@ -45,14 +45,6 @@ def unmix64(mixed: int) -> int:
     mixed ^= mixed >> 32
     mixed = mixed * back & MASK64
     return mixed ^ (mixed >> 32)
-
-
-def mix64_of(keys: Keys) -> Keys:
-    """`mix64` of an array."""
-    shift, multiplier = np.uint64(32), np.uint64(MIX_MULTIPLIER)
-    for _ in range(2):
-        keys = (keys ^ (keys >> shift)) * multiplier
-    return keys ^ (keys >> shift)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -99,22 +99,23 @@ def ready(rest: str, folder: Path) -> None:
     (folder / f"ready-{os.getpid()}").touch()
 
 
-ACTIONS = {
-    "result": result,
-    "say": say,
-    "arguments": arguments,
-    "first": first,
-    "spawn": spawn,
-    "stubborn": stubborn,
-    "die": die,
-    "sleep": sleep,
-    "wait": wait,
-    "touch": touch,
-    "note": note,
-    "outlive": outlive,
-    "over": over,
-    "ready": ready,
-}
+_ACTIONS = (
+    result,
+    say,
+    arguments,
+    first,
+    spawn,
+    stubborn,
+    die,
+    sleep,
+    wait,
+    touch,
+    note,
+    outlive,
+    over,
+    ready,
+)
+ACTIONS = {action.__name__: action for action in _ACTIONS}
 
 if __name__ == "__main__":
     sys.exit(main())
