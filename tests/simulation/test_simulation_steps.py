@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cython_ext.common.hashing import partition_of
-from pslib.client.calls import BEGINNING, Counts, Manner, Moment
+from pslib.client.calls import BEGINNING, Counts
 from pslib.client.session import ClientSession, PushName
 from pslib.shard.shard import PushPart, Shard
 from pslib.shard.sync_steps import SyncSteps
@@ -21,19 +20,11 @@ from pslib.wire.messages import Maintain, Setup
 from tests.simulation.cluster import server as simulated_server
 from tests.simulation.cluster import trainer as simulated_trainer
 from tests.simulation.cluster import workload
-from tests.simulation.cluster.checks import Checks
 from tests.simulation.cluster.history import SimulationError
+from tests.simulation.cluster.in_step import RankedWorld
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.runs import first_error, with_log
-from tests.simulation.cluster.steps import (
-    ADAGRAD,
-    KEYS,
-    TABLE,
-    PushPlan,
-    Reference,
-    check_bits,
-    rate_of,
-)
+from tests.simulation.cluster.steps import ADAGRAD, TABLE
 from tests.simulation.cluster.trainer import Trainer
 from tests.simulation.cluster.workload import SGD_1
 from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
@@ -41,7 +32,7 @@ from tests.simulation.test_simulation_bugs import MarksStayBehind
 from tests.support.definitions.table import unmix64
 
 SEEDS, BUGS = 8, 60
-FOUND = (53, 84)
+FOUND = (53, 73)
 """Steps that waited for credit which their own parts held."""
 
 
@@ -66,73 +57,9 @@ class ServersDie(Mishaps):
 # --- consistency: sync ---
 
 
-class StepTrainer(Trainer):
-    """Pulls, pushes, and waits until the step is applied everywhere; then the next one."""
-
-    world: StepWorld
-    step, waits = 0, False
-
-    @property
-    def done(self) -> bool:
-        return self.step == len(self.world.plan.of_rank[self.rank])
-
-    def _open(self) -> None:
-        return
-
-    def _begin(self) -> None:
-        if not self.waits and not self.done:
-            self.waits = True
-            moment = Moment(self.step)
-            self._call(lambda session, now_s: session.pull(now_s, {"summed": KEYS}, True, moment), self._seen)
-
-    def _seen(self, number: int) -> None:
-        assert self.session is not None
-        pulled = self.session.pulled(number)
-        seen = pulled.rows["summed"].tobytes(), pulled.dense.tobytes()
-        if seen != self.world.reference.after[self.step]:
-            raise SimulationError(f"rank {self.rank}: its pull of step {self.step} sees another state")
-        self._call(self._push, self._taken)
-
-    def _push(self, session: ClientSession, now_s: float) -> int:
-        plan, step = self.world.plan, self.step
-        push = plan.of_rank[self.rank][step]
-        manner = Manner(rate_of(step), rank=self.rank, contributors=plan.contributors(step))
-        rows = {"summed": (push.keys, push.gradients)}
-        return session.push(now_s, PushName(self.rank, step), rows, push.dense, Moment(step), None, manner)
-
-    def _taken(self, _number: int) -> None:
-        self.step, self.waits = self.step + 1, False
-
-
-class StepChecks(Checks):
-    """Rows and blocks have the bits of the reference, at the end."""
-
-    world: StepWorld
-
-    def _check_block(self, shard: Any, block: int) -> None:
-        return
-
-    def check_end(self) -> None:
-        self.check_owners()
-        trainers = [one for one in self.world.trainers if isinstance(one, StepTrainer)]
-        if not all(one.done or "counts this process as lost" in one.ended for one in trainers):
-            raise SimulationError(f"not all steps are made: {self.world.coordinator.session.error}")
-        for shard in self.world.live_shards():
-            check_bits(self.world.reference, shard)
-
-
-class StepWorld(World):
-    """Its trainers train in step, and units of their keys move."""
-
-    def __init__(self, seed: int, **planted: Any) -> None:
-        about = {"make_mishaps": ServersDie, "make_trainer": StepTrainer, "change_config": with_log}
-        super().__init__(seed, Planted(**about | planted))
-        self.restless = [*partition_of(KEYS, PARTITION_BITS).tolist(), self.config.partitions]
-        self.checks.__class__ = StepChecks
-        self.plan = PushPlan(self.random)
-        while len(self.plan.of_rank) != self.config.trainers:
-            self.plan = PushPlan(self.random)
-        self.reference = Reference(self.plan)
+def step_world(seed: int, **planted: Any) -> RankedWorld:
+    """Trains in step while servers die and units of its keys move."""
+    return RankedWorld(seed, **{"make_mishaps": ServersDie, "change_config": with_log} | planted)
 
 
 @pytest.fixture
@@ -142,7 +69,7 @@ def in_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("in_step")
 def test_steps_have_the_bits_of_the_reference_whichever_server_dies() -> None:
-    worlds = [StepWorld(seed).run() for seed in (*range(SEEDS), *FOUND)]
+    worlds = [step_world(seed).run() for seed in (*range(SEEDS), *FOUND)]
     assert sum(server.generation - 1 for world in worlds for server in world.servers) > SEEDS // 2
     assert sum(world.coordinator.generation - 1 for world in worlds) > SEEDS // 4
     assert sum(world.map.version >> 16 for world in worlds) > 2 * SEEDS
@@ -153,7 +80,7 @@ def test_steps_have_the_bits_of_the_reference_whichever_server_dies() -> None:
 @pytest.mark.usefixtures("in_step")
 def test_steps_have_the_bits_of_the_reference_in_many_more_worlds() -> None:
     for seed in range(SEEDS, 1000):
-        StepWorld(seed).run()
+        step_world(seed).run()
 
 
 class WithoutWaiting(SyncSteps):
@@ -212,7 +139,7 @@ def shard_with(steps: type[SyncSteps]) -> Any:
     ids=["held", "leaves", "waits", "order", "marks"],
 )
 def test_a_bug_in_the_steps_is_caught(planted: dict[str, Any]) -> None:
-    assert first_error(lambda seed: StepWorld(seed, **planted).run(), range(BUGS))
+    assert first_error(lambda seed: step_world(seed, **planted).run(), range(BUGS))
 
 
 # --- maintenance ---
