@@ -32,20 +32,25 @@ class CountStep:
 
 
 class CountingModel:
-    """Adds 1 to the row of a key for each of its occurrences, and the batch's size to one dense parameter."""
+    """Adds 1 to the row of a key each time that it occurs, and the batch's size to each dense parameter."""
 
-    def __init__(self, on_step: Callable[[Batch, NDArray[Any]], None] | None = None) -> None:
-        self.schema = SCHEMA
+    def __init__(
+        self,
+        on_step: Callable[[Batch, NDArray[Any]], None] | None = None,
+        schema: Schema = SCHEMA,
+        dense_length: int = 1,
+    ) -> None:
+        self.schema, self.dense_length = schema, dense_length
         self._on_step = on_step
 
     def table(self) -> TableSpec:
         return TableSpec("counts", (PartSpec("n", 1, STEP, Constant(0.0)),))
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"examples": (1,)}
+        return {"examples": (self.dense_length,)}
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        return {"examples": np.zeros(1, np.float32)}
+        return {"examples": np.zeros(self.dense_length, np.float32)}
 
     def loss_and_gradients(
         self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
@@ -54,7 +59,7 @@ class CountingModel:
             self._on_step(batch, rows)
         seen = np.bincount(batch.sparse.reshape(-1), minlength=batch.keys.size)
         gradient = -seen.astype(np.float32)[:, None]
-        examples = np.float32([-len(batch)])
+        examples = np.full(self.dense_length, -len(batch), np.float32)
         return CountStep(0.5, np.zeros(len(batch), np.float32), gradient, {"examples": examples})
 
     def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

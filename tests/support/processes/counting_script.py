@@ -1,62 +1,33 @@
 """A script for ``pslib launch`` that counts: after training, every row holds how often its key was trained.
 
-Plain gradient descent with rate 1, and a gradient of -1 for each occurrence of a key in a batch: a batch that
-is lost or counts twice shows in the checkpoint, by key. The dense parameters count examples.
+Its batches are those of `tests.support.counting`, with pauses and with an error where a test asks for them: a
+batch that is lost or counts twice shows in the checkpoint, by key. The dense parameters count examples.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from pslib import SGD, CheckpointSettings, Schema, Trainer, connect
+from tests.support import counting
 
-from pslib import SGD, CheckpointSettings, Constant, PartSpec, Schema, TableSpec, Trainer, connect
-from pslib.batch import Batch
-
-TABLE, PART, DENSE = "counts", "seen", 5
+TABLE, PART, DENSE = "counts", "n", 5
 SCHEMA = Schema(label="label", sparse=["id", "shared"])
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What one step gives back."""
-
-    loss: float
-    logits: NDArray[np.float32]
-    rows_gradient: NDArray[np.float32]
-    dense_gradients: dict[str, NDArray[np.float32]]
-
-
-@dataclass
-class CountingModel:
+class CountingModel(counting.CountingModel):
     """Counts, and takes ``pause_s`` a batch, so that a test can hit a trainer in the middle of a lease.
 
     ``fail_at``: raise an error in that batch. ``hurry``: a file; no pause once it is there.
     """
 
-    pause_s: float
-    fail_at: int = -1
-    hurry: Path | None = None
-    batches: int = 0
-    schema: Schema = SCHEMA
+    def __init__(self, pause_s: float, fail_at: int = -1, hurry: Path | None = None) -> None:
+        super().__init__(self._begin, SCHEMA, DENSE)
+        self.pause_s, self.fail_at, self.hurry = pause_s, fail_at, hurry
+        self.batches = 0
 
-    def table(self) -> TableSpec:
-        return TableSpec(TABLE, (PartSpec(PART, 1, SGD(1.0), Constant(0.0)),))
-
-    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"examples": (DENSE,)}
-
-    def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        return {"examples": np.zeros(DENSE, np.float32)}
-
-    def loss_and_gradients(
-        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
-    ) -> Counted:
+    def _begin(self, _batch: object, _rows: object) -> None:
         if self.batches == self.fail_at:
             raise ZeroDivisionError("planted")
         if self.batches == 0:
@@ -64,14 +35,6 @@ class CountingModel:
         self.batches += 1
         if self.hurry is None or not self.hurry.exists():
             time.sleep(self.pause_s)
-        seen = np.bincount(batch.sparse.ravel(), minlength=batch.keys.size).astype(np.float32)
-        examples = np.full(DENSE, -len(batch), np.float32)
-        return Counted(0.7, np.zeros(len(batch), np.float32), -seen[:, None], {"examples": examples})
-
-    def predict(
-        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]
-    ) -> NDArray[np.float32]:
-        return np.full(len(batch), 0.5, np.float32)
 
 
 def main() -> None:

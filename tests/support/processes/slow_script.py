@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pslib import SGD, Trainer, connect
-from tests.support.processes.counting_script import Counted, CountingModel
+from tests.support.counting import CountStep
+from tests.support.processes.counting_script import CountingModel
 
 START_S = 60.0
 """Within this time the slow trainer has begun, and then the others, or the script ends."""
@@ -22,7 +23,7 @@ START_S = 60.0
 class TimedModel(CountingModel):
     """Notes the time of each step, and says in a file that there was one."""
 
-    def loss_and_gradients(self, *arguments: Any) -> Counted:
+    def loss_and_gradients(self, *arguments: Any) -> CountStep:
         """One step."""
         self.began_s.append(time.monotonic())
         self.sign.touch()
