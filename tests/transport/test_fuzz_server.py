@@ -18,8 +18,7 @@ from pslib.transport.keys import make_keys, read_keys, write_keys
 from pslib.wire.codec import Codec
 from pslib.wire.messages import ALL_MESSAGES, Message, Pull, Reserve, Stats, Status
 from pslib.wire.permissions import ALLOWED
-from tests.support.every_message import EXAMPLES, example
-from tests.support.mutants import mutants
+from tests.support.messages import EXAMPLES, example, mutants
 from tests.support.processes.command import Command
 
 GROWTH_BYTES_MAX = 24 << 20

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pslib.errors import LogCorruptError, LogError, LogForeignError, LogFullError
 from pslib.update_log import DiskFiles, RollingLog, entries_of, pieces_of
 from pslib.wire.messages import Push
-from tests.support.every_message import EXAMPLES
+from tests.support.messages import EXAMPLES
 from tests.support.simulated.files import SimulatedDisk
 
 ABOUT = {"cluster": "c", "server": 0, "shard": 0}

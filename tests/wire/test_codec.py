@@ -26,8 +26,7 @@ from pslib.wire.messages import (
     Pushed,
     Stats,
 )
-from tests.support.every_message import SEEDS
-from tests.support.mutants import mutants
+from tests.support.messages import SEEDS, mutants
 
 CODEC = Codec("demo")
 U64 = st.integers(0, 2**64 - 1)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pslib.errors import RemoteProtocolError
 from pslib.wire.codec import Codec, Envelope
 from pslib.wire.messages import ALL_MESSAGES, Message
-from tests.support.every_message import SEEDS
-from tests.support.mutants import changed_header, mutants
+from tests.support.messages import SEEDS, changed_header, mutants
 
 CODEC = Codec("demo")
 GROWTH_BYTES_MAX = 16 << 20

@@ -11,7 +11,7 @@ from pslib.transport import Peer
 from pslib.wire.codec import Codec
 from pslib.wire.messages import ALL_MESSAGES, Failure, Heartbeat, Leave, Message, Register, Stop
 from pslib.wire.permissions import ALLOWED, ROLES, refusal
-from tests.support.every_message import EXAMPLES, example
+from tests.support.messages import EXAMPLES, example
 from tests.support.simulated.protocol_worlds import OneServer
 
 ANSWERS = {"Beat", "Clocks", "CutTable", "Done", "Failure", "Hand", "Image", "Lease"} | {
