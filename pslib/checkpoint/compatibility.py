@@ -42,7 +42,7 @@ class LoadOptions:
 
     @property
     def all(self) -> bool:
-        """Whether everything is loaded, so that training resumes exactly."""
+        """Return True if everything is loaded, so that training resumes exactly."""
         return self.state and self.tables is None
 
 

@@ -74,7 +74,7 @@ class TableDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether all rows and columns are bit-identical."""
+        """Return True if all rows and columns are bit-identical."""
         return not (self.only_a or self.only_b or self.changed or self.not_compared)
 
 
@@ -90,7 +90,7 @@ class CheckpointDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether tables, rows and dense weights are bit-identical."""
+        """Return True if tables, rows and dense weights are bit-identical."""
         same = all(one.equal for one in self.tables.values())
         alone = self.tables_only_a or self.tables_only_b
         return same and not alone and self.dense is not None and not self.dense.changed

@@ -49,7 +49,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the checkpoint is intact."""
+        """Return True if the checkpoint is intact."""
         return not self.problems
 
 

@@ -296,7 +296,7 @@ class Client:
         gradients_as : str
             Wire type of gradients (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
         manner : Manner
-            How it is applied: another learning rate, added to weights, or as a part of a sync step.
+            Options: another learning rate, addition to weights, or a part of a sync step.
         since : Seen
             `Pulled.seen` of the pull that the gradients belong to: ``session.between`` measures how many
             pushes came between.

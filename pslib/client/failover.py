@@ -102,7 +102,7 @@ def _report_when_known(
 
 
 def _lost(endpoint: Endpoint, server: int, asked: int, answer: Message) -> tuple[int, int]:
-    """Return how many pushes a server has lost, and of how many."""
+    """Return the number of pushes that a server has lost, and the number that it was asked about."""
     if not isinstance(answer, Result):
         return 0, asked
     moments = answer.values.get("began_with", ())

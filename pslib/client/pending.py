@@ -79,7 +79,7 @@ class Pending(Generic[ValueT]):
 
     @property
     def done(self) -> bool:
-        """Return whether `wait` would return (or raise) at once."""
+        """Return True if `wait` would return (or raise) at once."""
         return bool(self._outcomes)
 
     def on_done(self, callback: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, 
 def pulled_fits(
     call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: BlockBounds
 ) -> bool:
-    """Return whether a reply has the types and shapes of its request: bytes from outside index our arrays."""
+    """Return True if a reply has the types and shapes of its request: bytes from outside index our arrays."""
     if message.rows.keys() != part.places.keys() or not message.row_scales.keys() <= part.places.keys():
         return False
     for name, some in part.places.items():
@@ -63,7 +63,7 @@ def pulled_fits(
 
 
 def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
-    """Return which blocks of the part arrived; refused ones are zeros where no versions were requested."""
+    """Return a mask of the part's blocks that arrived; refused ones are zeros without known versions."""
     if call.known is None:
         return np.ones(part.blocks.size, bool)
     versions = message.dense_versions[VERSIONS]

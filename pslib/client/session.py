@@ -339,7 +339,7 @@ class ClientSession:
             self._go_on(now_s, call, part, message)
 
     def _fits(self, call: Call, part: Part, message: Pulled | Pushed) -> bool:
-        """Return whether a reply has the shapes of its request: bytes from outside index our arrays below."""
+        """Return True if a reply has the shapes of its request: bytes from outside index our arrays below."""
         units = message.refused_units
         if units.size != message.refused_owners.size:
             return False

@@ -73,7 +73,7 @@ class FailureDetector:
         )
 
     def trainers_over(self, now_s: float) -> bool:
-        """Tell whether all trainers are gone, and none is awaited for unfinished work."""
+        """Return True if all trainers are gone, and none is awaited for unfinished work."""
         if not self._members.trainers_over():
             return False
         one_has_left = any(member.state == "left" for member in self._members.trainers)
@@ -111,7 +111,7 @@ class FailureDetector:
             )
 
     def _is_needed(self, member: Member) -> bool:
-        """Tell whether the run can't continue without a member of this rank."""
+        """Return True if the run can't continue without a member of this rank."""
         if member.role == "trainer":
             return self._registry.needs(member.rank)
         return self._members.is_owner(member) and not self._members.trainers_over()
@@ -131,7 +131,7 @@ class FailureDetector:
             self._tell(f"waiting {waited_s:.0f} s for {who} to be started again")
 
     def _work_is_lost(self, now_s: float) -> bool:
-        """Tell whether work is left without trainers; only a trainer that leaves reports that all is done."""
+        """Return True if work is left without trainers; only a trainer that leaves reports its end."""
         if not self.trainers_over(now_s):
             return False
         nobody_left = all(member.state == "lost" for member in self._members.trainers)

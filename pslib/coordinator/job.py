@@ -61,7 +61,7 @@ class CollectiveJob:
 
     @property
     def over(self) -> bool:
-        """Whether it is over: done, or given up."""
+        """Return True if it is over: done, or given up."""
         return self.given_up or self.book.done
 
     @property
@@ -81,7 +81,7 @@ class CollectiveJob:
 
     @property
     def is_of_before(self) -> bool:
-        """Whether an earlier run trained all of it."""
+        """Return True if an earlier run trained all of it."""
         return self.examples_before == self.examples
 
     def go_on(self, now_s: float) -> None:
@@ -103,7 +103,7 @@ class CollectiveJob:
         self.failed_at.add(holder)
 
     def needs(self, rank: int) -> bool:
-        """Tell whether the job can't be done without this trainer."""
+        """Return True if the job can't be done without this trainer."""
         return isinstance(self.book, RankedLeases) and self.book.needs(rank)
 
     def add_scores(self, scores: ScoreCounts) -> None:

@@ -213,17 +213,17 @@ class JobRegistry:
         return stream_of(number, self.jobs[number].book.done_below if number < len(self.jobs) else 0)
 
     def is_about_files(self, number: int) -> bool:
-        """Tell whether a job saves or loads all units, so that no unit may move meanwhile."""
+        """Return True if a job saves or loads all units, so that no unit may move meanwhile."""
         return number < len(self.jobs) and self.jobs[number].what in ("save", "load")
 
     @property
     def at_files(self) -> bool:
-        """Tell whether a trainer is in a save or load; without one, the job waits for moves: `next_lease`."""
+        """Return True if a trainer is in a save or load; without one, the job waits for moves."""
         numbers = range(self.first_open, len(self.jobs))
         return any(self.is_about_files(number) and self.jobs[number].book.holders() for number in numbers)
 
     def goes_on_before(self, number: int) -> bool:
-        """Tell whether a trainer is in an earlier call and has, or may get, work of it.
+        """Return True if a trainer is in an earlier call and has, or may get, work of it.
 
         A client that trains nothing is in no call.
         """
@@ -244,12 +244,12 @@ class JobRegistry:
         ]
 
     def is_at_files_after(self, number: int) -> bool:
-        """Tell whether a trainer saves or loads in a later call than this one."""
+        """Return True if a trainer saves or loads in a later call than this one."""
         later = range(max(number + 1, self.first_open), len(self.jobs))
         return any(self.is_about_files(one) and self.jobs[one].book.holders() for one in later)
 
     def is_at_files_before(self, number: int) -> bool:
-        """Tell whether an earlier save or load is open with a trainer in it or due to reach it.
+        """Return True if an earlier save or load is open with a trainer in it or due to reach it.
 
         A trainer that caught the error of the save or load has left it: another trainer does it or repeats
         it.
@@ -259,11 +259,11 @@ class JobRegistry:
 
     @property
     def all_done(self) -> bool:
-        """Whether no job is open."""
+        """Return True if no job is open."""
         return self.first_open == len(self.jobs)
 
     def needs(self, rank: int) -> bool:
-        """Tell whether a job can't be done without a trainer of this rank."""
+        """Return True if a job can't be done without a trainer of this rank."""
         return any(job.needs(rank) for job in self.jobs[self.first_open :])
 
     def free_leases(self, member: Member, why: str, below: int | None = None, fatal: bool = True) -> int:

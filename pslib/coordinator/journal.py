@@ -86,7 +86,7 @@ class CoordinatorJournal:
 
     @property
     def replaying(self) -> bool:
-        """Whether the request being handled is replayed from a predecessor's journal."""
+        """Return True if the request being handled is replayed from a predecessor's journal."""
         return self._replaying
 
     # --- writing ------------------------------------------------------------------------------------------

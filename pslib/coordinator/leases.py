@@ -74,7 +74,7 @@ class LeaseBook:
 
     @property
     def done(self) -> bool:
-        """Whether every lease is done."""
+        """Return True if every lease is done."""
         return self.done_below == self.windows.size
 
     @property
@@ -138,7 +138,7 @@ class LeaseBook:
         return {rank: ranks.count(rank) for rank in set(ranks)}
 
     def is_done(self, index: int) -> bool:
-        """Tell whether one lease is done."""
+        """Return True if one lease is done."""
         return bool(self._done[index])
 
     def examples_trained(self, examples: int, lease_rows: int, batch_rows: int) -> int:
@@ -159,12 +159,12 @@ class LeaseBook:
 
     @property
     def begun(self) -> bool:
-        """Whether any trainer was ever granted a lease."""
+        """Return True if any trainer was ever granted a lease."""
         return bool(self._first_given_s) or self.done_count > 0
 
     @property
     def taken_over(self) -> bool:
-        """Whether a lost trainer's lease is not done: batches may be applied that were never reported."""
+        """Return True if a lost trainer's lease is not done: unreported batches of it may be applied."""
         return any(not self._done[index] for index in self._epochs)
 
     def set_positions(self, batches: Mapping[int, int]) -> None:
@@ -298,7 +298,7 @@ class RankedLeases(LeaseBook):
         return super().plain() | {"ranks": list(self.ranks)}
 
     def needs(self, rank: int) -> bool:
-        """Tell whether leases of this trainer are not done."""
+        """Return True if leases of this trainer are not done."""
         if rank not in self.ranks:
             return False
         return not bool(self._done[self.ranks.index(rank) :: len(self.ranks)].all())

@@ -227,7 +227,7 @@ class Rebalance:
             self._joined_s, self._joined_version = now_s, self.members.map.version
 
     def _all_here(self, now_s: float) -> bool:
-        """Tell whether no server is awaited, and every member has the map with all servers."""
+        """Return True if no server is awaited, and every member has the map with all servers."""
         timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
         if self.awaited:
             if now_s - since_s < timing.start_s:
@@ -249,7 +249,7 @@ class Rebalance:
         self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
     def _wave_units(self, rank: int) -> int:
-        """Return how many units of a source move at once: the images it keeps are bounded in bytes."""
+        """Return the number of units of a source that move at once: its images are bounded in bytes."""
         current = self.members.map
         assert current is not None
         servers = [server for server in self.members.servers if server.rank == rank]
@@ -323,13 +323,13 @@ class Rebalance:
 
     @property
     def moving(self) -> bool:
-        """Tell whether a wave is under way, or the next one may begin at any moment."""
+        """Return True if a wave is under way, or the next one may begin at any moment."""
         return self.wave is not None or (
             self.progress.began_s is not None and self.progress.ended_s is None and not self.progress.stopped
         )
 
     def hand_for(self, rank: int) -> bool:
-        """Tell whether this server should request work with `NextHand`."""
+        """Return True if this server should request work with `NextHand`."""
         return self.wave is not None and bool((self.wave.sources == rank).any())
 
     def on_their_way(self, rank: int) -> list[list[int]]:
@@ -342,7 +342,7 @@ class Rebalance:
             del self._over[unit]
 
     def may_leave(self, now_s: float, rank: int) -> bool:
-        """Tell whether a draining server may exit."""
+        """Return True if a draining server may exit."""
         return rank in self.leaving and self._decommission.may_leave(now_s, rank)
 
     # --- records ------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class CoordinatorSession:
         self._missed: set[tuple[int, int]] = set()
         """Reported server losses, by incarnations of server and reporter: late duplicates are ignored."""
         self.superseded = False
-        """Whether a member knows a coordinator of a higher term: then this one ends."""
+        """True if a member knows a coordinator of a higher term: then this one ends."""
         self.members = Membership(config, ranks_named)
         self.error = ""
         self.events: list[str] = []
@@ -230,7 +230,7 @@ class CoordinatorSession:
 
     @property
     def over(self) -> bool:
-        """Whether all work is done (or has failed) and every process has left or is lost."""
+        """Return True if all work is done (or has failed) and every process has left or is lost."""
         gone = not self.members.live("trainer") and self.members.servers_over()
         return gone and (
             bool(self.error) or self.stopping or self.failure_detector.trainers_over(self._now_s)
@@ -400,7 +400,7 @@ class CoordinatorSession:
         return self.registry.next_lease(now_s, message, self.since_s(now_s))
 
     def _must_wait(self, number: int) -> bool:
-        """Tell whether no lease of a job may be granted now: rows must not change during saves and loads."""
+        """Return True if no lease of a job may be granted now: saves and loads need constant rows."""
         registry = self.registry
         if (
             self.cuts.holds_leases

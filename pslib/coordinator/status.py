@@ -52,7 +52,7 @@ class ClusterView(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether all work is done (or has failed) and every process has left or is lost."""
+        """Return True if all work is done (or has failed) and every process has left or is lost."""
         ...
 
     def run_s(self, now_s: float) -> float:

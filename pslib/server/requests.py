@@ -107,7 +107,7 @@ class ShardRequest:
         return sum(array.size for array in keys.values())
 
     def is_short(self, rows: int) -> bool:
-        """Return whether it is a pull or push of at most ``rows`` rows that waits for no other request.
+        """Return True if it is a pull or push of at most ``rows`` rows that waits for no other request.
 
         16 dense parameters count as one row.
         """
@@ -241,7 +241,7 @@ def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
 
 
 def _unknown(shard: Shard, message: Witness) -> int:
-    """Return how many pushes this shard lacks of its predecessor's, to units that it has or had then."""
+    """Return the number of its predecessor's pushes that this shard lacks, to units it has or had then."""
     if not message.streams.size == message.numbers.size == message.units.size:
         raise ConfigurationError("witness: expected as many numbers and units as streams")
     asked = zip(message.streams.tolist(), message.numbers.tolist(), message.units.tolist(), strict=True)
@@ -317,12 +317,12 @@ class ShardTurns:
 
     @property
     def has_long(self) -> bool:
-        """Return whether a long request waits, or is half done."""
+        """Return True if a long request waits, or is half done."""
         return self._long > 0
 
     @property
     def in_request(self) -> bool:
-        """Return whether a long request is half done."""
+        """Return True if a long request is half done."""
         return self._steps is not None
 
     def put(self, work: ShardRequest | Work) -> None:

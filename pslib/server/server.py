@@ -242,7 +242,7 @@ class Server:
 
     @staticmethod
     def _leaves_now() -> bool:
-        """Return whether a server asked to leave has no time left to move its units to others.
+        """Return True if a server asked to leave has no time left to move its units to others.
 
         The coordinator learns of the request with the next heartbeat; it answers when no unit is here any
         more, or that no server could take them.

@@ -142,7 +142,7 @@ class ServerSession:
             self._granted(self.credit.give_back((request.peer, request.request_id)))
 
     def _waits(self, message: Message) -> bool:
-        """Return whether requests must wait for the rejoin; its end is final."""
+        """Return True if requests must wait for the rejoin; its end is final."""
         assert self.rejoin is not None
         if self.rejoin.waits:
             self.rejoin.hear(message)

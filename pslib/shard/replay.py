@@ -124,7 +124,7 @@ class Replay:
             self._state(first, entries[1:])
 
     def _is_older(self, unit: int) -> bool:
-        """Return whether a newer image of the unit follows."""
+        """Return True if a newer image of the unit follows."""
         return self._newest.get(unit, 0) > self._number
 
     # --- state of no single unit --------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def _pull_dense(shard: ShardState, message: Pull, dense: DenseDelta, refused: di
 
 
 def _blocks_of_slice(shard: ShardState) -> int:
-    """Return how many dense blocks cost as much as a slice of rows, at least one."""
+    """Return the number of dense blocks that cost as much as a slice of rows, at least one."""
     size = shard.dense.bounds.size if shard.dense else 0
     return max(1, ROW_FLOATS * shard.slice_rows // max(1, size))
 

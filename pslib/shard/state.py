@@ -96,7 +96,7 @@ class ShardState:
         partitions = len(range(index, self.partitions, shards))
         self.room = MemoryHeadroom(memory_bytes, f"shard thread {index} of {shards}", partitions)
         self.bare = False
-        """Whether it has still to restore a checkpoint; see `pslib.server.rejoin`."""
+        """True if it has still to restore a checkpoint; see `pslib.server.rejoin`."""
         self.began_with = ""
         """Moment of the checkpoint that it began with, where it has lost later changes."""
         self.owned = 0
@@ -110,7 +110,7 @@ class ShardState:
     # --- ownership ----------------------------------------------------------------------------------------
 
     def is_responsible(self, unit: int) -> bool:
-        """Return whether requests about ``unit`` are for this shard rather than a sibling."""
+        """Return True if requests about ``unit`` are for this shard rather than a sibling."""
         return bool(self.responsible >> unit & 1)
 
     def refusals(self, units: Iterable[Any]) -> dict[int, int]:

@@ -26,12 +26,12 @@ JOURNAL_BYTES = 1 << 20
 
 
 def has_beginning(folder: str) -> bool:
-    """Whether the journal has all records from the first; no image replaces its beginning."""
+    """Return True if the journal has all records from the first; no image replaces its beginning."""
     return (Path(folder) / f"{1:020d}{SUFFIX}").exists()
 
 
 def has_begun(folder: str) -> bool:
-    """Whether a coordinator has ever written a journal there."""
+    """Return True if a coordinator has ever written a journal there."""
     return (Path(folder) / NUMBER).exists()
 
 
@@ -55,7 +55,7 @@ class CoordinatorLog:
     journal_bytes : int
         An image is due after this many bytes since the last one, and at least four times its size.
     space_s : float
-        How long to retry without disk space.
+        Limit of retries without disk space.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ class CoordinatorLog:
 
     @property
     def is_long(self) -> bool:
-        """Whether an image is due; after a complete flush call `write_image`."""
+        """Return True if an image is due; after a complete flush call `write_image`."""
         return self._log.size_bytes >= self._due_bytes and not self._waiting
 
     def write_image(self, image: Note) -> None:

@@ -160,7 +160,7 @@ class ServerLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether one of its logs has never been written; a predecessor's state is then incomplete."""
+        """Return True if one of its logs has never been written; a predecessor's state is then incomplete."""
         return not self.shards or any(one.last == 0 for one in self.logs)
 
     def _open(self, index: int, about: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is trained is kept where the data, or a full disk, ends a run later: real processes."""
+"""Trained rows are kept where the data, or a full disk, ends a run later: real processes."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_nothing_is_left_when_the_launcher_itself_is_killed(
 
 
 def assert_workers_have_ended(command: Command) -> None:
-    """Who watches over one ends a moment after it, also after the launcher; `start` waits for that."""
+    """A supervisor ends a moment after its process, also after the launcher; `start` waits for that."""
     names = ("coordinator", "server 0", "server 1", "trainer 0", "trainer 1")
     workers = {command.pid_of(name) for name in names}
     assert not [one for one in command.processes() if one.pid in workers]

@@ -1,4 +1,4 @@
-"""What a run says of the whole training that it goes on with, and what of itself alone."""
+"""A resumed run reports the whole training that it continues, and its own part of it."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Written:
         self.images = 0
 
     def turn(self, flush: bool = True) -> None:
-        """What `Coordinator._turn` does, with one question."""
+        """Do as `Coordinator._turn` with one request."""
         self.talk.step()
         if flush:
             assert self.log.flush()

@@ -1,4 +1,4 @@
-"""Who is in the cluster: joining, waiting for each other, falling silent."""
+"""Membership of a cluster: joining, waiting for each other, falling silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which units move: even shares, as few moves as can be, and the same ones every time."""
+"""Placement of units: even shares, as few moves as can be, and the same ones every time."""
 
 from __future__ import annotations
 

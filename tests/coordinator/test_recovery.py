@@ -344,7 +344,7 @@ def comes_back(server: OneServer, begins: dict[str, Any], load: Callable[[Shard,
 
 
 def ignored(server: OneServer, message: Message) -> bool:
-    """Whether a request gets no answer at all."""
+    """Return True if a request gets no answer at all."""
     frames = [bytes(frame) for frame in server.codec.encode(1, message)]
     return server.session.receive(b"peer", frames) is None and not server.session.outbox
 
