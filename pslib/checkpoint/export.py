@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import batches_of, verify
-from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.diff import PIECE_BYTES, dense_vector
+from pslib.checkpoint.folders import chain_of
 from pslib.checkpoint.key_ranges import GROUP_BITS_MAX, TableOfCheckpoint
 from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
 from pslib.checkpoint.rows import table_schema

@@ -9,9 +9,9 @@ from pyarrow import fs
 
 from pslib.checkpoint.admission_counts import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.arrow_files import batches_of, check_size, verify
-from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.compatibility import LoadOptions, check_fits
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
+from pslib.checkpoint.folders import Link, chain_of
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import RowReader, table_schema
 from pslib.errors import MemoryLimitError, PslibError, UnknownTableError

@@ -1,7 +1,10 @@
-"""Checkpoint folders: list checkpoints, find the newest complete one, prune old ones.
+"""Checkpoint folders: list checkpoints, find the newest complete one, follow increments, prune old ones.
 
 A save that keeps the last n writes ``checkpoint-000001``, ``checkpoint-000002``, ... below the given folder.
 They are ordered by number, so clocks do not matter.
+
+An increment names its predecessor, a checkpoint in a sibling folder, and the predecessor's token. Every save
+makes a new token, so a replaced link of a chain is detected.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.manifest import (
     INCOMPLETE_NAME,
     MANIFEST_NAME,
@@ -25,13 +27,15 @@ from pslib.checkpoint.manifest import (
     open_place,
     read_manifest,
 )
-from pslib.errors import CheckpointError, ConfigurationError
+from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
 from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
 
 __all__ = [
     "Base",
     "CheckpointInfo",
+    "Link",
     "base_in",
+    "chain_of",
     "check_keep_last",
     "list_checkpoints",
     "newest",
@@ -43,6 +47,7 @@ log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3
 """Depth searched by `list_checkpoints`: runs/first/checkpoint/checkpoint-000001."""
+LINKS_MAX = 1001
 KEEP_LAST_MAX = 1_000_000
 """Upper limit of ``keep_last``; 0 keeps all."""
 
@@ -90,6 +95,14 @@ class CheckpointInfo:
             if entry.table and entry.kind == "rows":
                 found[entry.table] = found.get(entry.table, 0) + entry.rows
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Checkpoint of a chain."""
+
+    path: str
+    manifest: Manifest
 
 
 def list_checkpoints(path: str) -> list[CheckpointInfo]:
@@ -141,6 +154,37 @@ def _examine(path: str, sizes: dict[str, int]) -> CheckpointInfo:
     except CheckpointError as error:
         return CheckpointInfo(path, "damaged", total, manifest, str(error))
     return CheckpointInfo(path, "complete", total, manifest)
+
+
+def chain_of(path: str) -> list[Link]:
+    """Return the chain of ``path``: the full checkpoint, then the increments up to ``path``, in order.
+
+    Raises
+    ------
+    CheckpointError
+        If a link is missing.
+    CheckpointCorruptError
+        If a link is not the checkpoint that the next one follows.
+    """
+    place = place_of(path)
+    links = [Link(place, read_manifest(place))]
+    while increment := links[0].manifest.increment:
+        if len(links) > LINKS_MAX:
+            raise CheckpointCorruptError(f"{shown(path)}: more than {LINKS_MAX} increments follow each other")
+        before = sibling(links[0].path, str(increment["of"]))
+        link = Link(before, read_manifest(before))
+        if link.manifest.cut.get("token") != increment["token"]:
+            raise CheckpointCorruptError(
+                f"{shown(links[0].path)}: an increment of {increment['of']}, where another checkpoint stands "
+                "than the one that it was made after"
+            )
+        links.insert(0, link)
+    return links
+
+
+def sibling(path: str, name: str) -> str:
+    """Path of a sibling folder."""
+    return below(parent_and_name(path)[0], name)
 
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:

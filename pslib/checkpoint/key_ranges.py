@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
 from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.chains import Link, chain_of
+from pslib.checkpoint.folders import Link, chain_of
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointCorruptError

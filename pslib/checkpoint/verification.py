@@ -11,8 +11,8 @@ from pyarrow import fs
 
 from pslib.checkpoint.admission_counts import count_schema
 from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.dense import DENSE_SCHEMA
+from pslib.checkpoint.folders import chain_of
 from pslib.checkpoint.manifest import BLOCK_BYTES, GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.checkpoint.sums import Sums, sums_of

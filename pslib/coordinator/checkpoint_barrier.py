@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.leases import RankedLeases
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown

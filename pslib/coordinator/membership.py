@@ -8,13 +8,13 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.config import ANY_RANK, ClusterConfig
-from pslib.coordinator.wave import Wave
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 
-__all__ = ["Member", "Membership"]
+__all__ = ["Member", "Membership", "Wave"]
 
 
 @dataclass(slots=True)
@@ -41,6 +41,25 @@ class Member:
     """True if its successor did so."""
     call: int = -1
     """For a trainer: the last call that its script has made; -1 before the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wave:
+    """Units that move under one map version: ``units[i]`` to server ``targets[i]``, both (n,)."""
+
+    version: int
+    units: NDArray[np.int64]
+    sources: NDArray[np.uint16]
+    targets: NDArray[np.uint16]
+
+    def given_by(self, rank: int, over: Mapping[int, bool]) -> list[list[int]]:
+        """Return ``[unit, version]`` of what server ``rank`` gives away, except what it keeps after all."""
+        mine = self.units[self.sources == rank].tolist()
+        return [[unit, self.version] for unit in mine if over.get(unit, True)]
+
+    def given_to(self, rank: int, over: Mapping[int, bool]) -> list[int]:
+        """Return the units that have arrived at server ``rank``."""
+        return [unit for unit in self.units[self.targets == rank].tolist() if over.get(unit, False)]
 
 
 class Membership:

@@ -1,7 +1,7 @@
 """Rebalance of units between live servers, as a pure state machine of the coordinator.
 
 The target is one number: how many servers own units (`Rebalance.scale`). The map holds the actual state. The
-remaining moves follow from both (`placement.py`), so no plan is stored: units move in waves, and each wave is
+remaining moves follow from both (`even_owners`), so no plan is stored: units move in waves, and each wave is
 planned anew. A wave is a map version with a few units of each source; the sources request their parts
 (`NextHand`), hand the units over themselves and report which have arrived. When all units of a wave are done,
 its map is published.
@@ -12,21 +12,22 @@ goes through `on_record` before it counts, and `replay` restores it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.coordinator.decommission import Decommission
-from pslib.coordinator.membership import Membership
-from pslib.coordinator.placement import even_owners
-from pslib.coordinator.wave import Progress, ScaleRequests, Wave
+from pslib.coordinator.membership import Membership, Wave
+from pslib.errors import ConfigurationError
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 from pslib.wire.messages import Failure, Hand, Message, NextHand, Result, Scale
 
-__all__ = ["Rebalance"]
+__all__ = ["Rebalance", "ScaleRequests", "even_owners"]
 
 WAVE_UNITS = 256
 """Units per source and wave: a wave of small partitions takes some tenths of a second."""
@@ -37,6 +38,49 @@ VERSIONS_A_WAVE = 1 << 16
 
 New addresses may be published under versions in between, and none of these is taken for the end of the wave.
 """
+SCALE_REQUESTS_KEPT = 1000
+"""Number of answers kept. Duplicates arrive seconds later at most, and scale requests are rare."""
+
+Owners = NDArray[np.uint16]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Reported progress of the moves since the last scale request."""
+
+    asked_s: float = 0.0
+    began_s: float | None = None
+    ended_s: float | None = None
+    moved: int = 0
+    bytes: int = 0
+    stopped: str = ""
+    """Reason why units stay although shares are not even."""
+
+
+@dataclass(slots=True)
+class ScaleRequests:
+    """The latest scale requests by name, so that none is granted twice.
+
+    Otherwise a late duplicate would undo a newer request. The duplicate of a request to drain a server that
+    has left since would be refused, as no such server exists.
+    """
+
+    answers: dict[int, str] = field(default_factory=dict)
+
+    def answer(self, name: int) -> str | None:
+        """Return the recorded refusal, empty for a granted request; None for a new request."""
+        return self.answers.get(name)
+
+    @property
+    def granted(self) -> list[int]:
+        """Return the names of granted requests."""
+        return [name for name, problem in self.answers.items() if not problem]
+
+    def note(self, name: int, problem: str) -> None:
+        """Record the answer to a request."""
+        self.answers[name] = problem
+        if len(self.answers) > SCALE_REQUESTS_KEPT:
+            del self.answers[next(iter(self.answers))]
 
 
 class Rebalance:
@@ -416,3 +460,55 @@ class Rebalance:
             return 0
         after = even_owners(current.owners, current.partitions, targets)
         return int((after != current.owners).sum()) - sum(self._over.values())
+
+
+# --- placement --------------------------------------------------------------------------------------------
+
+
+def even_owners(owners: Owners, partitions: int, servers: Collection[int]) -> Owners:
+    """Assign all units to ``servers`` in even shares, with as few moves as possible.
+
+    Keys are hashed over partitions, so even numbers of partitions give even numbers of rows, and even numbers
+    of dense blocks give even bytes of dense parameters.
+
+    Parameters
+    ----------
+    owners : (units,) uint16
+        The current owners; the first ``partitions`` units are partitions, the others dense blocks.
+    partitions : int
+        Number of units that are partitions.
+    servers : collection of int
+        Ranks of the servers to own units; at least one.
+
+    Returns
+    -------
+    (units,) uint16
+        The numbers of partitions of two servers differ by at most one, and so do those of dense blocks. The
+        same arguments give the same result.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no server to own the units.
+    """
+    if not servers:
+        raise ConfigurationError("moves: expected at least one server that shall own units, got none")
+    ranks = np.unique(np.asarray(sorted(servers), np.int64))
+    return np.concatenate([_evenly(owners[:partitions], ranks), _evenly(owners[partitions:], ranks)])
+
+
+def _evenly(owners: Owners, ranks: NDArray[np.int64]) -> Owners:
+    """Assign units of one kind evenly."""
+    size = max(int(ranks[-1]), int(owners.max(initial=0))) + 1
+    owned = np.bincount(owners, minlength=size)
+    shares = np.zeros(size, np.int64)
+    share, larger = divmod(owners.size, ranks.size)
+    shares[ranks] = share
+    most = np.lexsort((ranks, -owned[ranks]))  # the largest owners keep the extra unit: one move less
+    shares[ranks[most[:larger]]] += 1
+    by_owner = np.argsort(owners, kind="stable")
+    place = np.arange(owners.size) - np.repeat(np.cumsum(owned) - owned, owned)
+    leaving = np.sort(by_owner[place >= shares[owners[by_owner]]])
+    after = owners.copy()
+    after[leaving] = np.repeat(np.arange(size), np.maximum(shares - owned, 0))
+    return after

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
 from pslib.coordinator.failure_detector import FailureDetector
-from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance

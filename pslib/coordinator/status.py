@@ -8,11 +8,9 @@ import numpy as np
 
 from pslib.config import ClusterConfig
 from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
-from pslib.coordinator.job import epochs_done, examples_of, planned_of
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import JobRegistry, epochs_done, examples_of, planned_of, results_of
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
-from pslib.coordinator.results import results_of
 from pslib.storage import shown
 from pslib.text import counted
 from pslib.wire.counters import (

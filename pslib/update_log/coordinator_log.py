@@ -10,8 +10,7 @@ from pathlib import Path
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogFullError, LogStillFullError
 from pslib.update_log.contents import entries_of, pieces_of
-from pslib.update_log.files import LogFiles
-from pslib.update_log.lock import NUMBER, claim
+from pslib.update_log.files import NUMBER, LogFiles, claim
 from pslib.update_log.recovery_scan import SUFFIX
 from pslib.update_log.segments import RollingLog
 from pslib.wire.journal import Entry, Note

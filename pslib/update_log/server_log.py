@@ -15,8 +15,7 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogCorruptError, LogForeignError
 from pslib.shard.shard import Shard
-from pslib.update_log.files import DiskFiles, LogFiles, in_words
-from pslib.update_log.lock import claim
+from pslib.update_log.files import DiskFiles, LogFiles, claim, in_words
 from pslib.update_log.segments import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Load

@@ -8,8 +8,7 @@ import numpy as np
 
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.decommission import LEAVE_BEATS, Decommission
-from pslib.coordinator.membership import Membership
-from pslib.coordinator.wave import Wave
+from pslib.coordinator.membership import Membership, Wave
 
 BEAT_S = 1.0
 STAYS_S = LEAVE_BEATS * BEAT_S

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pslib.clock import SystemClock
 from pslib.coordinator.coordinator import Coordinator
-from pslib.coordinator.job import CollectiveJob
+from pslib.coordinator.jobs import CollectiveJob
 from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.leases import LeaseBook, RankedLeases, book_of
 from pslib.coordinator.session import CoordinatorSession

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pslib.coordinator.placement import even_owners
+from pslib.coordinator.rebalance import even_owners
 from pslib.errors import ConfigurationError
 from pslib.table.partition_map import PartitionMap
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pslib.coordinator.membership import Membership
-from pslib.coordinator.rebalance import Rebalance
-from pslib.coordinator.wave import SCALE_REQUESTS_KEPT, ScaleRequests
+from pslib.coordinator.rebalance import SCALE_REQUESTS_KEPT, Rebalance, ScaleRequests
 from pslib.wire.messages import Failure, NextHand, Result, Scale
 from tests.support.move_world import CONFIG, World, first_map, grown
 
