@@ -28,12 +28,11 @@ from pslib.shard.serving import (
     push_steps,
 )
 from pslib.shard.snapshot import Cuts
-from pslib.shard.state import MINE, SLICE_ROWS, ShardState
+from pslib.shard.state import MINE, ShardState
 from pslib.shard.stores import dense_of, specs_of
 from pslib.shard.sync_steps import SyncSteps
 from pslib.table.descriptions import check_tables, models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
-from pslib.wire.applied_pushes import Marks
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.wire.quantization import QuantizedRows
@@ -42,36 +41,13 @@ __all__ = ["PullPart", "PushPart", "Shard"]
 
 
 class Shard(ShardState):
-    """Partitions and dense blocks of one shard thread.
+    """Partitions and dense blocks of one shard thread: its state, and the requests on it."""
 
-    Parameters
-    ----------
-    partition_bits, dense_blocks : int
-        Numbers of the cluster.
-    index, shards : int
-        This shard's index among the shards of its server.
-    marks : Marks
-        Record of applied pushes (tests pass broken ones here).
-    memory_bytes : int
-        Memory limit of its tables; 0 is no limit.
-    slice_rows : int
-        Rows of a long request that are served before a short one has its turn.
-    """
-
-    def __init__(
-        self,
-        partition_bits: int,
-        dense_blocks: int,
-        index: int = 0,
-        shards: int = 1,
-        marks: Marks | None = None,
-        memory_bytes: int = 0,
-        slice_rows: int = SLICE_ROWS,
-    ) -> None:
-        super().__init__(partition_bits, dense_blocks, index, shards, marks, memory_bytes, slice_rows)
+    def __post_init__(self, memory_bytes: int) -> None:
+        super().__post_init__(memory_bytes)
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
-        self.moves = Moves(self, self._unit_left, self._unit_came)
+        self.moves = Moves(self, self._unit_left, self.cuts.unit_came)
 
     # --- ownership ----------------------------------------------------------------------------------------
 
@@ -85,9 +61,6 @@ class Shard(ShardState):
 
     def _unit_left(self, unit: int, owner: int) -> None:
         self.sync.unit_left(unit, owner)
-
-    def _unit_came(self) -> None:
-        self.cuts.unit_came()
 
     def release(self, message: Release) -> Image:
         """Stop owning a unit and return its image; see `pslib.shard.migration.Moves.release`."""
