@@ -170,7 +170,7 @@ class TestTheDesk:
     def test_a_lease_that_was_given_out_is_given_out_when_the_journal_is_replayed(self) -> None:
         """Also by a coordinator that waited for less, as earlier ones did: the trainer has done the work."""
         cluster = Cluster()
-        records = [[cluster.session.journal.image(cluster.now_s)]]
+        records = [[cluster.session.image(cluster.now_s)]]
         cluster.session.journal.append = lambda entries: records.append(list(entries))
         cluster.session._must_wait = lambda _job: False  # type: ignore[method-assign]
         for rank in range(2):
@@ -181,7 +181,7 @@ class TestTheDesk:
         assert held.state == "held"
         cluster.session = CoordinatorSession(CONFIG)
         for record in records:
-            cluster.session.journal.replay(record)
+            cluster.session.replay(record)
         assert cluster.end(0, 0, held.epoch, job=1) == Done()
 
     def give_up(self, cluster: Cluster) -> None:
