@@ -60,7 +60,7 @@ def check_fits(
     CheckpointIncompatibleError
         If they differ from those of the checkpoint.
     """
-    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    saved = manifest.specs
     tables, place = _chosen(mine, saved, path, options), _with_its_model(path, manifest)
     for name in tables:
         if name not in saved:
@@ -69,10 +69,10 @@ def check_fits(
             )
         _check_parts(mine[name], saved[name], place, options.state)
     length = dense.length if dense else 0
-    if options.tables is None and manifest.dense.get("length", 0) != length:
+    if options.tables is None and manifest.dense_length != length:
         raise CheckpointIncompatibleError(
-            f"{place}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
-            "model; load(tables=[...]) takes rows only (job file: load.tables)"
+            f"{place}: {manifest.dense_length} dense parameters, expected {length}: another model; "
+            "load(tables=[...]) takes rows only (job file: load.tables)"
         )
     if options.tables is None and dense and dense.length:
         check_dense_optimizer(dense.optimizer, manifest, path, options.state)

@@ -189,9 +189,7 @@ def sibling(path: str, name: str) -> str:
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:
     """Number and path of each ``checkpoint-N`` in a folder, newest first, complete or not."""
-    filesystem, root = open_place(folder)
-    selector = fs.FileSelector(root, allow_not_found=True)
-    names = {info.base_name for info in filesystem.get_file_info(selector)}
+    names = {info.base_name for info in open_place(folder).entries(allow_not_found=True)}
     found = [(int(match[1]), match[0]) for match in map(_NUMBERED.fullmatch, names) if match]
     for number, name in sorted(found, reverse=True):
         yield number, below(folder, name)
@@ -206,15 +204,13 @@ def newest(path: str) -> str:
         If there is none.
     """
     place = place_of(path)
-    filesystem, root = open_place(place)
     try:
-        if filesystem.get_file_info(f"{root}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+        if open_place(place).has(MANIFEST_NAME):
             return place
         for _number, one in _numbered(place):
-            inner = open_place(one)[1]
-            if filesystem.get_file_info(f"{inner}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+            if open_place(one).has(MANIFEST_NAME):
                 return one
-        of_a_run = filesystem.get_file_info(f"{root}/checkpoint/{MANIFEST_NAME}").type != fs.FileType.NotFound
+        of_a_run = open_place(place).has(f"checkpoint/{MANIFEST_NAME}")
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
     if of_a_run:
@@ -260,8 +256,7 @@ def next_place(folder: str) -> str:
         If the folder can't be read, or is a checkpoint itself, which a load would find first.
     """
     try:
-        filesystem, root = open_place(folder)
-        if filesystem.get_file_info(f"{root}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+        if open_place(folder).has(MANIFEST_NAME):
             raise CheckpointError(
                 f"checkpoint {shown(folder)}: expected a folder for numbered checkpoints, it is one itself; "
                 "with keep_last give another folder"
@@ -311,15 +306,15 @@ def prune(folder: str, keep_last: int) -> list[str]:
 
 
 def _remove(path: str, manifest: Manifest) -> None:
-    filesystem, root = open_place(path)
+    place = open_place(path)
+    filesystem, root = place
     filesystem.delete_file(f"{root}/{MANIFEST_NAME}")
     for entry in manifest.files:
-        if filesystem.get_file_info(f"{root}/{entry.name}").type == fs.FileType.File:
+        if place.has(entry.name):
             filesystem.delete_file(f"{root}/{entry.name}")
-    left = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    if left:
+    if place.entries(allow_not_found=True):
         return
-    if isinstance(filesystem, fs.LocalFileSystem):
+    if place.is_local:
         os.rmdir(root)
     else:
         filesystem.delete_dir(root)
