@@ -42,7 +42,7 @@ from pslib.client.calls import (
     message_of,
 )
 from pslib.client.requests import RequestTable
-from pslib.client.routing import first_unit, parts_of, pulled_fits, store_plain, store_pulled
+from pslib.client.routing import first_unit, parts_of, pulled_fits, store_pulled
 from pslib.errors import (
     LocalProtocolError,
     PslibError,
@@ -310,12 +310,7 @@ class ClientSession:
         if call is None:
             return True
         call.open_parts -= 1
-        if not (
-            isinstance(message, Pulled)
-            and isinstance(call, PullCall)
-            and store_plain(call, part, message, self.dims)
-        ):
-            self._take(now_s, call, part, message)
+        self._take(now_s, call, part, message)
         if call.open_parts == 0 and part.call in self._calls:
             self._finish(part.call, None)
         return True

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from pslib.client.endpoint import Endpoint
-from pslib.client.failover import meet_successors
+from pslib.client.failover import Failover
 from pslib.client.membership import MemberHandle
 from pslib.client.pending import Pending
 from pslib.client.session import ClientSession, PushName
 from pslib.clock import SystemClock
+from pslib.config import ClusterConfig
 from pslib.errors import ServerLeftError, UnavailableError
 from pslib.table.partition_map import PartitionMap
 from pslib.transport import MemoryTransport, ServerLink
@@ -130,7 +131,8 @@ def test_who_asked_a_server_that_has_left_is_told_at_once_and_calls_go_on_elsewh
     before = endpoint.session.map
     gone = replace(before, version=before.version + 1, addresses=("", "memory:elsewhere"))
     member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
-    meet_successors(endpoint, member, replace(before, addresses=(link.address, "memory:elsewhere")), gone)
+    failover = Failover(endpoint, member, ClusterConfig())
+    failover.meet(replace(before, addresses=(link.address, "memory:elsewhere")), gone)
     with pytest.raises(ServerLeftError, match=f"server 0 at {link.address} has left the cluster"):
         stats.wait(WAIT_S)
     assert not part.done
@@ -146,9 +148,10 @@ def test_a_server_that_joins_where_another_one_was_is_asked_itself(
     first = endpoint.session.map
     member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
     elsewhere = replace(first, version=2, addresses=("memory:elsewhere",))
-    meet_successors(endpoint, member, first, elsewhere)
+    failover = Failover(endpoint, member, ClusterConfig())
+    failover.meet(first, elsewhere)
     pull(endpoint)
     assert link.poll(0.05) == [], "it is asked elsewhere"
-    meet_successors(endpoint, member, elsewhere, elsewhere.with_address(1, link.address))
+    failover.meet(elsewhere, elsewhere.with_address(1, link.address))
     endpoint.ask(link.address, Stats())
     assert CODEC.decode(asked(link)[1]).message == Stats()
