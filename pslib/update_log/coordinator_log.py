@@ -10,7 +10,7 @@ from pathlib import Path
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogFullError, LogStillFullError
 from pslib.update_log.contents import entries_of, pieces_of
-from pslib.update_log.files import NUMBER, LogFiles, claim
+from pslib.update_log.files import NUMBER, DiskFiles, claim
 from pslib.update_log.recovery_scan import SUFFIX
 from pslib.update_log.segments import RollingLog
 from pslib.wire.journal import Entry, Note
@@ -39,7 +39,7 @@ class CoordinatorLog:
 
     Parameters
     ----------
-    files : LogFiles
+    files : DiskFiles
         The folder; locked by this object.
     cluster_id : str
         Cluster of the journal.
@@ -71,7 +71,7 @@ class CoordinatorLog:
 
     def __init__(
         self,
-        files: LogFiles,
+        files: DiskFiles,
         cluster_id: str,
         clock: Clock,
         *,

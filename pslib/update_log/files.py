@@ -1,4 +1,4 @@
-"""Log files behind a protocol: a real folder, or a simulated one in tests; one owner of it at a time."""
+"""Files of a log folder, replaced by simulated ones in tests; one owner of a folder at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogCorruptError, LogError, LogFullError, UnavailableError
 
-__all__ = ["LOCK", "NO_SPACE", "NUMBER", "DiskFiles", "LogFiles", "claim", "in_words"]
+__all__ = ["LOCK", "NO_SPACE", "NUMBER", "DiskFiles", "claim", "in_words"]
 
 Buffer = bytes | bytearray | memoryview
 PIECES_MAX = 512
@@ -37,63 +36,11 @@ def in_words(place: str) -> Iterator[None]:
         raise LogError(f"{place}: can't be opened: {error.strerror}") from error
 
 
-class LogFiles(Protocol):
-    """Files of one folder, by name; every method may raise OSError.
-
-    Appended bytes survive the end of this process; after `sync` they survive a power loss.
-    """
-
-    def list(self) -> list[str]:
-        """Names of all files, in order."""
-        ...
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        ...
-
-    def read(self, name: str, start: int, size: int) -> bytes:
-        """Bytes of a file from ``start`` on; fewer than ``size`` at its end."""
-        ...
-
-    def append(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Append to a file, creating it if missing; an error may leave a part behind."""
-        ...
-
-    def sync(self, name: str) -> None:
-        """Return once all appended bytes and the file's name survive a power loss."""
-        ...
-
-    def close_file(self, name: str) -> None:
-        """Close a file that is not appended to soon; a later append reopens it."""
-        ...
-
-    def cut(self, name: str, size: int) -> None:
-        """Truncate a file, durably."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file; it may reappear after a power loss, until `sync_names`."""
-        ...
-
-    def sync_names(self) -> None:
-        """Return once created and removed names are durable."""
-        ...
-
-    def replace(self, name: str, content: bytes) -> None:
-        """Replace a small file atomically and durably: after a crash it is the old one or the new one."""
-        ...
-
-    def lock(self, name: str) -> bool:
-        """Try to take a lock, held until the end of this process or `close`; False: already held."""
-        ...
-
-    def close(self) -> None:
-        """Close all files and release all locks."""
-        ...
-
-
 class DiskFiles:
-    """Folder of a local or shared file system, created if missing.
+    """Files of one folder of a local or shared file system, by name; the folder is created if missing.
+
+    Every method may raise OSError. Appended bytes survive the end of this process; after `sync` they survive
+    a power loss.
 
     Parameters
     ----------
@@ -223,7 +170,7 @@ def _sync_folder(folder: Path) -> None:
 # --- owner of a folder ------------------------------------------------------------------------------------
 
 
-def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
+def claim(files: DiskFiles, clock: Clock, patience_s: float, place: str) -> int:
     """Lock a folder until this process ends; return the number of earlier owners.
 
     Waits for a predecessor that still holds the lock: a killed process releases it within milliseconds, a
@@ -231,7 +178,7 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
 
     Parameters
     ----------
-    files : LogFiles
+    files : DiskFiles
         The folder; closed on failure.
     clock : Clock
         Clock of the machine.
@@ -257,7 +204,7 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
         raise
 
 
-def _claimed(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
+def _claimed(files: DiskFiles, clock: Clock, patience_s: float, place: str) -> int:
     end_s = clock.now_s() + patience_s
     while not files.lock(LOCK):
         if clock.now_s() >= end_s:

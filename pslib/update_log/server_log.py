@@ -15,7 +15,7 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogCorruptError, LogForeignError
 from pslib.shard.shard import Shard
-from pslib.update_log.files import DiskFiles, LogFiles, claim, in_words
+from pslib.update_log.files import DiskFiles, claim, in_words
 from pslib.update_log.segments import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Load
@@ -43,7 +43,7 @@ class ServerLog:
     generation : int
         Lower bound of this process's generation.
     files_of : callable
-        Makes `LogFiles` of a path; tests replace it.
+        Makes `DiskFiles` of a path; tests replace it.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class ServerLog:
         cluster_id: str,
         clock: Clock,
         generation: int = 0,
-        files_of: Callable[[str], LogFiles] = DiskFiles,
+        files_of: Callable[[str], DiskFiles] = DiskFiles,
     ) -> None:
         self._folder, self._files_of = f"{folder}/server-{rank}", files_of
         self._clock = clock
