@@ -14,7 +14,7 @@ from pslib.errors import (
     PslibError,
 )
 from pslib.shard.key_slices import KeySlice
-from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
+from pslib.shard.serving import ROW_FLOATS, ShardPart, Steps, finish
 from pslib.shard.shard import Shard
 from pslib.shard.snapshot import HELD
 from pslib.wire.applied_pushes import FencedError
@@ -160,7 +160,7 @@ def requests_over(shard: Shard, request: ShardRequest, result: Any) -> list[tupl
     """
     over: list[tuple[ShardRequest, Any]] = [] if result is HELD else [(request, result)]
     for waiter, outcome in shard.sync.take_over():
-        over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
+        over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else ShardPart(outcome)))
     return over + saves_over(shard)
 
 

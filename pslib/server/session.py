@@ -20,7 +20,7 @@ from pslib.server.durable_ack import DurableAck
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
 from pslib.shard.key_slices import KeySlice
-from pslib.shard.shard import PullPart, PushPart, Shard
+from pslib.shard.shard import Shard, ShardPart
 from pslib.shard.sync_steps import refused_in_step
 from pslib.wire.codec import Buffer, Codec, Reply
 from pslib.wire.counters import merge_results
@@ -245,7 +245,7 @@ class ServerSession:
             return Result(results[0])
         return Result(merge_results(results))
 
-    def _answer_split(self, request: ShardRequest, results: list[PullPart | PushPart]) -> Message:
+    def _answer_split(self, request: ShardRequest, results: list[ShardPart]) -> Message:
         refused = {unit: owner for part in results for unit, owner in part.refused.items()}
         first = request.results.get(0)
         pushes_before = first.pushes_before if first else 0

@@ -18,8 +18,7 @@ from pslib.shard.key_slices import Shares
 from pslib.shard.log_records import note_of_own
 from pslib.shard.migration import Moves
 from pslib.shard.serving import (
-    PullPart,
-    PushPart,
+    ShardPart,
     Steps,
     erase_steps,
     finish,
@@ -37,7 +36,7 @@ from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.wire.quantization import QuantizedRows
 
-__all__ = ["PullPart", "PushPart", "Shard"]
+__all__ = ["Shard", "ShardPart"]
 
 
 class Shard(ShardState):
@@ -141,27 +140,27 @@ class Shard(ShardState):
         rows: Mapping[str, QuantizedRows],
         dense: DenseDelta,
         shares: Shares | None = None,
-    ) -> Steps[PullPart]:
+    ) -> Steps[ShardPart]:
         """Return the steps of a pull; see `pslib.shard.serving.pull_steps`."""
         return pull_steps(self, message, rows, dense, shares)
 
-    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[ShardPart]:
         """Return the steps of a push; see `pslib.shard.serving.push_steps`."""
         return push_steps(self, message, shares)
 
-    def erase_steps(self, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
+    def erase_steps(self, message: Erase, shares: Shares | None = None) -> Steps[ShardPart]:
         """Return the steps of an erase; see `pslib.shard.serving.erase_steps`."""
         return erase_steps(self, message, shares)
 
-    def pull(self, message: Pull, rows: Mapping[str, QuantizedRows], dense: DenseDelta) -> PullPart:
+    def pull(self, message: Pull, rows: Mapping[str, QuantizedRows], dense: DenseDelta) -> ShardPart:
         """Serve a whole pull at once."""
         return finish(self.pull_steps(message, rows, dense))
 
-    def push(self, message: Push) -> PushPart:
+    def push(self, message: Push) -> ShardPart:
         """Serve a whole push at once."""
         return finish(self.push_steps(message))
 
-    def maintain(self, message: Maintain) -> PushPart:
+    def maintain(self, message: Maintain) -> ShardPart:
         """Decay counts of a table, then evict rows by its rules, once in each partition of this shard.
 
         Raises
@@ -177,4 +176,4 @@ class Shard(ShardState):
             self.maintain_units(message.table, fresh, message.step, message.time_s, message.decay)
             self.marks.record(message.stream, message.number, fresh)
             self.counters.maintained += fresh >> message.home & 1
-        return PushPart(self.refusals(units_of_mask(theirs)))
+        return ShardPart(self.refusals(units_of_mask(theirs)))

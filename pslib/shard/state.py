@@ -46,6 +46,11 @@ class ShardCounters:
     rows_pulled: int = 0
     maintained: int = 0
 
+    def add(self, others: ShardCounters) -> None:
+        """Add other counters."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(others, name))
+
 
 @dataclass(eq=False, repr=False)
 class ShardState:

@@ -13,7 +13,7 @@ import pytest
 from pslib.errors import MemoryLimitError
 from pslib.shard.key_slices import Shares
 from pslib.shard.serving import Steps
-from pslib.shard.shard import PushPart, Shard
+from pslib.shard.shard import Shard, ShardPart
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.messages import Adopt, Image, Push, Release
 from tests.support.invariants import SimulationError
@@ -171,7 +171,7 @@ class FullShard(Shard):
 
     refused = 0
 
-    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[ShardPart]:
         if (message.number + FullShard.refused) % 3 == 0 and FullShard.refused < 60:
             FullShard.refused += 1
             raise MemoryLimitError("memory limit: planted")

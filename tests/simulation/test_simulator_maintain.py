@@ -12,7 +12,7 @@ import pytest
 
 from pslib.client.calls import BEGINNING
 from pslib.client.session import PushName
-from pslib.shard.shard import PushPart, Shard
+from pslib.shard.shard import Shard, ShardPart
 from pslib.table.policies import Score
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import Marks
@@ -105,7 +105,7 @@ def test_every_maintenance_happens_once_in_every_partition() -> None:
 class MaintainsAgain(Shard):
     """A maintenance leaves no marks: its second copy counts."""
 
-    def maintain(self, message: Maintain) -> PushPart:
+    def maintain(self, message: Maintain) -> ShardPart:
         record, self.marks.record = self.marks.record, lambda *_: None  # type: ignore[method-assign]
         try:
             return super().maintain(message)
@@ -116,9 +116,9 @@ class MaintainsAgain(Shard):
 class KeepsUnitsForItself(Shard):
     """Says nothing of units that it does not own: they are never maintained."""
 
-    def maintain(self, message: Maintain) -> PushPart:
+    def maintain(self, message: Maintain) -> ShardPart:
         super().maintain(message)
-        return PushPart({})
+        return ShardPart({})
 
 
 class StaysBehind(Marks):
