@@ -102,7 +102,6 @@ class ServerSession:
         self.outbox: list[Reply] = []
         self.rejoin: Rejoin | None = None
         """Rejoin of a server that has lost its state: no request is answered until it is complete."""
-        self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
 
@@ -111,7 +110,6 @@ class ServerSession:
         try:
             envelope = self.codec.decode(frames)
         except RemoteProtocolError as error:
-            self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
         problem = refusal(getattr(peer, "role", None), envelope.message)
@@ -198,7 +196,6 @@ class ServerSession:
     def _problem(self, message: Message) -> Failure | None:
         if isinstance(message, REQUESTS):
             return self._checks.problem(message)
-        self.protocol_errors += 1
         return Failure("protocol", f"a server does not take {message.kind}")
 
     def _split(self, request: ShardRequest, message: Pull | Push | Erase) -> None:

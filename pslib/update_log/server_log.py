@@ -138,7 +138,7 @@ class ServerLog:
         began_s, records = self._clock.now_s(), 0
         for index in range(about["shard_threads"]):
             self._open(index, about)
-            shard = Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+            shard = _blank_shard(index, about)
             records += recover(self.logs[index], shard, load)
             shard.marks.begin(shard.owned)
             self.shards.append(self._begin_anew(index, about) if shard.bare else shard)
@@ -155,7 +155,7 @@ class ServerLog:
         files.close()
         self._open(index, about)
         self.logs[index].roll()
-        return Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+        return _blank_shard(index, about)
 
     @property
     def is_empty(self) -> bool:
@@ -193,9 +193,7 @@ class ServerLog:
             for index in range(config.shard_threads):
                 self._open(index, self._about)
                 self.logs[index].roll()
-                self.shards.append(
-                    Shard(config.partition_bits, config.dense_blocks, index, config.shard_threads)
-                )
+                self.shards.append(_blank_shard(index, settings))
             self._write_about(self._about)
         for shard in self.shards:
             shard.room.limit_bytes = config.shard_memory_bytes
@@ -211,6 +209,11 @@ class ServerLog:
         for one in self.logs:
             one.close()
         self._files.close()
+
+
+def _blank_shard(index: int, about: Mapping[str, Any]) -> Shard:
+    """Return a shard without units, as the folder's settings describe it."""
+    return Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
 
 
 class SyncThread:
