@@ -20,7 +20,7 @@ from pslib.storage import shown
 from pslib.table.tables import TableSpec
 from pslib.text import counted
 
-__all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
+__all__ = ["VerifyReport", "verify_checkpoint"]
 
 Progress = Callable[[int], object]
 

@@ -18,7 +18,7 @@ from pslib.wire.codec import Buffer, Codec
 from pslib.wire.flow_control import ClientShares
 from pslib.wire.messages import Message, Push, Reserve
 
-__all__ = ["Expired", "Outgoing", "Request", "RequestTable"]
+__all__ = ["Expired", "Outgoing", "RequestTable"]
 
 
 class Outgoing(NamedTuple):

@@ -58,7 +58,7 @@ from pslib.wire.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.staleness import NOTHING_SEEN, Seen, StalenessCounter
 
-__all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall", "PushName"]
+__all__ = ["ClientSession", "Manner", "Moment", "PullCall", "PushName"]
 
 BOUNCE_PAUSE_S = 0.005
 """First pause of a part that was refused twice; a partition in flight arrives in some 10 ms. With 20 ms

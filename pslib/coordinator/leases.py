@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
-
-
-LEASES_MAX = 1 << 32
-"""Limit on the leases of a job: half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
+__all__ = ["Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
 
 
 DONE_BATCH = 1 << 62
@@ -28,7 +24,7 @@ Holder = tuple[int, int]
 
 
 def stream_of(job: int, index: int) -> int:
-    """Return the stream number of lease ``index`` of job ``job``; below `CLIENT_STREAMS`."""
+    """Return the stream number of lease ``index`` (32 bits) of job ``job``; below `CLIENT_STREAMS`."""
     return job << 32 | index
 
 

@@ -45,18 +45,7 @@ from pslib.wire.messages import (
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.streams import CLIENT_STREAMS
 
-__all__ = [
-    "HELD",
-    "Loads",
-    "ShardRequest",
-    "ShardTurns",
-    "Work",
-    "requests_over",
-    "run_on_shard",
-    "saves_over",
-    "shard_stats",
-    "steps_on_shard",
-]
+__all__ = ["Loads", "ShardRequest", "ShardTurns", "Work", "run_on_shard", "saves_over", "shard_stats"]
 
 Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
 """Loads a checkpoint into a shard, checks whether it could, or lists the tables that it needs."""

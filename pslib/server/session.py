@@ -58,7 +58,7 @@ from pslib.wire.messages import (
 from pslib.wire.permissions import refusal
 from pslib.wire.quantization import QuantizedRows
 
-__all__ = ["Reply", "ServerSession"]
+__all__ = ["ServerSession"]
 
 
 REQUESTS = (

@@ -36,7 +36,6 @@ __all__ = [
     "fresh_units",
     "pull_steps",
     "push_steps",
-    "record",
     "replay_push",
 ]
 
