@@ -155,7 +155,7 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
     about, parameters = manifest.about, manifest.dense.get("parameters")
     if not {"model", "schema"} <= about.keys() or parameters is None:
         return
-    if manifest.dense["length"] != _length_of(mine):
+    if manifest.dense["length"] != sum(prod(parameter["shape"]) for parameter in mine["dense"]):
         return
     try:
         schema = Schema.from_dict(about["schema"]).to_dict()  # with fields added since it was written
@@ -168,7 +168,3 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
             "for a warm start, or load(other_model=True) if this model shall go on with it (job file: "
             "load.state, load.other_model)"
         )
-
-
-def _length_of(model: Model) -> int:
-    return sum(prod(parameter["shape"]) for parameter in model["dense"])

@@ -118,14 +118,13 @@ def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str],
     specs, others = shard.tables, {name: one for name, one in shard.stores.items() if name not in tables}
     fixed = [table for table in tables if specs[table].when_full == "refuse"]
     try:  # upper bound: all rows for this shard, without reading keys
-        shard.room.check({table: _all_rows(table, links) for table in fixed}, others, specs)
+        most = {
+            table: max(sum(one.rows for one in link.manifest.files_of(table)) for link in links)
+            for table in fixed
+        }
+        shard.room.check(most, others, specs)
     except MemoryLimitError:
         shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
-
-
-def _all_rows(table: str, links: list[Link]) -> int:
-    """Upper bound of a table's rows, from manifests."""
-    return max(sum(one.rows for one in link.manifest.files_of(table)) for link in links)
 
 
 def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
@@ -133,14 +132,13 @@ def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
 
     An increment's load begins with all rows of its predecessor, including rows removed since.
     """
-    schema = table_schema(saved)
-    return max(_own_keys(shard, _batches(link, saved.name, ROWS, schema, ["key"])) for link in links)
-
-
-def _own_keys(shard: Shard, batches: Iterator[pa.RecordBatch]) -> int:
-    # A table with other columns is refused during the load.
-    keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])
-    return sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys)
+    counts = []
+    for link in links:
+        batches = _batches(link, saved.name, ROWS, table_schema(saved), ["key"])
+        # a table with other columns is refused during the load
+        keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])
+        counts.append(sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys))
+    return max(counts)
 
 
 def _left_of(shard: Shard) -> str:

@@ -60,7 +60,11 @@ class FailureDetector:
 
     def lost(self, now_s: float, member: Member) -> None:
         """Handle a member that has been silent too long."""
-        self._lose_server(member) if member.role == "server" else self._lose_trainer(member)
+        if member.role == "server":
+            silence_s = self._members.config.timing.silence_s
+            self.server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
+        else:
+            self._lose_trainer(member)
 
     def replaced(self, now_s: float, before: Member, after: Member) -> None:
         """Handle a successor that has replaced a member."""
@@ -88,10 +92,6 @@ class FailureDetector:
         awaited = self._members.may_come_back("trainer")
         freed = self._registry.free_leases(member, "is lost", fatal=not awaited)
         self._tell(f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})")
-
-    def _lose_server(self, member: Member) -> None:
-        silence_s = self._members.config.timing.silence_s
-        self.server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
 
     def server_gone(self, member: Member, how: str) -> None:
         """Handle a server that is gone: end the run if no state of it is left, else await its successor."""

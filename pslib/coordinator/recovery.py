@@ -83,7 +83,7 @@ class Recovery:
             self._fail(
                 f"server {server.rank} at {server.address} ({server.where}) has no log of what its "
                 f"predecessor knew; restore LOG/server-{server.rank} in place of the new folder, or start "
-                f"again from {self._restart}"
+                f"again from {self._checkpoint or 'the beginning: there is no checkpoint'}"
             )
             return False
         return True
@@ -111,11 +111,6 @@ class Recovery:
     def beginning(self) -> str:
         """Describe the state that such a server begins with."""
         return self._checkpoint or "their first values: there is no checkpoint"
-
-    @property
-    def _restart(self) -> str:
-        """Describe where a run that can't continue may restart."""
-        return self._checkpoint or "the beginning: there is no checkpoint"
 
     @property
     def _checkpoint(self) -> str:

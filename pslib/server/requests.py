@@ -225,7 +225,7 @@ def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
         began_with = {"began_with": [shard.began_with]} if shard.began_with else {}
         return {"unknown": _unknown(shard, message)} | began_with
     if isinstance(message, Release | Adopt | Keep):
-        return _move(shard, message) if shard.is_responsible(message.unit) else None
+        return _run_move(shard, message)
     return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
 
 
@@ -240,7 +240,9 @@ def _unknown(shard: Shard, message: Witness) -> int:
     )
 
 
-def _move(shard: Shard, message: Release | Adopt | Keep) -> Any:
+def _run_move(shard: Shard, message: Release | Adopt | Keep) -> Any:
+    if not shard.is_responsible(message.unit):
+        return None
     if isinstance(message, Release):
         return shard.release(message)
     return shard.adopt(message) if isinstance(message, Adopt) else shard.keep(message)

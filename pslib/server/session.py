@@ -117,7 +117,9 @@ class ServerSession:
         if problem is None and self.rejoin is not None and self._waits(envelope.message):
             return None
         request = ShardRequest(peer, envelope.request_id, envelope.message, self._everybody)
-        problem = problem or self._problem(envelope.message)
+        if problem is None and not isinstance(envelope.message, REQUESTS):
+            problem = Failure("protocol", f"a server does not take {envelope.message.kind}")
+        problem = problem or self._checks.problem(envelope.message)
         if problem:
             self._reply(peer, request.request_id, problem)
             return None
@@ -192,11 +194,6 @@ class ServerSession:
         except LocalProtocolError as error:  # such as an image with more marks than a header holds
             frames = self.codec.encode(request_id, Failure("internal", f"can't answer: {error}"))
         self.outbox.append(Reply(peer, frames))
-
-    def _problem(self, message: Message) -> Failure | None:
-        if isinstance(message, REQUESTS):
-            return self._checks.problem(message)
-        return Failure("protocol", f"a server does not take {message.kind}")
 
     def _split(self, request: ShardRequest, message: Pull | Push | Erase) -> None:
         """Give each of several shards its own keys, so that they need not all look at all of them."""

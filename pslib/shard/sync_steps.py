@@ -197,7 +197,8 @@ class SyncSteps:
             for table in shard.tables if first.maintain else ():
                 shard.maintain_units(table, ready, first.step + 1, first.time_s)
         except Exception as error:  # none of the pushes counts: all get the error, and may come again
-            self._give_up(number, step, error)
+            self._over += [(waiter, error) for one in step.held for waiter in one.waiters]
+            del self._steps[number]
             if not isinstance(error, PslibError) or isinstance(error, LogError):
                 raise
             return
@@ -214,10 +215,6 @@ class SyncSteps:
             if not one.waits:
                 self._over += [(waiter, {}) for waiter in one.waiters]
         self._tidy(number, step)
-
-    def _give_up(self, number: int, step: _Step, error: Exception) -> None:
-        self._over += [(waiter, error) for one in step.held for waiter in one.waiters]
-        del self._steps[number]
 
     def _tidy(self, number: int, step: _Step) -> None:
         """Remove the pushes that wait no longer."""
