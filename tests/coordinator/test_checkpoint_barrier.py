@@ -195,7 +195,9 @@ def test_keys_of_a_place_in_a_store_are_told_to_servers_alone() -> None:
     assert cluster.step("saved", path=place, name="n", bytes=5e6) == Done()
     session = cluster.session
     assert session.registry.saved == place
-    assert session.events[-1].startswith("saved s3://***@bucket/run/checkpoint-000001?region=x (all, 5 MB) in ")
+    assert session.events[-1].startswith(
+        "saved s3://***@bucket/run/checkpoint-000001?region=x (all, 5 MB) in "
+    )
     status = cluster.ask(Status())
     told = [
         *session.events,
