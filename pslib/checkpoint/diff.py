@@ -110,9 +110,7 @@ def diff_checkpoints(
     specs_a, specs_b = (one.specs for one in manifests)
     tables = {
         name: _diff_table(
-            TableOfCheckpoint(path_a, specs_a[name]),
-            TableOfCheckpoint(path_b, specs_b[name]),
-            progress,
+            TableOfCheckpoint(path_a, specs_a[name]), TableOfCheckpoint(path_b, specs_b[name]), progress
         )
         for name in sorted(specs_a.keys() & specs_b.keys())
     }

@@ -99,10 +99,7 @@ def _fitting(
 
 
 def _each_file(
-    look: Callable[[str, ManifestFile], None],
-    links: list[Link],
-    tables: list[str],
-    options: LoadOptions,
+    look: Callable[[str, ManifestFile], None], links: list[Link], tables: list[str], options: LoadOptions
 ) -> None:
     """Apply a check to all needed files."""
     for link in links:

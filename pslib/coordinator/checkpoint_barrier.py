@@ -26,17 +26,7 @@ from pslib.coordinator.leases import RankedLeases
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
 from pslib.wire.fields import json_array
-from pslib.wire.messages import (
-    NOWHERE,
-    CutReady,
-    CutStep,
-    CutTable,
-    Done,
-    Failure,
-    Message,
-    Result,
-    SaveSoon,
-)
+from pslib.wire.messages import NOWHERE, CutReady, CutStep, CutTable, Done, Failure, Message, Result, SaveSoon
 
 __all__ = ["CheckpointBarrier", "moment_of_cut"]
 

@@ -11,12 +11,7 @@ from pslib.coordinator.jobs import JobRegistry, epochs_done, examples_of, planne
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
 from pslib.text import counted
-from pslib.wire.counters import (
-    APPLIED_COUNTERS,
-    LARGEST_COUNTERS,
-    SERVER_COUNTERS,
-    TRAINER_COUNTERS,
-)
+from pslib.wire.counters import APPLIED_COUNTERS, LARGEST_COUNTERS, SERVER_COUNTERS, TRAINER_COUNTERS
 
 __all__ = ["details_of", "figures_of", "phase_of"]
 

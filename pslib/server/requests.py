@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.errors import (
-    ConfigurationError,
-    LogError,
-    PreemptedError,
-    PslibError,
-)
+from pslib.errors import ConfigurationError, LogError, PreemptedError, PslibError
 from pslib.shard.key_slices import KeySlice
 from pslib.shard.serving import ROW_FLOATS, ShardPart, Steps, finish
 from pslib.shard.shard import Shard

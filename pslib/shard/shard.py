@@ -17,15 +17,7 @@ from numpy.typing import NDArray
 from pslib.shard.key_slices import Shares
 from pslib.shard.log_records import note_of_own
 from pslib.shard.migration import Moves
-from pslib.shard.serving import (
-    ShardPart,
-    Steps,
-    erase_steps,
-    finish,
-    fresh_units,
-    pull_steps,
-    push_steps,
-)
+from pslib.shard.serving import ShardPart, Steps, erase_steps, finish, fresh_units, pull_steps, push_steps
 from pslib.shard.snapshot import Cuts
 from pslib.shard.state import MINE, ShardState
 from pslib.shard.stores import dense_of, specs_of

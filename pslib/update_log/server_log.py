@@ -229,10 +229,7 @@ class SyncThread:
     """
 
     def __init__(
-        self,
-        server_log: ServerLog,
-        durable: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        self, server_log: ServerLog, durable: Callable[[], None], failed: Callable[[BaseException], None]
     ) -> None:
         self._log, self._durable, self._failed = server_log, durable, failed
         self._asked = threading.Event()

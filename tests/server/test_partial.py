@@ -13,13 +13,7 @@ from cython_ext.common.hashing import partition_of
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from tests.support.command import Command
-from tests.support.counting_runs import (
-    SLOWLY,
-    Start,
-    counts_of,
-    launch_counting,
-    train_in_step,
-)
+from tests.support.counting_runs import SLOWLY, Start, counts_of, launch_counting, train_in_step
 from tests.support.waiting import wait_until
 
 CONFIG = ClusterConfig(servers=2)

@@ -7,17 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.wire.messages import (
-    NOBODY,
-    Adopt,
-    Done,
-    Erase,
-    Failure,
-    Keep,
-    Pull,
-    Release,
-    Stats,
-)
+from pslib.wire.messages import NOBODY, Adopt, Done, Erase, Failure, Keep, Pull, Release, Stats
 from tests.support.protocol_worlds import (
     OneServer,
     keys_in,
