@@ -171,7 +171,7 @@ def chain_of(path: str) -> list[Link]:
     while increment := links[0].manifest.increment:
         if len(links) > LINKS_MAX:
             raise CheckpointCorruptError(f"{shown(path)}: more than {LINKS_MAX} increments follow each other")
-        before = sibling(links[0].path, str(increment["of"]))
+        before = below(parent_and_name(links[0].path)[0], str(increment["of"]))
         link = Link(before, read_manifest(before))
         if link.manifest.cut.get("token") != increment["token"]:
             raise CheckpointCorruptError(
@@ -180,11 +180,6 @@ def chain_of(path: str) -> list[Link]:
             )
         links.insert(0, link)
     return links
-
-
-def sibling(path: str, name: str) -> str:
-    """Path of a sibling folder."""
-    return below(parent_and_name(path)[0], name)
 
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:

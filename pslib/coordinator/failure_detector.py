@@ -72,8 +72,8 @@ class FailureDetector:
         if before.role == "trainer":
             self._lose_trainer(before)
         self._tell(
-            f"{after.role} {after.rank} is {after.where} now (generation {after.generation}), "
-            f"after {before.where}"
+            f"{after.role} {after.rank} restarted as {after.where} (generation {after.generation}; "
+            f"was {before.where})"
         )
 
     def trainers_over(self, now_s: float) -> bool:

@@ -579,7 +579,7 @@ def _given_up(message: OpenJob | NextLease, job: CollectiveJob) -> Failure:
     return Failure(
         "configuration",
         f"trainer {message.rank}: call {message.job} ({job.what}) was given up by the trainers that made it, "
-        "and whoever comes later can't make up for it; start again",
+        "and a later trainer can't make up for it; start again",
     )
 
 

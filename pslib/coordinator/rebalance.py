@@ -146,7 +146,7 @@ class Rebalance:
         if message.servers:  # overrides earlier requests to leave
             self._drained.clear()
         self.progress = Progress(asked_s=now_s)
-        self._say(f"{counted(wanted, 'server')} shall own all units: {self._in_words(wanted, len(staying))}")
+        self._say(f"scaling to {counted(wanted, 'server')}: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
 
     def drain(self, now_s: float, rank: int, name: int) -> Message:
@@ -191,8 +191,8 @@ class Rebalance:
     def _in_words(self, wanted: int, staying: int) -> str:
         awaited = max(0, wanted - staying)
         if awaited:
-            return f"{awaited} more must join"
-        return f"servers {sorted(self.leaving)} leave" if self.leaving else "all are here"
+            return f"waiting for {awaited} more to join"
+        return f"servers {sorted(self.leaving)} leave" if self.leaving else "all of them have joined"
 
     @property
     def awaited(self) -> int:
@@ -287,8 +287,8 @@ class Rebalance:
         """Stop waiting for servers that have not joined in time."""
         here = len(self.targets())
         self._say(
-            f"{counted(self.awaited, 'server has', 'servers have')} not come; {here} own all units. "
-            "Scale again when they are there"
+            f"{counted(self.awaited, 'server has', 'servers have')} not joined in time: "
+            f"scaling to {counted(here, 'server')} instead; scale again when all are running"
         )
         self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
@@ -492,7 +492,7 @@ def even_owners(owners: Owners, partitions: int, servers: Collection[int]) -> Ow
         If there is no server to own the units.
     """
     if not servers:
-        raise ConfigurationError("moves: expected at least one server that shall own units, got none")
+        raise ConfigurationError("moves: expected at least one server to own units, got none")
     ranks = np.unique(np.asarray(sorted(servers), np.int64))
     return np.concatenate([_evenly(owners[:partitions], ranks), _evenly(owners[partitions:], ranks)])
 

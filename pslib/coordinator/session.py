@@ -327,7 +327,7 @@ class CoordinatorSession:
         if now is None or now.incarnation == message.incarnation:
             return f"{COUNTS_AS_LOST}: it was silent too long"
         return (
-            f"{COUNTS_AS_LOST}: {message.role} {message.rank} is {now.where} now "
+            f"{COUNTS_AS_LOST}: {message.role} {message.rank} was restarted as {now.where} "
             f"(generation {now.generation})"
         )
 

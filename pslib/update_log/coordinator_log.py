@@ -122,7 +122,7 @@ class CoordinatorLog:
             now_s = self._clock.now_s()
             if self._full_since_s is None:
                 self._full_since_s = now_s
-                log.warning("pslib: %s; nobody is answered before", error)
+                log.warning("pslib: %s; no request is answered until then", error)
             tried_s = now_s - self._full_since_s
             if tried_s > self._space_s:
                 raise LogStillFullError(f"{error}; tried for {tried_s:.0f} s") from error

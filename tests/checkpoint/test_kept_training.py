@@ -67,7 +67,9 @@ def go_on(start: Start, arguments: Sequence[str | Path], out: Path) -> Manifest:
 def recipe_of(command: Command, folder: Path) -> tuple[str, list[str]]:
     """The line of a run that ends with 64, and the command that begins with its checkpoint in a folder."""
     assert command.finish(120) == 64, command.output
-    (line,) = command.lines("when the data is mended, begin with it: pslib ")
+    told = command.lines("when the data is mended, begin with it: pslib ")
+    assert len(told) == 1, command.output
+    line = told[0]
     return line, line.split("begin with it: pslib ")[1].replace("ANOTHER", str(folder)).split()
 
 

@@ -19,7 +19,7 @@ class TestGrowing:
     def test_a_wish_for_more_servers_says_how_many_must_be_started(self) -> None:
         world = World()
         assert world.scale(4).values["awaited"] == 2
-        assert world.lines == ["4 servers shall own all units: 2 more must join"]
+        assert world.lines == ["scaling to 4 servers: waiting for 2 more to join"]
         world.tick()
         assert world.moves.wave is None
 
@@ -71,7 +71,7 @@ class TestGrowing:
         world.hand_over_all()
         assert world.units() == [86, 85, 85]
         assert world.moves.awaited == 0
-        assert "2 servers have not come; 3 own all units" in world.lines[1]
+        assert "2 servers have not joined in time: scaling to 3 servers instead" in world.lines[1]
 
     def test_a_server_that_nobody_has_wished_for_owns_nothing(self) -> None:
         world = World()
