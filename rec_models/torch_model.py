@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.checkpoint import newest, read_manifest
-from pslib.checkpoint.diff import dense_vector
+from pslib.checkpoint.dense import dense_vector
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.table.initializers import Initializer

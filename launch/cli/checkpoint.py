@@ -120,7 +120,7 @@ def _info_cells(info: CheckpointInfo) -> tuple[str, ...]:
 def checkpoint_verify(options: argparse.Namespace) -> int:
     """Run ``pslib checkpoint verify``."""
     from pslib.checkpoint import newest
-    from pslib.checkpoint.chains import chain_of
+    from pslib.checkpoint.folders import chain_of
     from pslib.checkpoint.verification import verify_checkpoint
     from pslib.errors import EXIT_DONE, CheckpointError
     from pslib.storage import shown

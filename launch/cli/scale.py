@@ -81,7 +81,7 @@ def run_server_by_hand(options: argparse.Namespace) -> int:
     """
     from pslib.client.membership import ANYWHERE, Place
     from pslib.process.shutdown import preemption
-    from pslib.server.process import run_server
+    from pslib.server.server import run_server
     from pslib.storage import check_local
     from pslib.transport.keys import read_keys
 

@@ -245,7 +245,7 @@ def check_log(name: str, folder: str | None, resume: bool) -> None:
 
 def _logs_in(folder: Path) -> str | None:
     """Return a process with logs in a folder; a process that has only started has none."""
-    from pslib.update_log.lock import LOCK, NUMBER
+    from pslib.update_log.files import LOCK, NUMBER
 
     for one in (folder / "coordinator", *sorted(folder.glob("server-*"))):
         if one.is_dir() and {file.name for file in one.iterdir()} - {LOCK, NUMBER}:

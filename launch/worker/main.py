@@ -220,7 +220,7 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 def _server(options: argparse.Namespace) -> int:
     from pslib.client.membership import Place
-    from pslib.server.process import run_server
+    from pslib.server.server import run_server
 
     return run_server(
         options.coordinator,

@@ -1,11 +1,11 @@
 """Checkpoints: Arrow IPC files readable by pandas, Polars and DuckDB, committed by a manifest."""
 
-from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.compatibility import LoadOptions, check_fits, check_model
 from pslib.checkpoint.erase import Forgotten, forget_rows, held_rows
 from pslib.checkpoint.files import check_shard, load_shard
 from pslib.checkpoint.folders import (
     CheckpointInfo,
+    chain_of,
     check_keep_last,
     list_checkpoints,
     newest,

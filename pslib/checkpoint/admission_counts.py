@@ -13,15 +13,7 @@ from pslib.shard.shard import Shard
 from pslib.table.policies import ByBloom, ByCount
 from pslib.table.tables import TableSpec
 
-__all__ = [
-    "COUNTS",
-    "FILTERS",
-    "CountReader",
-    "count_schema",
-    "counts_batch",
-    "filters_batch",
-    "kind_of_counts",
-]
+__all__ = ["CountReader", "count_schema", "counts_batch", "filters_batch", "kind_of_counts"]
 
 log = logging.getLogger("pslib")
 COUNTS, FILTERS = "counts", "filters"

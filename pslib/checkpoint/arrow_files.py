@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from pslib.checkpoint.manifest import ManifestFile, sync
+from pslib.checkpoint.manifest import ManifestFile, open_place, sync
 from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
@@ -234,8 +234,8 @@ def write_file(
     return file.finish()
 
 
-def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
-    """Read a file once, piece by piece, and compare size and CRC.
+def verify(path: str, entry: ManifestFile) -> None:
+    """Read a file of the checkpoint at ``path`` once, piece by piece, and compare size and CRC.
 
     Raises
     ------
@@ -243,6 +243,7 @@ def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile)
         If they differ, or the file can't be read.
     """
     try:
+        filesystem, root = open_place(path)
         found = sums_of(filesystem, f"{root}/{entry.name}")
     except OSError as error:
         raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error
@@ -253,9 +254,10 @@ def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile)
         )
 
 
-def check_size(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
-    """Check that a file exists with its recorded size, without reading it."""
+def check_size(path: str, entry: ManifestFile) -> None:
+    """Check that a file of the checkpoint at ``path`` exists with its recorded size, without reading it."""
     try:
+        filesystem, root = open_place(path)
         found = filesystem.get_file_info(f"{root}/{entry.name}")
     except OSError as error:
         raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error
@@ -268,20 +270,16 @@ def check_size(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestF
 
 
 def batches_of(
-    filesystem: fs.FileSystem,
-    root: str,
-    path: str,
-    entry: ManifestFile,
-    schema: pa.Schema,
-    columns: list[str] | None = None,
+    path: str, entry: ManifestFile, schema: pa.Schema, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a file, one in memory at a time, with all or some columns.
+    """Record batches of a file of the checkpoint at ``path``, one in memory at a time, all or some columns.
 
     Raises
     ------
     CheckpointCorruptError
         If it can't be read, or has other columns.
     """
+    filesystem, root = open_place(path)
     options = pa.ipc.IpcReadOptions(
         included_fields=None if columns is None else [schema.get_field_index(one) for one in columns]
     )

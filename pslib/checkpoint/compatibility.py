@@ -42,7 +42,7 @@ class LoadOptions:
 
     @property
     def all(self) -> bool:
-        """Whether everything is loaded, so that training resumes exactly."""
+        """Return True if everything is loaded, so that training resumes exactly."""
         return self.state and self.tables is None
 
 
@@ -60,7 +60,7 @@ def check_fits(
     CheckpointIncompatibleError
         If they differ from those of the checkpoint.
     """
-    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    saved = manifest.specs
     tables, place = _chosen(mine, saved, path, options), _with_its_model(path, manifest)
     for name in tables:
         if name not in saved:
@@ -69,10 +69,10 @@ def check_fits(
             )
         _check_parts(mine[name], saved[name], place, options.state)
     length = dense.length if dense else 0
-    if options.tables is None and manifest.dense.get("length", 0) != length:
+    if options.tables is None and manifest.dense_length != length:
         raise CheckpointIncompatibleError(
-            f"{place}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
-            "model; load(tables=[...]) takes rows only (job file: load.tables)"
+            f"{place}: {manifest.dense_length} dense parameters, expected {length}: another model; "
+            "load(tables=[...]) takes rows only (job file: load.tables)"
         )
     if options.tables is None and dense and dense.length:
         check_dense_optimizer(dense.optimizer, manifest, path, options.state)
@@ -155,7 +155,7 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
     about, parameters = manifest.about, manifest.dense.get("parameters")
     if not {"model", "schema"} <= about.keys() or parameters is None:
         return
-    if manifest.dense["length"] != _length_of(mine):
+    if manifest.dense["length"] != sum(prod(parameter["shape"]) for parameter in mine["dense"]):
         return
     try:
         schema = Schema.from_dict(about["schema"]).to_dict()  # with fields added since it was written
@@ -168,7 +168,3 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
             "for a warm start, or load(other_model=True) if this model shall go on with it (job file: "
             "load.state, load.other_model)"
         )
-
-
-def _length_of(model: Model) -> int:
-    return sum(prod(parameter["shape"]) for parameter in model["dense"])

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pslib.checkpoint.arrow_files import batches_of
 from pslib.checkpoint.manifest import Manifest
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
 from pslib.shard.shard import Shard
 from pslib.storage import shown
 from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
 
-__all__ = ["DENSE_SCHEMA", "DenseContent", "check_dense_optimizer", "dense_batch", "put_dense", "read_dense"]
+__all__ = [
+    "DENSE_SCHEMA",
+    "DenseContent",
+    "check_dense_optimizer",
+    "dense_batch",
+    "dense_vector",
+    "put_dense",
+    "read_dense",
+]
 
 FloatRows = NDArray[np.float32]
 DENSE_SCHEMA = pa.schema(
@@ -65,9 +73,7 @@ def check_dense_optimizer(expected: Optimizer, manifest: Manifest, path: str, st
         )
 
 
-def read_dense(
-    shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch], state: bool = True
-) -> DenseContent | None:
+def read_dense(shard: Shard, manifest: Manifest, path: str, state: bool) -> DenseContent | None:
     """Read all dense parameters of a checkpoint, with or without state; None if the shard has none.
 
     Raises
@@ -89,8 +95,9 @@ def read_dense(
         np.empty(length, np.float32) if counted else None,
     )
     seen = np.zeros(length, bool)
-    for batch in batches:
-        _take_blocks(batch, found, seen)
+    for entry in manifest.files_of(""):
+        for batch in batches_of(path, entry, DENSE_SCHEMA):
+            _take_blocks(batch, found, seen)
     if not seen.all():
         raise CheckpointCorruptError(
             f"{shown(path)}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
@@ -112,7 +119,7 @@ def _take_blocks(batch: pa.RecordBatch, found: DenseContent, seen: NDArray[np.bo
             found.counts[part] = numbers[-1]
 
 
-def put_dense(shard: Shard, found: DenseContent, with_state: bool = True) -> None:
+def put_dense(shard: Shard, found: DenseContent, with_state: bool) -> None:
     """Set a shard's blocks, with the state of the checkpoint or a fresh one."""
     assert shard.dense is not None
     for block in shard.owned_blocks():
@@ -124,3 +131,26 @@ def put_dense(shard: Shard, found: DenseContent, with_state: bool = True) -> Non
         if found.counts is not None:
             state = np.append(state, found.counts[start] if stop > start else np.float32(0))
         shard.dense.put(block, found.weights[start:stop], state)
+
+
+def dense_vector(path: str, manifest: Manifest) -> NDArray[np.float32]:
+    """All dense weights of a checkpoint as one vector.
+
+    Raises
+    ------
+    CheckpointCorruptError
+        If a piece is out of range, or a file can't be read.
+    """
+    vector = np.zeros(manifest.dense_length, np.float32)
+    for entry in manifest.files_of(""):
+        for batch in batches_of(path, entry, DENSE_SCHEMA):
+            for first, weights in zip(
+                batch.column("first").to_pylist(), batch.column("weights"), strict=True
+            ):
+                piece = weights.values.to_numpy(zero_copy_only=False)
+                if not 0 <= first <= vector.size - piece.size:
+                    raise CheckpointCorruptError(
+                        f"{shown(path)}: {entry.name}: dense parameters beyond {vector.size}"
+                    )
+                vector[first : first + piece.size] = piece
+    return vector

@@ -6,25 +6,19 @@ any number of servers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.dense import DENSE_SCHEMA
-from pslib.checkpoint.key_ranges import GROUP_BITS_MAX, TableOfCheckpoint, TableRows, floats_of
-from pslib.checkpoint.manifest import Manifest, open_place, read_manifest
-from pslib.errors import CheckpointCorruptError
-from pslib.storage import shown
+from pslib.checkpoint.dense import dense_vector
+from pslib.checkpoint.key_ranges import TableOfCheckpoint, TableRows, floats_of
+from pslib.checkpoint.manifest import Manifest, read_manifest
 from pslib.table.tables import TableSpec
 
 __all__ = ["CheckpointDiff", "TableDiff", "ValueDiff", "diff_checkpoints"]
-
-PIECE_BYTES = 128 << 20
-"""Bytes of each checkpoint in memory at a time; sorting takes as much again."""
 
 
 @dataclass(slots=True)
@@ -74,7 +68,7 @@ class TableDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether all rows and columns are bit-identical."""
+        """Return True if all rows and columns are bit-identical."""
         return not (self.only_a or self.only_b or self.changed or self.not_compared)
 
 
@@ -90,7 +84,7 @@ class CheckpointDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether tables, rows and dense weights are bit-identical."""
+        """Return True if tables, rows and dense weights are bit-identical."""
         same = all(one.equal for one in self.tables.values())
         alone = self.tables_only_a or self.tables_only_b
         return same and not alone and self.dense is not None and not self.dense.changed
@@ -113,16 +107,14 @@ def diff_checkpoints(
         If one of them can't be read.
     """
     manifests = read_manifest(path_a), read_manifest(path_b)
-    specs_a, specs_b = ({spec.name: spec for spec in _specs(one)} for one in manifests)
+    specs_a, specs_b = (one.specs for one in manifests)
     tables = {
         name: _diff_table(
-            TableOfCheckpoint(path_a, specs_a[name]),
-            TableOfCheckpoint(path_b, specs_b[name]),
-            progress,
+            TableOfCheckpoint(path_a, specs_a[name]), TableOfCheckpoint(path_b, specs_b[name]), progress
         )
         for name in sorted(specs_a.keys() & specs_b.keys())
     }
-    lengths = (int(manifests[0].dense.get("length", 0)), int(manifests[1].dense.get("length", 0)))
+    lengths = manifests[0].dense_length, manifests[1].dense_length
     return CheckpointDiff(
         tables,
         sorted(specs_a.keys() - specs_b.keys()),
@@ -132,17 +124,10 @@ def diff_checkpoints(
     )
 
 
-def _specs(manifest: Manifest) -> Iterator[TableSpec]:
-    return map(TableSpec.from_dict, manifest.tables)
-
-
 def _diff_table(
     one: TableOfCheckpoint, other: TableOfCheckpoint, progress: Callable[[int], object]
 ) -> TableDiff:
-    found, bits = TableDiff(), 0
-    largest = max(one.rows * one.row_bytes, other.rows * other.row_bytes)
-    while largest >> bits > PIECE_BYTES and bits < GROUP_BITS_MAX:
-        bits += 1
+    found, bits = TableDiff(), max(one.group_bits, other.group_bits)
     columns = _common_columns(one.spec, other.spec, found)
     for group in range(1 << bits):
         rows_a, rows_b = one.read(group, bits), other.read(group, bits)
@@ -196,29 +181,3 @@ def _diff_dense(path_a: str, path_b: str, one: Manifest, other: Manifest) -> Val
     found = ValueDiff(int(np.count_nonzero(differ)))
     found.add(a[differ], b[differ])
     return found
-
-
-def dense_vector(path: str, manifest: Manifest) -> NDArray[np.float32]:
-    """All dense weights of a checkpoint as one vector.
-
-    Raises
-    ------
-    CheckpointCorruptError
-        If a piece is out of range, or a file can't be read.
-    """
-    vector = np.zeros(int(manifest.dense.get("length", 0)), np.float32)
-    filesystem, root = open_place(path)
-    for entry in manifest.files:
-        if entry.table:
-            continue
-        for batch in batches_of(filesystem, root, path, entry, DENSE_SCHEMA):
-            for first, weights in zip(
-                batch.column("first").to_pylist(), batch.column("weights"), strict=True
-            ):
-                piece = weights.values.to_numpy(zero_copy_only=False)
-                if not 0 <= first <= vector.size - piece.size:
-                    raise CheckpointCorruptError(
-                        f"{shown(path)}: {entry.name}: dense parameters beyond {vector.size}"
-                    )
-                vector[first : first + piece.size] = piece
-    return vector

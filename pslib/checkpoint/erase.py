@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import verify, write_file
-from pslib.checkpoint.manifest import OWN_FILE, Manifest, ManifestFile, commit, open_place, read_manifest
+from pslib.checkpoint.manifest import OWN_FILE, ManifestFile, commit, open_place, read_manifest
 from pslib.errors import CheckpointCorruptError, CheckpointError
 from pslib.storage import shown
 
@@ -55,17 +54,16 @@ def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
     names = [str(one["name"]) for one in manifest.tables]
     if table not in names:
         raise CheckpointError(f"{shown(path)}: no table {table!r}; tables: {', '.join(names)}")
-    filesystem, root = open_place(path)
     files, gone, written = [], 0, 0
     for entry in manifest.files:
-        count = _held(filesystem, f"{root}/{entry.name}", path, keys) if entry.table == table else 0
+        count = _held(path, entry.name, keys) if entry.table == table else 0
         if count:
-            verify(filesystem, root, path, entry)  # else a new checksum would validate damaged bytes
+            verify(path, entry)  # else a new checksum would validate damaged bytes
             written += 1
-        files.append(_without(filesystem, root, path, entry, keys) if count else entry)
+        files.append(_without(path, entry, keys) if count else entry)
         gone += count
     if written:
-        commit(path, _with_files(manifest, files))
+        commit(path, replace(manifest, files=files))
     return Forgotten(path, gone, written)
 
 
@@ -77,16 +75,17 @@ def held_rows(path: str, table: str, keys: Keys) -> int:
     CheckpointError
         If a file can't be read, so that the count is unknown.
     """
-    filesystem, root = open_place(path)
     try:
-        names = [one.base_name for one in filesystem.get_file_info(fs.FileSelector(root))]
+        names = [one.base_name for one in open_place(path).entries()]
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
     ours = [name for name in names if OWN_FILE.fullmatch(name) and name.startswith(f"{table}.")]
-    return sum(_held(filesystem, f"{root}/{name}", path, keys) for name in ours)
+    return sum(_held(path, name, keys) for name in ours)
 
 
-def _held(filesystem: fs.FileSystem, file: str, path: str, keys: Keys) -> int:
+def _held(path: str, name: str, keys: Keys) -> int:
+    filesystem, root = open_place(path)
+    file = f"{root}/{name}"
     try:
         with filesystem.open_input_file(file) as stream, pa.ipc.open_file(stream) as reader:
             at = reader.schema.get_field_index("key")
@@ -105,10 +104,9 @@ def _is_one_of(column: pa.Array, keys: Keys) -> NDArray[np.bool_]:
     return found
 
 
-def _without(
-    filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, keys: Keys
-) -> ManifestFile:
+def _without(path: str, entry: ManifestFile, keys: Keys) -> ManifestFile:
     """Rewrite the file without these keys, under a new name; return its manifest entry."""
+    filesystem, root = open_place(path)
     table, _, rest = entry.name.partition(".")
     name = f"{table}.{secrets.token_hex(4)}{rest[8:]}"
     try:
@@ -127,7 +125,3 @@ def _kept(reader: Any, keys: Keys) -> Iterator[pa.RecordBatch]:
         if gone.all():
             continue
         yield batch.filter(pa.array(~gone)) if gone.any() else batch
-
-
-def _with_files(manifest: Manifest, files: list[ManifestFile]) -> Manifest:
-    return replace(manifest, files=files)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import batches_of, verify
-from pslib.checkpoint.chains import chain_of
-from pslib.checkpoint.diff import PIECE_BYTES, dense_vector
-from pslib.checkpoint.key_ranges import GROUP_BITS_MAX, TableOfCheckpoint
+from pslib.checkpoint.dense import dense_vector
+from pslib.checkpoint.folders import chain_of
+from pslib.checkpoint.key_ranges import TableOfCheckpoint
 from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
@@ -76,12 +76,10 @@ def export_parquet(
     """
     options = options or ExportOptions()
     manifest = read_manifest(path)
-    specs = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    specs = manifest.specs
     groups = _groups(manifest)
     filesystem, root = open_place(out)
-    names = [f"{stem}.parquet" for stem in groups] + (
-        ["dense.parquet"] if manifest.dense.get("length") else []
-    )
+    names = [f"{stem}.parquet" for stem in groups] + (["dense.parquet"] if manifest.dense_length else [])
     _refuse_existing(filesystem, root, out, names, options.overwrite)
     try:
         filesystem.create_dir(root, recursive=True)
@@ -90,7 +88,7 @@ def export_parquet(
             with _whole_file(filesystem, f"{root}/{stem}.parquet") as target:
                 batches = _chain_batches(path, spec) if manifest.increment else _batches(path, entries, spec)
                 _write_rows(batches, spec, options, (filesystem, target), progress)
-        if manifest.dense.get("length"):
+        if manifest.dense_length:
             with _whole_file(filesystem, f"{root}/dense.parquet") as target:
                 pq.write_table(_dense_table(path, manifest), target, filesystem=filesystem)
     except OSError as error:
@@ -100,22 +98,19 @@ def export_parquet(
 
 def _batches(path: str, entries: list[ManifestFile], spec: TableSpec) -> Iterator[pa.RecordBatch]:
     """Yield all rows of some files of one table, each verified before."""
-    source, root = open_place(path)
     for entry in entries:
-        verify(source, root, path, entry)
-        yield from batches_of(source, root, path, entry, table_schema(spec))
+        verify(path, entry)
+        yield from batches_of(path, entry, table_schema(spec))
 
 
 def _chain_batches(path: str, spec: TableSpec) -> Iterator[pa.RecordBatch]:
     """Yield the merged rows of a chain of increments."""
     for link in chain_of(path):
-        source, root = open_place(link.path)
         for entry in link.manifest.files:
             if entry.table == spec.name:
-                verify(source, root, link.path, entry)
-    table, bits = TableOfCheckpoint(path, spec), 0
-    while table.rows * table.row_bytes >> bits > PIECE_BYTES and bits < GROUP_BITS_MAX:
-        bits += 1
+                verify(link.path, entry)
+    table = TableOfCheckpoint(path, spec)
+    bits = table.group_bits
     for group in range(1 << bits):
         yield from table.read(group, bits).table.to_batches(GROUP_ROWS)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
-from pyarrow import fs
 
 from pslib.checkpoint.admission_counts import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.arrow_files import batches_of, check_size, verify
-from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.compatibility import LoadOptions, check_fits
-from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
+from pslib.checkpoint.dense import DenseContent, put_dense, read_dense
+from pslib.checkpoint.folders import Link, chain_of
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile
 from pslib.checkpoint.rows import RowReader, table_schema
 from pslib.errors import MemoryLimitError, PslibError, UnknownTableError
 from pslib.shard.shard import Shard
@@ -50,7 +49,7 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     links, saved, tables = _fitting(shard, path, options)
     more = [] if options.tables is not None else [name for name in saved if name not in shard.tables]
     _each_file(verify, links, tables, options)
-    dense = _read_dense(shard, links[-1].manifest, path, options)
+    dense = read_dense(shard, links[-1].manifest, path, options.state) if options.tables is None else None
     _check_room(shard, saved, tables, links)
     shard.make_tables(saved[name] for name in more)  # they are not set up yet, and their rows are saved
     tables += more
@@ -85,7 +84,7 @@ def _fitting(
     """Chain of a checkpoint, its tables by name, and names of the shard's tables to load."""
     links = chain_of(path)
     manifest, dense = links[-1].manifest, shard.dense.spec if shard.dense else None
-    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    saved = manifest.specs
     mine: Mapping[str, TableSpec] = shard.tables
     if shard.bare:  # a table made since then is empty: nothing of it remains
         mine = {name: spec for name, spec in mine.items() if name in saved}
@@ -100,26 +99,13 @@ def _fitting(
 
 
 def _each_file(
-    look: Callable[[fs.FileSystem, str, str, ManifestFile], None],
-    links: list[Link],
-    tables: list[str],
-    options: LoadOptions,
+    look: Callable[[str, ManifestFile], None], links: list[Link], tables: list[str], options: LoadOptions
 ) -> None:
     """Apply a check to all needed files."""
     for link in links:
-        filesystem, root = open_place(link.path)
         for entry in link.manifest.files:
             if entry.table in tables or options.tables is None:
-                look(filesystem, root, link.path, entry)
-
-
-def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOptions) -> DenseContent | None:
-    if options.tables is not None:
-        return None
-    filesystem, root = open_place(path)
-    files = [entry for entry in manifest.files if not entry.table]
-    pieces = (one for entry in files for one in batches_of(filesystem, root, path, entry, DENSE_SCHEMA))
-    return read_dense(shard, manifest, path, pieces, options.state)
+                look(link.path, entry)
 
 
 def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str], links: list[Link]) -> None:
@@ -129,15 +115,13 @@ def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str],
     specs, others = shard.tables, {name: one for name, one in shard.stores.items() if name not in tables}
     fixed = [table for table in tables if specs[table].when_full == "refuse"]
     try:  # upper bound: all rows for this shard, without reading keys
-        shard.room.check({table: _all_rows(table, links) for table in fixed}, others, specs)
+        most = {
+            table: max(sum(one.rows for one in link.manifest.files_of(table)) for link in links)
+            for table in fixed
+        }
+        shard.room.check(most, others, specs)
     except MemoryLimitError:
         shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
-
-
-def _all_rows(table: str, links: list[Link]) -> int:
-    """Upper bound of a table's rows, from manifests."""
-    files = [[one for one in link.manifest.files if (one.table, one.kind) == (table, ROWS)] for link in links]
-    return max(sum(one.rows for one in own) for own in files)
 
 
 def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
@@ -145,14 +129,13 @@ def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
 
     An increment's load begins with all rows of its predecessor, including rows removed since.
     """
-    schema = table_schema(saved)
-    return max(_own_keys(shard, _batches(link, saved.name, ROWS, schema, ["key"])) for link in links)
-
-
-def _own_keys(shard: Shard, batches: Iterator[pa.RecordBatch]) -> int:
-    # A table with other columns is refused during the load.
-    keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])
-    return sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys)
+    counts = []
+    for link in links:
+        batches = _batches(link, saved.name, ROWS, table_schema(saved), ["key"])
+        # a table with other columns is refused during the load
+        keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])
+        counts.append(sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys))
+    return max(counts)
 
 
 def _left_of(shard: Shard) -> str:
@@ -230,7 +213,5 @@ def _load_counts(shard: Shard, saved: TableSpec, link: Link) -> None:
 def _batches(
     link: Link, table: str, kind: str, schema: pa.Schema, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    filesystem, root = open_place(link.path)
-    for entry in link.manifest.files:
-        if entry.table == table and entry.kind == kind:
-            yield from batches_of(filesystem, root, link.path, entry, schema, columns)
+    for entry in link.manifest.files_of(table, kind):
+        yield from batches_of(link.path, entry, schema, columns)

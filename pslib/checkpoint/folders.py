@@ -1,7 +1,10 @@
-"""Checkpoint folders: list checkpoints, find the newest complete one, prune old ones.
+"""Checkpoint folders: list checkpoints, find the newest complete one, follow increments, prune old ones.
 
 A save that keeps the last n writes ``checkpoint-000001``, ``checkpoint-000002``, ... below the given folder.
 They are ordered by number, so clocks do not matter.
+
+An increment names its predecessor, a checkpoint in a sibling folder, and the predecessor's token. Every save
+makes a new token, so a replaced link of a chain is detected.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.manifest import (
     INCOMPLETE_NAME,
     MANIFEST_NAME,
@@ -25,13 +27,15 @@ from pslib.checkpoint.manifest import (
     open_place,
     read_manifest,
 )
-from pslib.errors import CheckpointError, ConfigurationError
+from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
 from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
 
 __all__ = [
     "Base",
     "CheckpointInfo",
+    "Link",
     "base_in",
+    "chain_of",
     "check_keep_last",
     "list_checkpoints",
     "newest",
@@ -43,6 +47,7 @@ log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3
 """Depth searched by `list_checkpoints`: runs/first/checkpoint/checkpoint-000001."""
+LINKS_MAX = 1001
 KEEP_LAST_MAX = 1_000_000
 """Upper limit of ``keep_last``; 0 keeps all."""
 
@@ -90,6 +95,14 @@ class CheckpointInfo:
             if entry.table and entry.kind == "rows":
                 found[entry.table] = found.get(entry.table, 0) + entry.rows
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Checkpoint of a chain."""
+
+    path: str
+    manifest: Manifest
 
 
 def list_checkpoints(path: str) -> list[CheckpointInfo]:
@@ -143,11 +156,35 @@ def _examine(path: str, sizes: dict[str, int]) -> CheckpointInfo:
     return CheckpointInfo(path, "complete", total, manifest)
 
 
+def chain_of(path: str) -> list[Link]:
+    """Return the chain of ``path``: the full checkpoint, then the increments up to ``path``, in order.
+
+    Raises
+    ------
+    CheckpointError
+        If a link is missing.
+    CheckpointCorruptError
+        If a link is not the checkpoint that the next one follows.
+    """
+    place = place_of(path)
+    links = [Link(place, read_manifest(place))]
+    while increment := links[0].manifest.increment:
+        if len(links) > LINKS_MAX:
+            raise CheckpointCorruptError(f"{shown(path)}: more than {LINKS_MAX} increments follow each other")
+        before = below(parent_and_name(links[0].path)[0], str(increment["of"]))
+        link = Link(before, read_manifest(before))
+        if link.manifest.cut.get("token") != increment["token"]:
+            raise CheckpointCorruptError(
+                f"{shown(links[0].path)}: an increment of {increment['of']}, where another checkpoint stands "
+                "than the one that it was made after"
+            )
+        links.insert(0, link)
+    return links
+
+
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:
     """Number and path of each ``checkpoint-N`` in a folder, newest first, complete or not."""
-    filesystem, root = open_place(folder)
-    selector = fs.FileSelector(root, allow_not_found=True)
-    names = {info.base_name for info in filesystem.get_file_info(selector)}
+    names = {info.base_name for info in open_place(folder).entries(allow_not_found=True)}
     found = [(int(match[1]), match[0]) for match in map(_NUMBERED.fullmatch, names) if match]
     for number, name in sorted(found, reverse=True):
         yield number, below(folder, name)
@@ -162,15 +199,13 @@ def newest(path: str) -> str:
         If there is none.
     """
     place = place_of(path)
-    filesystem, root = open_place(place)
     try:
-        if filesystem.get_file_info(f"{root}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+        if open_place(place).has(MANIFEST_NAME):
             return place
         for _number, one in _numbered(place):
-            inner = open_place(one)[1]
-            if filesystem.get_file_info(f"{inner}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+            if open_place(one).has(MANIFEST_NAME):
                 return one
-        of_a_run = filesystem.get_file_info(f"{root}/checkpoint/{MANIFEST_NAME}").type != fs.FileType.NotFound
+        of_a_run = open_place(place).has(f"checkpoint/{MANIFEST_NAME}")
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
     if of_a_run:
@@ -216,8 +251,7 @@ def next_place(folder: str) -> str:
         If the folder can't be read, or is a checkpoint itself, which a load would find first.
     """
     try:
-        filesystem, root = open_place(folder)
-        if filesystem.get_file_info(f"{root}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+        if open_place(folder).has(MANIFEST_NAME):
             raise CheckpointError(
                 f"checkpoint {shown(folder)}: expected a folder for numbered checkpoints, it is one itself; "
                 "with keep_last give another folder"
@@ -267,15 +301,15 @@ def prune(folder: str, keep_last: int) -> list[str]:
 
 
 def _remove(path: str, manifest: Manifest) -> None:
-    filesystem, root = open_place(path)
+    place = open_place(path)
+    filesystem, root = place
     filesystem.delete_file(f"{root}/{MANIFEST_NAME}")
     for entry in manifest.files:
-        if filesystem.get_file_info(f"{root}/{entry.name}").type == fs.FileType.File:
+        if place.has(entry.name):
             filesystem.delete_file(f"{root}/{entry.name}")
-    left = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    if left:
+    if place.entries(allow_not_found=True):
         return
-    if isinstance(filesystem, fs.LocalFileSystem):
+    if place.is_local:
         os.rmdir(root)
     else:
         filesystem.delete_dir(root)

@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
 from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.chains import Link, chain_of
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place
+from pslib.checkpoint.folders import Link, chain_of
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
 from pslib.table.tables import TableSpec
 
-__all__ = ["GROUP_BITS_MAX", "TableOfCheckpoint", "TableRows", "floats_of"]
+__all__ = ["TableOfCheckpoint", "TableRows", "floats_of"]
 
 GROUP_BITS_MAX = 20
 """Finest division: that of partitions."""
+PIECE_BYTES = 128 << 20
+"""Bytes of a checkpoint in memory at a time; sorting takes as much again."""
 
 FloatRows = NDArray[np.float32]
 
@@ -70,20 +72,14 @@ class TableOfCheckpoint:
     def __init__(self, path: str, spec: TableSpec) -> None:
         self._links, self.spec = chain_of(path), spec
         self._schema = table_schema(spec)
-        self.rows = sum(entry.rows for link in self._links for entry in self._files(link, ROWS))
+        self.rows = sum(entry.rows for link in self._links for entry in link.manifest.files_of(spec.name))
         self._places = list(self._find())
         self._gone = [self._gone_at(link) for link in self._links]
 
-    def _files(self, link: Link, kind: str) -> list[ManifestFile]:
-        files = link.manifest.files
-        return [one for one in files if one.table == self.spec.name and one.kind == kind]
-
     def _find(self) -> Iterator[_Place]:
         for at, link in enumerate(self._links):
-            filesystem, root = open_place(link.path)
-            for entry in self._files(link, ROWS):
-                batches = batches_of(filesystem, root, link.path, entry, self._schema, ["key"])
-                for number, batch in enumerate(batches):
+            for entry in link.manifest.files_of(self.spec.name):
+                for number, batch in enumerate(batches_of(link.path, entry, self._schema, ["key"])):
                     if batch.num_rows:
                         keys = batch.column(0).to_numpy(zero_copy_only=False)
                         partitions = partition_of(keys, GROUP_BITS_MAX)
@@ -91,19 +87,21 @@ class TableOfCheckpoint:
 
     def _gone_at(self, link: Link) -> NDArray[np.uint64]:
         """Keys of rows removed before this increment was made."""
-        filesystem, root = open_place(link.path)
         keys = [
             batch.column(0).to_numpy(zero_copy_only=False)
-            for entry in self._files(link, GONE)
-            for batch in batches_of(filesystem, root, link.path, entry, GONE_SCHEMA)
+            for entry in link.manifest.files_of(self.spec.name, GONE)
+            for batch in batches_of(link.path, entry, GONE_SCHEMA)
         ]
         return np.concatenate([np.empty(0, np.uint64), *keys])
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row in the files."""
-        widths = (field.type.list_size * 4 if field.type.num_fields else 8 for field in self._schema)
-        return sum(widths)
+    def group_bits(self) -> int:
+        """Bits of the coarsest division whose ranges have at most `PIECE_BYTES`."""
+        row_bytes = sum(field.type.list_size * 4 if field.type.num_fields else 8 for field in self._schema)
+        bits = 0
+        while self.rows * row_bytes >> bits > PIECE_BYTES and bits < GROUP_BITS_MAX:
+            bits += 1
+        return bits
 
     def read(self, group: int, bits: int) -> TableRows:
         """Read range ``group`` of 2^``bits`` ranges of the key space, ordered by key.

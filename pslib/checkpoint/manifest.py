@@ -16,7 +16,7 @@ from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from socket import gethostname
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
@@ -44,6 +44,7 @@ __all__ = [
     "ROWS",
     "Manifest",
     "ManifestFile",
+    "Place",
     "commit",
     "discard",
     "manifest_bytes",
@@ -154,9 +155,44 @@ class Manifest:
             version = FORMAT_VERSION if self.cut or self.increment else 3 if blocks else 1 if plain else 2
             object.__setattr__(self, "format_version", version)
 
+    @property
+    def specs(self) -> dict[str, TableSpec]:
+        """Descriptions of the tables by name."""
+        return {spec.name: spec for spec in map(TableSpec.from_dict, self.tables)}
 
-def open_place(path: str) -> tuple[fs.FileSystem, str]:
-    """File system and path inside it for a local path or a URI (``s3://``, ``gs://``, ``hdfs://``).
+    @property
+    def dense_length(self) -> int:
+        """Number of dense parameters."""
+        return int(self.dense.get("length", 0))
+
+    def files_of(self, table: str, kind: str = ROWS) -> list[ManifestFile]:
+        """Files of one kind of a table; of dense blocks for table ""."""
+        return [entry for entry in self.files if (entry.table, entry.kind) == (table, kind)]
+
+
+class Place(NamedTuple):
+    """Folder of checkpoint files: file system, and path inside it."""
+
+    filesystem: fs.FileSystem
+    root: str
+
+    @property
+    def is_local(self) -> bool:
+        """True for a folder of this machine; False for one of an object store."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def has(self, name: str) -> bool:
+        """Return True if there is a file or folder of this name."""
+        return bool(self.filesystem.get_file_info(f"{self.root}/{name}").type != fs.FileType.NotFound)
+
+    def entries(self, allow_not_found: bool = False) -> list[fs.FileInfo]:
+        """List the files and folders in it; empty, if allowed, where it is missing."""
+        selector = fs.FileSelector(self.root, allow_not_found=allow_not_found)
+        return list(self.filesystem.get_file_info(selector))
+
+
+def open_place(path: str) -> Place:
+    """Open a local path or a URI (``s3://``, ``gs://``, ``hdfs://``).
 
     Raises
     ------
@@ -164,7 +200,7 @@ def open_place(path: str) -> tuple[fs.FileSystem, str]:
         If the URI is invalid.
     """
     try:
-        return open_uri(place_of(path))
+        return Place(*open_uri(place_of(path)))
     except (OSError, ValueError) as error:
         reason = str(error).replace(path, shown(path))
         raise CheckpointError(f"checkpoint path {shown(path)!r}: {reason}") from error
@@ -182,25 +218,25 @@ def discard(path: str, token: str) -> None:
     Files named by a manifest stay: a save may fail although its manifest is written, or is to be completed
     from several machines.
     """
-    filesystem, root = open_place(path)
+    place = open_place(path)
     try:
-        keep = _named_in(filesystem, root)
-        _remove(filesystem, root, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
-        if isinstance(filesystem, fs.LocalFileSystem) and _NUMBERED.fullmatch(os.path.basename(root)):
+        keep = _named_in(place)
+        _remove(place, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
+        if place.is_local and _NUMBERED.fullmatch(os.path.basename(place.root)):
             with contextlib.suppress(OSError):  # it holds other files
-                os.rmdir(root)
+                os.rmdir(place.root)
     except FileNotFoundError:  # no server has begun to write
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("pslib: checkpoint %s: can't remove what a save has left: %s", shown(path), error)
 
 
-def _named_in(filesystem: fs.FileSystem, root: str) -> set[str]:
+def _named_in(place: Place) -> set[str]:
     """Names of files in the manifests of a folder, complete or not."""
     names: set[str] = set()
     for manifest in (MANIFEST_NAME, INCOMPLETE_NAME):
-        if filesystem.get_file_info(f"{root}/{manifest}").type != fs.FileType.NotFound:
-            with filesystem.open_input_stream(f"{root}/{manifest}") as stream:
+        if place.has(manifest):
+            with place.filesystem.open_input_stream(f"{place.root}/{manifest}") as stream:
                 names.update(entry["name"] for entry in json.loads(stream.read())["files"])
     return names
 
@@ -220,40 +256,38 @@ def commit(path: str, manifest: Manifest) -> None:
         servers on other machines wrote them to their own folders. The manifest needed to combine them is left
         as `INCOMPLETE_NAME`.
     """
-    filesystem, root = open_place(path)
-    local = isinstance(filesystem, fs.LocalFileSystem)
-    scattered = _missing(root, manifest.files) if local else []  # an object store is shared by all
+    place = open_place(path)
+    scattered = _missing(place, manifest.files) if place.is_local else []  # an object store is shared by all
     data = _bytes_of(manifest)
     if scattered:
-        _put(filesystem, root, path, INCOMPLETE_NAME, data, ())
+        _put(place, path, INCOMPLETE_NAME, data, ())
         raise CheckpointError(_scattered(path, scattered, len(manifest.files)))
-    _put(filesystem, root, path, MANIFEST_NAME, data, manifest.files)
+    _put(place, path, MANIFEST_NAME, data, manifest.files)
     try:
-        _remove(filesystem, root, _ASIDE)  # of a suspended save: it can't be renamed over this one later
+        _remove(place, _ASIDE)  # of a suspended save: it can't be renamed over this one later
         if manifest_bytes(path) != data:
             raise CheckpointError(_replaced(path, MANIFEST_NAME))  # not files of an older one
-        _remove(filesystem, root, OWN_FILE, {entry.name for entry in manifest.files})
+        _remove(place, OWN_FILE, {entry.name for entry in manifest.files})
     except OSError as error:  # the new checkpoint is complete; old files only take space
         log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", shown(path), error)
 
 
-def _put(
-    filesystem: fs.FileSystem, root: str, path: str, name: str, data: bytes, files: Sequence[ManifestFile]
-) -> None:
+def _put(place: Place, path: str, name: str, data: bytes, files: Sequence[ManifestFile]) -> None:
     """Write a manifest atomically, if its ``files`` still exist at the last moment."""
-    local, aside = isinstance(filesystem, fs.LocalFileSystem), f"{root}/.{name}.{secrets.token_hex(4)}.new"
+    filesystem, root = place
+    aside = f"{root}/.{name}.{secrets.token_hex(4)}.new"
     try:
-        if local:
+        if place.is_local:
             _write(filesystem, aside, data)
             sync(filesystem, aside, root)
-        _check_there(filesystem, root, path, files)
-        if local:
+        _check_there(place, path, files)
+        if place.is_local:
             filesystem.move(aside, f"{root}/{name}")
             sync(filesystem, root)
         else:
             _write(filesystem, f"{root}/{name}", data)
     except OSError as error:
-        if local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # the temporary manifest
+        if place.is_local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # the ``aside``
             raise CheckpointError(_replaced(path, name)) from error
         text = f"checkpoint {shown(path)}: can't write the manifest: {error}"
         raise unwritten(text, error) from error
@@ -264,23 +298,21 @@ def _write(filesystem: fs.FileSystem, file: str, data: bytes) -> None:
         stream.write(data)
 
 
-def _missing(root: str, files: Sequence[ManifestFile]) -> list[str]:
+def _missing(place: Place, files: Sequence[ManifestFile]) -> list[str]:
     """Names of the files missing from a folder.
 
-    Each file is looked up by its name, not yet cached on this machine: NFS may serve a folder listing that is
-    a minute old.
+    An object store is listed once. In a local folder each file is looked up by its name, not yet cached on
+    this machine: NFS may serve a folder listing that is a minute old.
     """
-    return [entry.name for entry in files if not os.path.exists(f"{root}/{entry.name}")]
+    if place.is_local:
+        return [entry.name for entry in files if not os.path.exists(f"{place.root}/{entry.name}")]
+    there = {info.base_name for info in place.entries()}
+    return [entry.name for entry in files if entry.name not in there]
 
 
-def _check_there(filesystem: fs.FileSystem, root: str, path: str, files: Sequence[ManifestFile]) -> None:
-    """Check that files still exist, as a later save removes them; object stores are listed once."""
-    if isinstance(filesystem, fs.LocalFileSystem):
-        gone = _missing(root, files)
-    else:
-        there = {info.base_name for info in filesystem.get_file_info(fs.FileSelector(root))}
-        gone = [entry.name for entry in files if entry.name not in there]
-    if gone:
+def _check_there(place: Place, path: str, files: Sequence[ManifestFile]) -> None:
+    """Check that files still exist: a later save would have removed them."""
+    if gone := _missing(place, files):
         raise CheckpointError(_replaced(path, gone[0]))
 
 
@@ -319,11 +351,11 @@ def _crc_fits(data: bytes) -> bool:
     return b"%08x" % crc32(data[:start] + _NO_CRC + data[stop:]) == found[1]
 
 
-def _remove(filesystem: fs.FileSystem, root: str, ours: re.Pattern[str], keep: Container[str] = ()) -> None:
-    for info in filesystem.get_file_info(fs.FileSelector(root)):
+def _remove(place: Place, ours: re.Pattern[str], keep: Container[str] = ()) -> None:
+    for info in place.entries():
         is_ours = info.type == fs.FileType.File and ours.fullmatch(info.base_name)
         if is_ours and info.base_name not in keep:
-            filesystem.delete_file(info.path)
+            place.filesystem.delete_file(info.path)
 
 
 def sync(filesystem: fs.FileSystem, *paths: str) -> None:

@@ -131,13 +131,10 @@ class RowReader:
             {self._table: keys[wide]}, {self._table: keys[narrow]}, self._shard.stores, self._shard.tables
         )
         if wide.size:
-            self._assign(keys, batch, wide)
+            self._store.assign(keys[wide], *self._rows(batch, RowLayout.of(self._spec), wide))
         if narrow.size:
             self._import_narrow(keys, batch, narrow)
         return mine.size
-
-    def _assign(self, keys: NDArray[np.uint64], batch: pa.RecordBatch, places: NDArray[np.int32]) -> None:
-        self._store.assign(keys[places], *self._rows(batch, RowLayout.of(self._spec), places))
 
     def _import_narrow(
         self, keys: NDArray[np.uint64], batch: pa.RecordBatch, places: NDArray[np.int32]

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 
 from pslib.checkpoint.admission_counts import count_schema
 from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.dense import DENSE_SCHEMA
+from pslib.checkpoint.folders import chain_of
 from pslib.checkpoint.manifest import BLOCK_BYTES, GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.checkpoint.sums import Sums, sums_of
@@ -21,7 +20,7 @@ from pslib.storage import shown
 from pslib.table.tables import TableSpec
 from pslib.text import counted
 
-__all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
+__all__ = ["VerifyReport", "verify_checkpoint"]
 
 Progress = Callable[[int], object]
 
@@ -49,7 +48,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the checkpoint is intact."""
+        """Return True if the checkpoint is intact."""
         return not self.problems
 
 
@@ -74,10 +73,7 @@ def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> Ve
     rows = dict.fromkeys(specs, 0)
     files = total = 0
     for link, entry in ((one, entry) for one in links for entry in one.manifest.files):
-        filesystem, root = open_place(link.path)
-        found = _check_bytes(filesystem, root, entry, progress) or _check_content(
-            filesystem, root, link.path, entry, specs
-        )
+        found = _check_bytes(link.path, entry, progress) or _check_content(link.path, entry, specs)
         if found:
             problems.append(f"{shown(link.path)}: {entry.name}: {found}")
             continue
@@ -91,10 +87,9 @@ def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> Ve
 
 def _specs(manifest: Manifest, path: str) -> dict[str, TableSpec]:
     try:
-        specs = [TableSpec.from_dict(plain) for plain in manifest.tables]
+        return manifest.specs
     except ConfigurationError as error:
         raise CheckpointError(f"{shown(path)}: {error}") from error
-    return {spec.name: spec for spec in specs}
 
 
 def schema_of(entry: ManifestFile, specs: dict[str, TableSpec]) -> pa.Schema:
@@ -110,13 +105,13 @@ def schema_of(entry: ManifestFile, specs: dict[str, TableSpec]) -> pa.Schema:
 # --- bytes
 
 
-def _check_bytes(filesystem: fs.FileSystem, root: str, entry: ManifestFile, progress: Progress) -> str:
+def _check_bytes(path: str, entry: ManifestFile, progress: Progress) -> str:
     """Location and kind of damage in a file's bytes; "" for none."""
-    path = f"{root}/{entry.name}"
+    place = open_place(path)
     try:
-        if filesystem.get_file_info(path).type == fs.FileType.NotFound:
+        if not place.has(entry.name):
             return "is missing"
-        sums = sums_of(filesystem, path, progress)
+        sums = sums_of(place.filesystem, f"{place.root}/{entry.name}", progress)
     except OSError as error:
         return f"can't be read: {error}"
     return _difference(entry, sums)
@@ -150,15 +145,13 @@ def _difference(entry: ManifestFile, sums: Sums) -> str:
 # --- content
 
 
-def _check_content(
-    filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, specs: dict[str, TableSpec]
-) -> str:
+def _check_content(path: str, entry: ManifestFile, specs: dict[str, TableSpec]) -> str:
     """Problem of a file with matching checksums: a pslib bug or a memory fault."""
     if entry.table and entry.table not in specs:
         return f"belongs to table {entry.table!r}, which the manifest does not describe"
     rows = number = 0
     try:
-        for number, batch in enumerate(batches_of(filesystem, root, path, entry, schema_of(entry, specs))):
+        for number, batch in enumerate(batches_of(path, entry, schema_of(entry, specs))):
             batch.validate(full=True)
             keys = batch.column(0)
             if entry.table and entry.kind == ROWS and len(keys.unique()) != len(keys):
@@ -171,13 +164,10 @@ def _check_content(
 
 def _dense_problems(manifest: Manifest, path: str) -> Iterator[str]:
     """Check that every dense parameter appears exactly once."""
-    length = int(manifest.dense.get("length", 0))
+    length = manifest.dense_length
     seen = np.zeros(length, np.uint32)
-    filesystem, root = open_place(path)
-    for entry in manifest.files:
-        if entry.table:
-            continue
-        for batch in batches_of(filesystem, root, path, entry, DENSE_SCHEMA):
+    for entry in manifest.files_of(""):
+        for batch in batches_of(path, entry, DENSE_SCHEMA):
             sizes = batch.column("weights").value_lengths().to_pylist()
             for first, size in zip(batch.column("first").to_pylist(), sizes, strict=True):
                 if not 0 <= first <= length - size:

@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import (
-    ConfigurationError,
-    PslibError,
-)
+from pslib.errors import ConfigurationError, PslibError
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.dense_delta import VERSIONS, KnownDense
@@ -235,8 +232,6 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
     dense : (n,)
         The gradient of the part's blocks, in its wire type.
     """
-    if isinstance(call, PushCall) and call.gradients and call.manner is PLAINLY and len(part.places) == 1:
-        return _plain_push(call, part, floor, dense)
     keys = {table: keys_of(call, table, some) for table, some in part.places.items()}
     step, time_s = call.moment.step, call.moment.time_s
     if isinstance(call, PullCall):
@@ -262,20 +257,6 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
         sync = {"contributors": np.asarray(manner.contributors, np.uint32), "units": part.units}
     how = (manner.rate, manner.delta, manner.rank, manner.maintain, sync)
     return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks, scales, *how)
-
-
-def _plain_push(call: PushCall, part: Part, floor: int, dense: NDArray[Any]) -> Push:
-    """Build the common push: gradients of one table, at the full rate."""
-    assert call.gradients
-    ((table, some),) = part.places.items()
-    name, moment, rows = call.name, call.moment, call.gradients[table].take(some)
-    named = (name.stream, name.number, name.epoch, floor, call.home)
-    arrays = ({table: _taken(call.keys[table], some)}, {table: rows.values}, part.blocks, dense)
-    counts = call.counts.get(table)
-    shows = {table: _taken(counts.shows, some)} if counts else {}
-    clicks = {table: _taken(counts.clicks, some)} if counts else {}
-    scales = {table: rows.scales} if rows.scales.size else {}
-    return Push(*named, *arrays, moment.step, moment.time_s, shows, clicks, scales)
 
 
 def answer_bytes_of(message: Message, dims: Mapping[str, int], floats: int) -> int:

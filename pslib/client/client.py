@@ -296,7 +296,7 @@ class Client:
         gradients_as : str
             Wire type of gradients (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
         manner : Manner
-            How it is applied: another learning rate, added to weights, or as a part of a sync step.
+            Options: another learning rate, addition to weights, or a part of a sync step.
         since : Seen
             `Pulled.seen` of the pull that the gradients belong to: ``session.between`` measures how many
             pushes came between.
@@ -323,25 +323,31 @@ class Client:
             for table, (keys, rows) in checked.items()
         }
 
-        def begin(session: ClientSession, now_s: float) -> int:
-            own = name or PushName(self._stream, self._next_number)
-            call = session.push(now_s, own, packed, dense, moment, counts, manner, since)
+        return self._named(
+            "a push",
+            name,
+            lambda session, now_s, own: session.push(
+                now_s, own, packed, dense, moment, counts, manner, since
+            ),
+        )
+
+    def _named(
+        self, what: str, name: PushName | None, begin: Callable[[ClientSession, float, PushName], int]
+    ) -> PendingPush:
+        """Start a call under ``name``, or under the next number of this client's own stream."""
+
+        def numbered(session: ClientSession, now_s: float) -> int:
+            call = begin(session, now_s, name or PushName(self._stream, self._next_number))
             self._next_number += name is None  # taken here: a number that is never sent would be waited for
             return call
 
-        return PendingPush(self.endpoint.call("a push", begin)[1])
+        return self.endpoint.call(what, numbered)[1]
 
     def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
         """Erase rows; absent keys are ignored."""
         _ = self.session
         gone = {table: checked_keys(table, array) for table, array in by_table(keys).items()}
-
-        def begin(session: ClientSession, now_s: float) -> int:
-            call = session.erase(now_s, PushName(self._stream, self._next_number), gone)
-            self._next_number += 1
-            return call
-
-        return PendingPush(self.endpoint.call("an erase", begin)[1])
+        return self._named("an erase", None, lambda session, now_s, own: session.erase(now_s, own, gone))
 
     @checked("table", "decay", "name")
     def maintain(
@@ -367,14 +373,11 @@ class Client:
         """
         _ = self.session
         moment = moment_of(step, time_s)
-
-        def begin(session: ClientSession, now_s: float) -> int:
-            own = name or PushName(self._stream, self._next_number)
-            call = session.maintain(now_s, own, table, decay, moment)
-            self._next_number += name is None
-            return call
-
-        return PendingPush(self.endpoint.call("a maintenance", begin)[1])
+        return self._named(
+            "a maintenance",
+            name,
+            lambda session, now_s, own: session.maintain(now_s, own, table, decay, moment),
+        )
 
     # --- control ------------------------------------------------------------------------------------------
 

@@ -125,5 +125,5 @@ def _rounds(members: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 
 def _passed(before: list[int], now: list[int] | None) -> bool:
-    """Return whether every shard thread has written full images since; False for a server that is gone."""
+    """Return True if every shard thread has written full images since; False for a server that is gone."""
     return bool(before and now) and all(n > b for b, n in zip(before, now or (), strict=False))

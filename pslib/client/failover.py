@@ -15,43 +15,9 @@ from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import TableSpec
 from pslib.wire.messages import Message, Missing, Result, Setup
 
-__all__ = ["Failover", "meet_successors"]
+__all__ = ["Failover"]
 
 log = logging.getLogger("pslib")
-
-
-def meet_successors(
-    endpoint: Endpoint,
-    member: MemberHandle,
-    old: PartitionMap,
-    new: PartitionMap,
-    setup: Setup | None = None,
-) -> None:
-    """Redirect requests to servers that have a new address, after a `Witness` request to each.
-
-    Where a server has left, requests to it end; its units have other owners by now.
-
-    ``setup`` describes our tables, for a server that may come back without them.
-
-    The `Witness` request comes first: later pushes say below which number everything is acknowledged, and a
-    server takes that for known.
-    """
-    now_s = endpoint.clock.now_s()
-    for rank, (before, after) in enumerate(zip(old.addresses, new.addresses, strict=False)):
-        if before and not after:
-            left = f"server {rank} at {before} has left the cluster, and had not answered; ask again"
-            endpoint.end_waits_for(before, ServerLeftError(left))
-        if not before or not after or before == after:
-            continue
-        if setup is not None:
-            endpoint.ask(after, setup)
-        question = endpoint.session.acknowledged.question(rank) if endpoint.session else None
-        if question is not None:
-            pending = endpoint.ask(after, question)
-            _report_when_known(endpoint, member, rank, question.streams.size, pending)
-        count = endpoint.requests.redirect(now_s, before, after)
-        log.info("pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, count)
-    endpoint.requests.are_here(filter(None, new.addresses))
 
 
 class Failover:
@@ -63,50 +29,74 @@ class Failover:
     member : MemberHandle
     config : ClusterConfig
         Says whether servers may come back without their tables.
+
+    Attributes
+    ----------
+    setup : Setup or None
+        Description of our tables, for a server that may come back without them.
     """
 
     def __init__(self, endpoint: Endpoint, member: MemberHandle, config: ClusterConfig) -> None:
         self._endpoint, self._member = endpoint, member
         self._keeps = config.recovery == "partial"
-        self._setup: Setup | None = None
+        self.setup: Setup | None = None
 
     def remember(self, message: Setup, specs: Iterable[TableSpec]) -> None:
         """Keep the description of all our tables, with the initial values of the dense parameters."""
         if not self._keeps:
             return
-        before = self._setup
+        before = self.setup
         latest = before if before is not None and not message.dense_length else message
         models = [*(before.tables.get("models", ()) if before else ()), *message.tables.get("models", ())]
         tables = {"tables": [spec.to_dict() for spec in specs], "models": models}
-        self._setup = replace(latest, tables=tables)
+        self.setup = replace(latest, tables=tables)
 
     def meet(self, old: PartitionMap, new: PartitionMap) -> None:
-        """Redirect requests by two maps; see `meet_successors`."""
-        meet_successors(self._endpoint, self._member, old, new, self._setup)
+        """Redirect requests to servers that have a new address, after a `Witness` request to each.
 
+        Where a server has left, requests to it end; its units have other owners by now.
 
-def _report_when_known(
-    endpoint: Endpoint, member: MemberHandle, server: int, asked: int, pending: Pending[Message]
-) -> None:
-    def known() -> None:
-        try:
-            answer = pending.wait(0)
-            lost, of = _lost(endpoint, server, asked, answer)
-            if lost:
-                log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
-                member.report(Missing(member.rank, member.incarnation, server, lost, of))
-        except PslibError as error:  # it has left again; its successor is asked
-            log.info("pslib: server %d did not say what it knows: %s", server, error)
+        The `Witness` request comes first: later pushes say below which number everything is acknowledged, and
+        a server takes that for known.
+        """
+        endpoint, now_s = self._endpoint, self._endpoint.clock.now_s()
+        for rank, (before, after) in enumerate(zip(old.addresses, new.addresses, strict=False)):
+            if before and not after:
+                left = f"server {rank} at {before} has left the cluster, and had not answered; ask again"
+                endpoint.end_waits_for(before, ServerLeftError(left))
+            if not before or not after or before == after:
+                continue
+            if self.setup is not None:
+                endpoint.ask(after, self.setup)
+            question = endpoint.session.acknowledged.question(rank) if endpoint.session else None
+            if question is not None:
+                self._report_when_known(rank, question.streams.size, endpoint.ask(after, question))
+            count = endpoint.requests.redirect(now_s, before, after)
+            log.info(
+                "pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, count
+            )
+        endpoint.requests.are_here(filter(None, new.addresses))
 
-    pending.on_done(known)
+    def _report_when_known(self, server: int, asked: int, pending: Pending[Message]) -> None:
+        member = self._member
 
+        def known() -> None:
+            try:
+                lost, of = self._lost(server, asked, pending.wait(0))
+                if lost:
+                    log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
+                    member.report(Missing(member.rank, member.incarnation, server, lost, of))
+            except PslibError as error:  # it has left again; its successor is asked
+                log.info("pslib: server %d did not say what it knows: %s", server, error)
 
-def _lost(endpoint: Endpoint, server: int, asked: int, answer: Message) -> tuple[int, int]:
-    """Return how many pushes a server has lost, and of how many."""
-    if not isinstance(answer, Result):
-        return 0, asked
-    moments = answer.values.get("began_with", ())
-    if not moments or endpoint.session is None:
-        return int(answer.values["unknown"]), asked
-    with endpoint.lock:
-        return endpoint.session.acknowledged.lost(server, str(moments[0]))
+        pending.on_done(known)
+
+    def _lost(self, server: int, asked: int, answer: Message) -> tuple[int, int]:
+        """Return the number of pushes that a server has lost, and the number that it was asked about."""
+        if not isinstance(answer, Result):
+            return 0, asked
+        moments, session = answer.values.get("began_with", ()), self._endpoint.session
+        if not moments or session is None:
+            return int(answer.values["unknown"]), asked
+        with self._endpoint.lock:
+            return session.acknowledged.lost(server, str(moments[0]))

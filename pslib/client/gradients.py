@@ -29,7 +29,6 @@ __all__ = [
     "check_process",
     "check_push",
     "check_timeout",
-    "checked_dense",
     "checked_keys",
     "moment_of",
     "prepared",

@@ -142,7 +142,7 @@ class MemberHandle:
 
     @property
     def may_be_replaced(self) -> bool:
-        """Return whether the coordinator may count this process as lost, and have replaced it.
+        """Return True if the coordinator may count this process as lost, and have replaced it.
 
         Counted from the sending of the last heartbeat that was answered: the coordinator received it no
         earlier. Uses the machine's clock: the coordinator's went on while this process was stopped.
@@ -164,7 +164,7 @@ class MemberHandle:
 
     @property
     def reported(self) -> bool:
-        """Return whether the coordinator has all reports, or is unreachable."""
+        """Return True if the coordinator has all reports, or is unreachable."""
         return all(report.done for report in self._reports)
 
     def leave(self, well: bool = False) -> None:

@@ -79,7 +79,7 @@ class Pending(Generic[ValueT]):
 
     @property
     def done(self) -> bool:
-        """Return whether `wait` would return (or raise) at once."""
+        """Return True if `wait` would return (or raise) at once."""
         return bool(self._outcomes)
 
     def on_done(self, callback: Callable[[], None]) -> None:
@@ -179,16 +179,5 @@ class PendingPull:
             return self._taken
 
 
-class PendingPush:
-    """Push in flight; done when every server has applied its part."""
-
-    def __init__(self, pending: Pending[int]) -> None:
-        self._pending = pending
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the push is applied everywhere. Errors as for `Pending.wait`."""
-        self._pending.wait(timeout_s)
-
-    def on_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the push is over, with or without error."""
-        self._pending.on_done(callback)
+PendingPush = Pending[int]
+"""Push in flight; done when every server has applied its part."""

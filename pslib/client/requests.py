@@ -18,7 +18,7 @@ from pslib.wire.codec import Buffer, Codec
 from pslib.wire.flow_control import ClientShares
 from pslib.wire.messages import Message, Push, Reserve
 
-__all__ = ["Expired", "Outgoing", "Request", "RequestTable"]
+__all__ = ["Expired", "Outgoing", "RequestTable"]
 
 
 class Outgoing(NamedTuple):
@@ -55,7 +55,7 @@ class Request:
     why: str = ""
     """Reason of the peer's last refusal for now."""
     refused: bool = False
-    """Whether the peer has refused since the last attempt."""
+    """True if the peer has refused since the last attempt."""
     sent_s: float = 0.0
     """Time of the first attempt."""
     attempts: list[int] = field(default_factory=list)
@@ -96,7 +96,7 @@ class RequestTable:
     due_s : float
         `tick` has nothing to do before; it may have nothing to do then either.
     space_s : float
-        How long to retry at a peer that has no space for its log. The patience of a request may be longer,
+        Limit of retries at a peer that has no space for its log. The patience of a request may be longer,
         for a peer that dies and comes back (`ClusterConfig.asking`).
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.wire.selection import group_by_owner, scatter_rows
+from cython_ext.wire.selection import group_by_owner
 from pslib.client.calls import NO_UNITS, Call, MaintainCall, Part, PullCall, keys_of
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.partition_map import PartitionMap
@@ -16,37 +16,13 @@ from pslib.wire.dense_delta import VERSIONS
 from pslib.wire.messages import Pulled
 from pslib.wire.quantization import floats_of, rows_of
 
-__all__ = ["first_unit", "parts_of", "pulled_fits", "store_plain", "store_pulled"]
-
-
-PLAIN = np.dtype(np.float32)
-
-
-def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int]) -> bool:
-    """Store a reply of only float32 rows, all of them; False: it has another form, or does not fit."""
-    rows, places = message.rows, part.places
-    said = message.row_scales or message.dense_versions or message.dense.size or message.refused_units.size
-    if said or part.blocks.size or call.rows_as != "float32" or message.refused_owners.size:
-        return False
-    if rows.keys() != places.keys():
-        return False
-    for name, some in places.items():
-        values, count = rows[name], call.keys[name].size if some is None else some.size
-        if values.dtype != PLAIN or values.shape != (count, dims[name]):
-            return False
-    for name, some in places.items():
-        if some is None:
-            call.rows[name] = rows[name]
-        else:
-            scatter_rows(rows[name], some, call.rows[name])
-    call.has_seen(part.server, message.pushes_before)
-    return True
+__all__ = ["first_unit", "parts_of", "pulled_fits", "store_pulled"]
 
 
 def pulled_fits(
     call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: BlockBounds
 ) -> bool:
-    """Return whether a reply has the types and shapes of its request: bytes from outside index our arrays."""
+    """Return True if a reply has the types and shapes of its request: bytes from outside index our arrays."""
     if message.rows.keys() != part.places.keys() or not message.row_scales.keys() <= part.places.keys():
         return False
     for name, some in part.places.items():
@@ -63,7 +39,7 @@ def pulled_fits(
 
 
 def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
-    """Return which blocks of the part arrived; refused ones are zeros where no versions were requested."""
+    """Return a mask of the part's blocks that arrived; refused ones are zeros without known versions."""
     if call.known is None:
         return np.ones(part.blocks.size, bool)
     versions = message.dense_versions[VERSIONS]

@@ -42,13 +42,8 @@ from pslib.client.calls import (
     message_of,
 )
 from pslib.client.requests import RequestTable
-from pslib.client.routing import first_unit, parts_of, pulled_fits, store_plain, store_pulled
-from pslib.errors import (
-    LocalProtocolError,
-    PslibError,
-    UnavailableError,
-    WaitTimeoutError,
-)
+from pslib.client.routing import first_unit, parts_of, pulled_fits, store_pulled
+from pslib.errors import LocalProtocolError, PslibError, UnavailableError, WaitTimeoutError
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.partition_map import PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
@@ -58,7 +53,7 @@ from pslib.wire.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.staleness import NOTHING_SEEN, Seen, StalenessCounter
 
-__all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall", "PushName"]
+__all__ = ["ClientSession", "Manner", "Moment", "PullCall", "PushName"]
 
 BOUNCE_PAUSE_S = 0.005
 """First pause of a part that was refused twice; a partition in flight arrives in some 10 ms. With 20 ms
@@ -310,12 +305,7 @@ class ClientSession:
         if call is None:
             return True
         call.open_parts -= 1
-        if not (
-            isinstance(message, Pulled)
-            and isinstance(call, PullCall)
-            and store_plain(call, part, message, self.dims)
-        ):
-            self._take(now_s, call, part, message)
+        self._take(now_s, call, part, message)
         if call.open_parts == 0 and part.call in self._calls:
             self._finish(part.call, None)
         return True
@@ -339,7 +329,7 @@ class ClientSession:
             self._go_on(now_s, call, part, message)
 
     def _fits(self, call: Call, part: Part, message: Pulled | Pushed) -> bool:
-        """Return whether a reply has the shapes of its request: bytes from outside index our arrays below."""
+        """Return True if a reply has the shapes of its request: bytes from outside index our arrays below."""
         units = message.refused_units
         if units.size != message.refused_owners.size:
             return False

@@ -21,23 +21,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.leases import RankedLeases
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
 from pslib.wire.fields import json_array
-from pslib.wire.messages import (
-    NOWHERE,
-    CutReady,
-    CutStep,
-    CutTable,
-    Done,
-    Failure,
-    Message,
-    Result,
-    SaveSoon,
-)
+from pslib.wire.messages import NOWHERE, CutReady, CutStep, CutTable, Done, Failure, Message, Result, SaveSoon
 
 __all__ = ["CheckpointBarrier", "moment_of_cut"]
 
@@ -112,12 +101,12 @@ class CheckpointBarrier:
 
     @property
     def busy(self) -> bool:
-        """Whether a cut is under way: no unit may move meanwhile."""
+        """Return True if a cut is under way: no unit may move meanwhile."""
         return self._cut is not None
 
     @property
     def holds_leases(self) -> bool:
-        """Whether no lease may be granted now, except leases by rank, which are needed to reach the step."""
+        """Return True if no lease may be granted now, except leases by rank, needed to reach the step."""
         cut = self._cut
         paused = cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
         return paused or self._holds_a_beginning()
@@ -202,11 +191,11 @@ class CheckpointBarrier:
         return number if what == "fit" or what in READING else None
 
     def _what(self, number: int) -> str:
-        """Return what a job does; empty for a job that is not open."""
+        """Return the kind of a job; empty for a job that is not open."""
         return self._registry.jobs[number].what if number < len(self._registry.jobs) else ""
 
     def _is_taken_over(self, number: int) -> bool:
-        """Tell whether more may be applied than a job's table says: of this job, or of a later one."""
+        """Return True if more may be applied than a job's table says: of this job, or of a later one."""
         later = self._registry.jobs[number + 1 :]
         if any(one.what not in (*READING, *LOOKING) and one.book.begun for one in later):
             return True
@@ -218,7 +207,7 @@ class CheckpointBarrier:
         return last.details if last and last.details.get("checkpoint") and not last.given_up else {}
 
     def _holds_a_beginning(self) -> bool:
-        """Tell whether a fit waits with its first lease for a cut: it may end before one is possible.
+        """Return True if a fit waits with its first lease for a cut: it may end before one is possible.
 
         Once a cut has failed for another reason, no fit waits any more.
         """
@@ -283,7 +272,7 @@ class CheckpointBarrier:
             cut.phase, cut.table = "begin", self._table(cut, since_s)
 
     def _is_still_on(self, cut: _Cut) -> bool:
-        """Tell whether no later job may have applied batches, and none has been opened since."""
+        """Return True if no later job may have applied batches, and none has been opened since."""
         current = self._registry.first_open
         if cut.what == "fit":
             return cut.job == min(current, len(self._registry.jobs) - 1)

@@ -9,7 +9,6 @@ from typing import Any
 from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.session import CoordinatorSession
-from pslib.coordinator.status import status_of
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
 from pslib.process.file_limit import allow_peers
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
@@ -80,7 +79,7 @@ class Coordinator:
 
     def status(self) -> dict[str, Any]:
         """Return the cluster's current status."""
-        return status_of(self.session, self._now_s())
+        return self.session.status(self._now_s())
 
     def stop(self) -> None:
         """End `run` soon, whatever the state of the cluster; thread-safe."""
@@ -128,7 +127,7 @@ class Coordinator:
             return 0.0
         last_s = 0.0
         for entries in self._journal.records():
-            last_s = self.session.journal.replay(entries)
+            last_s = self.session.replay(entries)
         self.session.begin_again(last_s)
         self.session.journal.append = self._journal.append
         return last_s
@@ -148,7 +147,7 @@ class Coordinator:
             for peer, frames in answers:
                 self._link.send(peer, frames)
             if self._journal is not None and self._journal.is_long:
-                self._journal.write_image(self.session.journal.image(self._now_s()))
+                self._journal.write_image(self.session.image(self._now_s()))
 
     def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> tuple[bytes, list[Buffer]]:
         try:

@@ -59,7 +59,7 @@ class Decommission:
         ]
 
     def may_leave(self, now_s: float, rank: int) -> bool:
-        """Tell whether a leaving server may exit."""
+        """Return True if a leaving server may exit."""
         if self._has_address(rank):  # a successor has come back at its rank
             return False
         since_s, timing = self._unknown_s.get(rank), self._members.config.timing

@@ -60,7 +60,11 @@ class FailureDetector:
 
     def lost(self, now_s: float, member: Member) -> None:
         """Handle a member that has been silent too long."""
-        self._lose_server(member) if member.role == "server" else self._lose_trainer(member)
+        if member.role == "server":
+            silence_s = self._members.config.timing.silence_s
+            self.server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
+        else:
+            self._lose_trainer(member)
 
     def replaced(self, now_s: float, before: Member, after: Member) -> None:
         """Handle a successor that has replaced a member."""
@@ -68,12 +72,12 @@ class FailureDetector:
         if before.role == "trainer":
             self._lose_trainer(before)
         self._tell(
-            f"{after.role} {after.rank} is {after.where} now (generation {after.generation}), "
-            f"after {before.where}"
+            f"{after.role} {after.rank} restarted as {after.where} (generation {after.generation}; "
+            f"was {before.where})"
         )
 
     def trainers_over(self, now_s: float) -> bool:
-        """Tell whether all trainers are gone, and none is awaited for unfinished work."""
+        """Return True if all trainers are gone, and none is awaited for unfinished work."""
         if not self._members.trainers_over():
             return False
         one_has_left = any(member.state == "left" for member in self._members.trainers)
@@ -88,10 +92,6 @@ class FailureDetector:
         awaited = self._members.may_come_back("trainer")
         freed = self._registry.free_leases(member, "is lost", fatal=not awaited)
         self._tell(f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})")
-
-    def _lose_server(self, member: Member) -> None:
-        silence_s = self._members.config.timing.silence_s
-        self.server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
 
     def server_gone(self, member: Member, how: str) -> None:
         """Handle a server that is gone: end the run if no state of it is left, else await its successor."""
@@ -111,7 +111,7 @@ class FailureDetector:
             )
 
     def _is_needed(self, member: Member) -> bool:
-        """Tell whether the run can't continue without a member of this rank."""
+        """Return True if the run can't continue without a member of this rank."""
         if member.role == "trainer":
             return self._registry.needs(member.rank)
         return self._members.is_owner(member) and not self._members.trainers_over()
@@ -131,7 +131,7 @@ class FailureDetector:
             self._tell(f"waiting {waited_s:.0f} s for {who} to be started again")
 
     def _work_is_lost(self, now_s: float) -> bool:
-        """Tell whether work is left without trainers; only a trainer that leaves reports that all is done."""
+        """Return True if work is left without trainers; only a trainer that leaves reports its end."""
         if not self.trainers_over(now_s):
             return False
         nobody_left = all(member.state == "lost" for member in self._members.trainers)

@@ -1,23 +1,23 @@
-"""Coordinator journal: records of the requests that change a session, and their replay. It is pure.
+"""Coordinator journal: records of the requests that change a session. It is pure.
 
 A coordinator session is a function of its requests and of the times of losses. So its journal holds the
 requests that have changed it, each with its time, and notes of events without a request.
-`CoordinatorJournal.replay` passes them to the handlers that processed them first. Heartbeats are not written,
-except for lease positions at intervals: members report their counters again, and a lease resumed at an
-earlier batch only repeats work.
+`pslib.coordinator.session.CoordinatorSession.replay` passes them to the handlers that processed them first.
+Heartbeats are not written, except for lease positions at intervals: members report their counters again, and
+a lease resumed at an earlier batch only repeats work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
-from pslib.wire.journal import Entry, Note
+from pslib.wire.journal import Entry
 from pslib.wire.messages import (
     EndLease,
     Failure,
@@ -32,82 +32,57 @@ from pslib.wire.messages import (
     Stop,
 )
 
-__all__ = ["POSITIONS_S", "CoordinatorJournal", "Journalled"]
+__all__ = ["CoordinatorJournal"]
 
 POSITIONS_S = 5.0
 """Interval between records of a trainer's lease positions: the work that a successor may have to repeat."""
 
 
-class Journalled(Protocol):
-    """Interface of the coordinator for a journal, also for a replay.
-
-    Implemented by `pslib.coordinator.session.CoordinatorSession`.
-    """
-
-    members: Membership
-    registry: JobRegistry
-
-    def handle(self, now_s: float, message: Message) -> Message:
-        """Reply to one request."""
-        ...
-
-    def redo(self, note: Mapping[str, Any]) -> None:
-        """Apply a note."""
-        ...
-
-    def plain(self) -> dict[str, Any]:
-        """Return the persistent state as plain values."""
-        ...
-
-
 class CoordinatorJournal:
-    """Journal writer and replay for the changes of a session.
+    """Journal writer for the changes of a session.
 
     Parameters
     ----------
-    session : Journalled
-        The session whose requests are journalled.
-    positions_s : float
-        Minimum interval between two records of one trainer's positions.
+    members : Membership
+    registry : JobRegistry
+        Of the session whose requests are journalled.
 
     Attributes
     ----------
     append : callable
         Takes the entries of one record, after they have changed the session and before any reply.
+    replaying : bool
+        True while a request or note of a predecessor's journal is applied: nothing is recorded.
+    positions_s : float
+        Minimum interval between two records of one trainer's positions.
     """
 
-    def __init__(self, session: Journalled, positions_s: float = POSITIONS_S) -> None:
-        self._session, self._positions_s = session, positions_s
+    def __init__(self, members: Membership, registry: JobRegistry) -> None:
+        self._members, self._registry = members, registry
         self.append: Callable[[Sequence[Entry]], None] = lambda _entries: None
+        self.replaying = False
+        self.positions_s = POSITIONS_S
         self._written_s: dict[int, float] = {}
         self._changes = self._jobs = 0
         self._version = 0
-        self._replaying = False
-
-    @property
-    def replaying(self) -> bool:
-        """Whether the request being handled is replayed from a predecessor's journal."""
-        return self._replaying
-
-    # --- writing ------------------------------------------------------------------------------------------
 
     def before(self, message: Message) -> None:
         """Capture the state that a request may change."""
-        self._changes = self._session.members.changes
-        self._jobs = len(self._session.registry.jobs)
+        self._changes = self._members.changes
+        self._jobs = len(self._registry.jobs)
         if isinstance(message, Heartbeat):
-            member = self._session.members.find(message.role, message.rank, message.incarnation)
+            member = self._members.find(message.role, message.rank, message.incarnation)
             self._version = member.map_version if member else 0
 
     def after(self, now_s: float, message: Message, answer: Message) -> None:
         """Record a request that has changed the session."""
         kept = self._kept(now_s, message, answer)
-        if kept is not None and not self._replaying:
+        if kept is not None and not self.replaying:
             self.append([{"note": "asked", "at_s": now_s}, kept])
 
     def note(self, now_s: float, what: str, **values: Any) -> None:
         """Record an event that no request carries."""
-        if not self._replaying:
+        if not self.replaying:
             self.append([{"note": what, "at_s": now_s, **values}])
 
     def note_member(self, now_s: float, what: str, member: Member) -> None:
@@ -120,7 +95,7 @@ class CoordinatorJournal:
         if isinstance(answer, Failure):
             return None
         if isinstance(message, Register):
-            return message if self._session.members.changes > self._changes else None
+            return message if self._members.changes > self._changes else None
         if isinstance(message, OpenJob):
             again = message.job < self._jobs
             return replace(message, windows=np.empty(0, np.uint32)) if again else message
@@ -137,28 +112,7 @@ class CoordinatorJournal:
             return replace(message, progress={}) if began else None
         streams = message.progress.get("streams", ())
         written_s = self._written_s.get(message.incarnation)
-        if not streams or (written_s is not None and now_s - written_s < self._positions_s):
+        if not streams or (written_s is not None and now_s - written_s < self.positions_s):
             return None
         self._written_s[message.incarnation] = now_s
         return replace(message, progress={"streams": streams})
-
-    def image(self, now_s: float) -> Note:
-        """Return a note of the whole session, which makes earlier records unnecessary."""
-        return {"note": "image", "at_s": now_s, "state": self._session.plain()}
-
-    # --- reading ------------------------------------------------------------------------------------------
-
-    def replay(self, entries: Sequence[Entry]) -> float:
-        """Replay a record; return its time."""
-        note = entries[0]
-        assert isinstance(note, Mapping)
-        self._replaying = True
-        try:
-            if len(entries) > 1:
-                assert isinstance(entries[1], Message)
-                self._session.handle(note["at_s"], entries[1])
-            else:
-                self._session.redo(note)
-        finally:
-            self._replaying = False
-        return float(note["at_s"])

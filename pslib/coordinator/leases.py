@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
-
-
-LEASES_MAX = 1 << 32
-"""Limit on the leases of a job: half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
+__all__ = ["Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
 
 
 DONE_BATCH = 1 << 62
@@ -28,7 +24,7 @@ Holder = tuple[int, int]
 
 
 def stream_of(job: int, index: int) -> int:
-    """Return the stream number of lease ``index`` of job ``job``; below `CLIENT_STREAMS`."""
+    """Return the stream number of lease ``index`` (32 bits) of job ``job``; below `CLIENT_STREAMS`."""
     return job << 32 | index
 
 
@@ -74,7 +70,7 @@ class LeaseBook:
 
     @property
     def done(self) -> bool:
-        """Whether every lease is done."""
+        """Return True if every lease is done."""
         return self.done_below == self.windows.size
 
     @property
@@ -138,7 +134,7 @@ class LeaseBook:
         return {rank: ranks.count(rank) for rank in set(ranks)}
 
     def is_done(self, index: int) -> bool:
-        """Tell whether one lease is done."""
+        """Return True if one lease is done."""
         return bool(self._done[index])
 
     def examples_trained(self, examples: int, lease_rows: int, batch_rows: int) -> int:
@@ -159,12 +155,12 @@ class LeaseBook:
 
     @property
     def begun(self) -> bool:
-        """Whether any trainer was ever granted a lease."""
+        """Return True if any trainer was ever granted a lease."""
         return bool(self._first_given_s) or self.done_count > 0
 
     @property
     def taken_over(self) -> bool:
-        """Whether a lost trainer's lease is not done: batches may be applied that were never reported."""
+        """Return True if a lost trainer's lease is not done: unreported batches of it may be applied."""
         return any(not self._done[index] for index in self._epochs)
 
     def set_positions(self, batches: Mapping[int, int]) -> None:
@@ -298,7 +294,7 @@ class RankedLeases(LeaseBook):
         return super().plain() | {"ranks": list(self.ranks)}
 
     def needs(self, rank: int) -> bool:
-        """Tell whether leases of this trainer are not done."""
+        """Return True if leases of this trainer are not done."""
         if rank not in self.ranks:
             return False
         return not bool(self._done[self.ranks.index(rank) :: len(self.ranks)].all())

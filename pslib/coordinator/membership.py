@@ -8,13 +8,13 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.config import ANY_RANK, ClusterConfig
-from pslib.coordinator.wave import Wave
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 
-__all__ = ["Member", "Membership"]
+__all__ = ["Member", "Membership", "Wave"]
 
 
 @dataclass(slots=True)
@@ -32,15 +32,34 @@ class Member:
     state: str = "live"
     """State: live, left (flushed and gone) or lost (silent too long, or replaced)."""
     preempted: bool = False
-    """Whether it left on request, with work left to do."""
+    """True if it left on request, with work left to do."""
     progress: dict[str, Any] = field(default_factory=dict)
     lost_s: float = 0.0
     bare: bool = False
-    """Whether it registered without its predecessor's state, and begins at a checkpoint."""
+    """True if it registered without its predecessor's state, and begins at a checkpoint."""
     followed_bare: bool = False
-    """Whether its successor did so."""
+    """True if its successor did so."""
     call: int = -1
     """For a trainer: the last call that its script has made; -1 before the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wave:
+    """Units that move under one map version: ``units[i]`` to server ``targets[i]``, both (n,)."""
+
+    version: int
+    units: NDArray[np.int64]
+    sources: NDArray[np.uint16]
+    targets: NDArray[np.uint16]
+
+    def given_by(self, rank: int, over: Mapping[int, bool]) -> list[list[int]]:
+        """Return ``[unit, version]`` of what server ``rank`` gives away, except what it keeps after all."""
+        mine = self.units[self.sources == rank].tolist()
+        return [[unit, self.version] for unit in mine if over.get(unit, True)]
+
+    def given_to(self, rank: int, over: Mapping[int, bool]) -> list[int]:
+        """Return the units that have arrived at server ``rank``."""
+        return [unit for unit in self.units[self.targets == rank].tolist() if over.get(unit, False)]
 
 
 class Membership:
@@ -190,12 +209,12 @@ class Membership:
         return f"{absent} of {counted(self.config.trainers, 'trainer')}" if absent > 0 and not late else ""
 
     def _trainers_absent(self) -> int:
-        """Return how many of the awaited trainers have never registered."""
+        """Return the number of awaited trainers that have never registered."""
         awaited = self.config.trainers
         return awaited - sum(not self.is_guest(rank) for rank in self._places["trainer"])
 
     def is_guest(self, rank: int) -> bool:
-        """Tell whether a trainer is a guest: it joined on its own, and might never make a call.
+        """Return True if a trainer is a guest: it joined on its own, and might never make a call.
 
         Without named ranks, guests can't be told apart.
         """
@@ -258,7 +277,7 @@ class Membership:
         return [one for one in self._of(role) if one.state == "lost" and now_s - one.lost_s <= limit_s]
 
     def may_come_back(self, role: str) -> bool:
-        """Tell whether a member of this role may be restarted, so that waiting makes sense."""
+        """Return True if a member of this role may be restarted, so that waiting makes sense."""
         if role == "server":
             return self.config.servers_come_back
         return self.config.restarts > 0
@@ -268,11 +287,11 @@ class Membership:
         return 0 if self.map is None else int(self.map.units_of(server.rank).size)
 
     def is_owner(self, server: Member) -> bool:
-        """Tell whether a server owns units, or may own moved ones by now."""
+        """Return True if a server owns units, or may own moved ones by now."""
         return self.units_of(server) > 0 or self.is_target(server)
 
     def is_target(self, server: Member) -> bool:
-        """Tell whether units are moving to a server."""
+        """Return True if units are moving to a server."""
         return self.wave is not None and bool((self.wave.targets == server.rank).any())
 
     def misplaced(self, owners: Iterable[Sequence[Any]]) -> list[int]:
@@ -289,13 +308,13 @@ class Membership:
         return [member for member in self._of(role) if member.state == "live"]
 
     def trainers_over(self) -> bool:
-        """Tell whether trainers have joined, none is awaited for the start, and all are gone."""
+        """Return True if trainers have joined, none is awaited for the start, and all are gone."""
         trainers = self._places["trainer"]
         complete = self._started or self._trainers_absent() <= 0
         return bool(trainers) and complete and not self.live("trainer")
 
     def servers_over(self) -> bool:
-        """Tell whether no server is live."""
+        """Return True if no server is live."""
         return not self.live("server")
 
     # --- as plain values ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Rebalance of units between live servers, as a pure state machine of the coordinator.
 
 The target is one number: how many servers own units (`Rebalance.scale`). The map holds the actual state. The
-remaining moves follow from both (`placement.py`), so no plan is stored: units move in waves, and each wave is
+remaining moves follow from both (`even_owners`), so no plan is stored: units move in waves, and each wave is
 planned anew. A wave is a map version with a few units of each source; the sources request their parts
 (`NextHand`), hand the units over themselves and report which have arrived. When all units of a wave are done,
 its map is published.
@@ -12,21 +12,22 @@ goes through `on_record` before it counts, and `replay` restores it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.coordinator.decommission import Decommission
-from pslib.coordinator.membership import Membership
-from pslib.coordinator.placement import even_owners
-from pslib.coordinator.wave import Progress, ScaleRequests, Wave
+from pslib.coordinator.membership import Membership, Wave
+from pslib.errors import ConfigurationError
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 from pslib.wire.messages import Failure, Hand, Message, NextHand, Result, Scale
 
-__all__ = ["Rebalance"]
+__all__ = ["Rebalance", "ScaleRequests", "even_owners"]
 
 WAVE_UNITS = 256
 """Units per source and wave: a wave of small partitions takes some tenths of a second."""
@@ -37,6 +38,49 @@ VERSIONS_A_WAVE = 1 << 16
 
 New addresses may be published under versions in between, and none of these is taken for the end of the wave.
 """
+SCALE_REQUESTS_KEPT = 1000
+"""Number of answers kept. Duplicates arrive seconds later at most, and scale requests are rare."""
+
+Owners = NDArray[np.uint16]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Reported progress of the moves since the last scale request."""
+
+    asked_s: float = 0.0
+    began_s: float | None = None
+    ended_s: float | None = None
+    moved: int = 0
+    bytes: int = 0
+    stopped: str = ""
+    """Reason why units stay although shares are not even."""
+
+
+@dataclass(slots=True)
+class ScaleRequests:
+    """The latest scale requests by name, so that none is granted twice.
+
+    Otherwise a late duplicate would undo a newer request. The duplicate of a request to drain a server that
+    has left since would be refused, as no such server exists.
+    """
+
+    answers: dict[int, str] = field(default_factory=dict)
+
+    def answer(self, name: int) -> str | None:
+        """Return the recorded refusal, empty for a granted request; None for a new request."""
+        return self.answers.get(name)
+
+    @property
+    def granted(self) -> list[int]:
+        """Return the names of granted requests."""
+        return [name for name, problem in self.answers.items() if not problem]
+
+    def note(self, name: int, problem: str) -> None:
+        """Record the answer to a request."""
+        self.answers[name] = problem
+        if len(self.answers) > SCALE_REQUESTS_KEPT:
+            del self.answers[next(iter(self.answers))]
 
 
 class Rebalance:
@@ -102,7 +146,7 @@ class Rebalance:
         if message.servers:  # overrides earlier requests to leave
             self._drained.clear()
         self.progress = Progress(asked_s=now_s)
-        self._say(f"{counted(wanted, 'server')} shall own all units: {self._in_words(wanted, len(staying))}")
+        self._say(f"scaling to {counted(wanted, 'server')}: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
 
     def drain(self, now_s: float, rank: int, name: int) -> Message:
@@ -147,8 +191,8 @@ class Rebalance:
     def _in_words(self, wanted: int, staying: int) -> str:
         awaited = max(0, wanted - staying)
         if awaited:
-            return f"{awaited} more must join"
-        return f"servers {sorted(self.leaving)} leave" if self.leaving else "all are here"
+            return f"waiting for {awaited} more to join"
+        return f"servers {sorted(self.leaving)} leave" if self.leaving else "all of them have joined"
 
     @property
     def awaited(self) -> int:
@@ -227,7 +271,7 @@ class Rebalance:
             self._joined_s, self._joined_version = now_s, self.members.map.version
 
     def _all_here(self, now_s: float) -> bool:
-        """Tell whether no server is awaited, and every member has the map with all servers."""
+        """Return True if no server is awaited, and every member has the map with all servers."""
         timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
         if self.awaited:
             if now_s - since_s < timing.start_s:
@@ -243,13 +287,13 @@ class Rebalance:
         """Stop waiting for servers that have not joined in time."""
         here = len(self.targets())
         self._say(
-            f"{counted(self.awaited, 'server has', 'servers have')} not come; {here} own all units. "
-            "Scale again when they are there"
+            f"{counted(self.awaited, 'server has', 'servers have')} not joined in time: "
+            f"scaling to {counted(here, 'server')} instead; scale again when all are running"
         )
         self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
     def _wave_units(self, rank: int) -> int:
-        """Return how many units of a source move at once: the images it keeps are bounded in bytes."""
+        """Return the number of units of a source that move at once: its images are bounded in bytes."""
         current = self.members.map
         assert current is not None
         servers = [server for server in self.members.servers if server.rank == rank]
@@ -323,13 +367,13 @@ class Rebalance:
 
     @property
     def moving(self) -> bool:
-        """Tell whether a wave is under way, or the next one may begin at any moment."""
+        """Return True if a wave is under way, or the next one may begin at any moment."""
         return self.wave is not None or (
             self.progress.began_s is not None and self.progress.ended_s is None and not self.progress.stopped
         )
 
     def hand_for(self, rank: int) -> bool:
-        """Tell whether this server should request work with `NextHand`."""
+        """Return True if this server should request work with `NextHand`."""
         return self.wave is not None and bool((self.wave.sources == rank).any())
 
     def on_their_way(self, rank: int) -> list[list[int]]:
@@ -342,7 +386,7 @@ class Rebalance:
             del self._over[unit]
 
     def may_leave(self, now_s: float, rank: int) -> bool:
-        """Tell whether a draining server may exit."""
+        """Return True if a draining server may exit."""
         return rank in self.leaving and self._decommission.may_leave(now_s, rank)
 
     # --- records ------------------------------------------------------------------------------------------
@@ -416,3 +460,55 @@ class Rebalance:
             return 0
         after = even_owners(current.owners, current.partitions, targets)
         return int((after != current.owners).sum()) - sum(self._over.values())
+
+
+# --- placement --------------------------------------------------------------------------------------------
+
+
+def even_owners(owners: Owners, partitions: int, servers: Collection[int]) -> Owners:
+    """Assign all units to ``servers`` in even shares, with as few moves as possible.
+
+    Keys are hashed over partitions, so even numbers of partitions give even numbers of rows, and even numbers
+    of dense blocks give even bytes of dense parameters.
+
+    Parameters
+    ----------
+    owners : (units,) uint16
+        The current owners; the first ``partitions`` units are partitions, the others dense blocks.
+    partitions : int
+        Number of units that are partitions.
+    servers : collection of int
+        Ranks of the servers to own units; at least one.
+
+    Returns
+    -------
+    (units,) uint16
+        The numbers of partitions of two servers differ by at most one, and so do those of dense blocks. The
+        same arguments give the same result.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no server to own the units.
+    """
+    if not servers:
+        raise ConfigurationError("moves: expected at least one server to own units, got none")
+    ranks = np.unique(np.asarray(sorted(servers), np.int64))
+    return np.concatenate([_evenly(owners[:partitions], ranks), _evenly(owners[partitions:], ranks)])
+
+
+def _evenly(owners: Owners, ranks: NDArray[np.int64]) -> Owners:
+    """Assign units of one kind evenly."""
+    size = max(int(ranks[-1]), int(owners.max(initial=0))) + 1
+    owned = np.bincount(owners, minlength=size)
+    shares = np.zeros(size, np.int64)
+    share, larger = divmod(owners.size, ranks.size)
+    shares[ranks] = share
+    most = np.lexsort((ranks, -owned[ranks]))  # the largest owners keep the extra unit: one move less
+    shares[ranks[most[:larger]]] += 1
+    by_owner = np.argsort(owners, kind="stable")
+    place = np.arange(owners.size) - np.repeat(np.cumsum(owned) - owned, owned)
+    leaving = np.sort(by_owner[place >= shares[owners[by_owner]]])
+    after = owners.copy()
+    after[leaving] = np.repeat(np.arange(size), np.maximum(shares - owned, 0))
+    return after

@@ -83,13 +83,13 @@ class Recovery:
             self._fail(
                 f"server {server.rank} at {server.address} ({server.where}) has no log of what its "
                 f"predecessor knew; restore LOG/server-{server.rank} in place of the new folder, or start "
-                f"again from {self._restart}"
+                f"again from {self._checkpoint or 'the beginning: there is no checkpoint'}"
             )
             return False
         return True
 
     def _had_begun(self, rank: int) -> bool:
-        """Tell whether a server of this rank reported its first units: with a log, they are in it."""
+        """Return True if a server of this rank reported its first units: with a log, they are in it."""
         return any(one.map_version > 0 for one in self._members.ever("server") if one.rank == rank)
 
     def _begin_bare(self, before: Member, server: Member) -> None:
@@ -113,11 +113,6 @@ class Recovery:
         return self._checkpoint or "their first values: there is no checkpoint"
 
     @property
-    def _restart(self) -> str:
-        """Describe where a run that can't continue may restart."""
-        return self._checkpoint or "the beginning: there is no checkpoint"
-
-    @property
     def _checkpoint(self) -> str:
         """Describe the last checkpoint; empty without one."""
         loads = self._registry.basis
@@ -125,11 +120,11 @@ class Recovery:
 
     @property
     def _is_in_step(self) -> bool:
-        """Tell whether all trainers step together: some may already know of a step that is lost."""
+        """Return True if all trainers step together: some may already know of a step that is lost."""
         return any(isinstance(job.book, RankedLeases) and not job.over for job in self._registry.jobs)
 
     def begins(self, server: Member) -> dict[str, Any]:
-        """Return what a server is told when it registers; empty for one that has its predecessor's state.
+        """Return the instructions for a server that registers; empty if it has its predecessor's state.
 
         ``loads`` are checkpoints, as `pslib.wire.messages.Load` names them, and ``moment`` is their moment;
         ``streams`` has ``[stream, epoch, below]`` of leases under way, all others below ``done_below`` are

@@ -1,12 +1,12 @@
 """Coordinator session: the coordinator's protocol as a pure state machine, requests and time in, replies out.
 
 It tracks members (`Membership`), grants leases of collective jobs (`JobRegistry`), sums up counters
-(`status_of`), and orders processes to leave in sequence: servers stay until every trainer has flushed.
+(`figures_of`), and orders processes to leave in sequence: servers stay until every trainer has flushed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
 from pslib.coordinator.failure_detector import FailureDetector
-from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.recovery import Recovery
-from pslib.coordinator.status import EVENTS_TOLD, details_of, status_of
+from pslib.coordinator.status import details_of, figures_of, phase_of
 from pslib.wire.counters import is_sound
 from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
 from pslib.wire.fields import plain_of
+from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import (
     Beat,
     Clock,
@@ -55,6 +55,8 @@ from pslib.wire.permissions import refusal
 __all__ = ["CoordinatorSession"]
 
 NO_OWNERS = np.empty(0, np.uint16)
+EVENTS_TOLD = 100
+"""Entries kept; a status must fit a message."""
 
 
 class CoordinatorSession:
@@ -76,14 +78,14 @@ class CoordinatorSession:
         self._missed: set[tuple[int, int]] = set()
         """Reported server losses, by incarnations of server and reporter: late duplicates are ignored."""
         self.superseded = False
-        """Whether a member knows a coordinator of a higher term: then this one ends."""
+        """True if a member knows a coordinator of a higher term: then this one ends."""
         self.members = Membership(config, ranks_named)
         self.error = ""
         self.events: list[str] = []
         self.registry = JobRegistry(self.members, self.fail, self.events.append)
         self.stopping = False
         self._work_over = False  # a server has been told that the work is over
-        self.journal = CoordinatorJournal(self)
+        self.journal = CoordinatorJournal(self.members, self.registry)
         self.failure_detector = FailureDetector(
             self.members, self.registry, self.events.append, self.fail, self.journal.note_member
         )
@@ -184,8 +186,27 @@ class CoordinatorSession:
         self._started_s, self._resumed_s = plain["started_s"], plain["resumed_s"]
         self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
 
-    def redo(self, note: Mapping[str, Any]) -> None:
-        """Apply one record of the journal; called by `CoordinatorJournal.replay`."""
+    def image(self, now_s: float) -> Note:
+        """Return a note of the whole session, which makes earlier records of its journal unnecessary."""
+        return {"note": "image", "at_s": now_s, "state": self.plain()}
+
+    def replay(self, entries: Sequence[Entry]) -> float:
+        """Replay a record of the journal; return its time."""
+        note = entries[0]
+        assert isinstance(note, Mapping)
+        self.journal.replaying = True
+        try:
+            if len(entries) > 1:
+                assert isinstance(entries[1], Message)
+                self.handle(note["at_s"], entries[1])
+            else:
+                self._redo(note)
+        finally:
+            self.journal.replaying = False
+        return float(note["at_s"])
+
+    def _redo(self, note: Mapping[str, Any]) -> None:
+        """Apply a note of the journal."""
         what = note["note"]
         if what == "began":
             self.begin(note["at_s"])
@@ -230,7 +251,7 @@ class CoordinatorSession:
 
     @property
     def over(self) -> bool:
-        """Whether all work is done (or has failed) and every process has left or is lost."""
+        """Return True if all work is done (or has failed) and every process has left or is lost."""
         gone = not self.members.live("trainer") and self.members.servers_over()
         return gone and (
             bool(self.error) or self.stopping or self.failure_detector.trainers_over(self._now_s)
@@ -253,7 +274,7 @@ class CoordinatorSession:
         member = self.members.register(now_s, message.role, *own)
         if isinstance(member, str):
             return Failure("configuration", member)
-        if before is not None and member is not before:
+        if before is not None and member is not before and member.rank == before.rank:
             self.failure_detector.replaced(now_s, before, member)
             if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
@@ -306,7 +327,7 @@ class CoordinatorSession:
         if now is None or now.incarnation == message.incarnation:
             return f"{COUNTS_AS_LOST}: it was silent too long"
         return (
-            f"{COUNTS_AS_LOST}: {message.role} {message.rank} is {now.where} now "
+            f"{COUNTS_AS_LOST}: {message.role} {message.rank} was restarted as {now.where} "
             f"(generation {now.generation})"
         )
 
@@ -400,7 +421,7 @@ class CoordinatorSession:
         return self.registry.next_lease(now_s, message, self.since_s(now_s))
 
     def _must_wait(self, number: int) -> bool:
-        """Tell whether no lease of a job may be granted now: rows must not change during saves and loads."""
+        """Return True if no lease of a job may be granted now: saves and loads need constant rows."""
         registry = self.registry
         if (
             self.cuts.holds_leases
@@ -416,6 +437,21 @@ class CoordinatorSession:
     def _cut_ready(self, now_s: float, message: CutReady) -> Message:
         return self.cuts.ready(now_s, message, self.since_s(now_s))
 
+    def status(self, now_s: float) -> dict[str, Any]:
+        """Return the status of the cluster, as plain values."""
+        over = self.over
+        ended = "failed" if self.error else "done" if over else ""
+        return {
+            **figures_of(self.members, self.registry, over, now_s),
+            "phase": ended or phase_of(self.members, self.registry, now_s),
+            "moves": self.moves.status(now_s),
+            "seconds": self.run_s(now_s),
+            "error": self.error or None,
+            "events": self.events[-EVENTS_TOLD:],
+            "saves_soon": self.cuts.asked,
+            "pushes_missing": self.pushes_missing,
+        }
+
     def _status(self, now_s: float, message: Status) -> Message:
         details = details_of(self.members, self.registry, self.config, now_s) if message.details else {}
-        return Result(status_of(self, now_s) | details)
+        return Result(self.status(now_s) | details)

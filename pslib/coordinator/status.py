@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pslib.config import ClusterConfig
-from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
-from pslib.coordinator.job import epochs_done, examples_of, planned_of
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import JobRegistry, epochs_done, examples_of, planned_of, results_of
 from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.rebalance import Rebalance
-from pslib.coordinator.results import results_of
 from pslib.storage import shown
 from pslib.text import counted
-from pslib.wire.counters import (
-    APPLIED_COUNTERS,
-    LARGEST_COUNTERS,
-    SERVER_COUNTERS,
-    TRAINER_COUNTERS,
-)
+from pslib.wire.counters import APPLIED_COUNTERS, LARGEST_COUNTERS, SERVER_COUNTERS, TRAINER_COUNTERS
 
-__all__ = ["EVENTS_TOLD", "ClusterView", "details_of", "status_of"]
+__all__ = ["details_of", "figures_of", "phase_of"]
 
 _PHASES = {
     "fit": "training",
@@ -34,47 +25,22 @@ _PHASES = {
     "window": "waiting for files",
 }
 _LONG = ("bins_", "staleness_counts")
-EVENTS_TOLD = 100
-"""Entries kept; a status must fit a message."""
 
 
-class ClusterView(Protocol):
-    """Interface of the coordinator for a status; see `pslib.coordinator.session.CoordinatorSession`."""
-
-    config: ClusterConfig
-    members: Membership
-    registry: JobRegistry
-    moves: Rebalance
-    cuts: CheckpointBarrier
-    error: str
-    events: list[str]
-    pushes_missing: int
-
-    @property
-    def over(self) -> bool:
-        """Whether all work is done (or has failed) and every process has left or is lost."""
-        ...
-
-    def run_s(self, now_s: float) -> float:
-        """Return the seconds of this run."""
-        ...
-
-
-def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
-    """Build the reply to `Status`, as plain values."""
-    jobs, members, config = session.registry.jobs, session.members, session.config
+def figures_of(members: Membership, registry: JobRegistry, over: bool, now_s: float) -> dict[str, Any]:
+    """Return counters, results and progress for the reply to `Status`; ``over``: no work is left."""
+    jobs, config = registry.jobs, members.config
     counters = _counters(members)
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
     counters["loss_examples"] = counters["examples"]
     counters["examples"], counters["examples_before"] = examples_of(fits)
-    epochs, examples_total = planned_of(fits, session.over)
+    epochs, examples_total = planned_of(fits, over)
     if running is not None and "files" in running.details:  # a stream has none
         epochs = 0
     return {
         **counters,
         **results_of(jobs, _trained_until_s(members, now_s)),
-        "phase": _phase(session, now_s),
         "job": max(len(jobs) - 1, 0),
         "epochs": epochs,
         "epoch": epochs_done(fits),
@@ -87,15 +53,9 @@ def status_of(session: ClusterView, now_s: float) -> dict[str, Any]:
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
         "trainers_left": [one.where for one in members.trainers if one.state == "left"],
         "guests": _guests(members),
-        "moves": session.moves.status(now_s),
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
-        "seconds": session.run_s(now_s),
-        "error": session.error or None,
-        "events": session.events[-EVENTS_TOLD:],
-        "saved": shown(session.registry.saved),
-        "saves_soon": session.cuts.asked,
-        "pushes_missing": session.pushes_missing,
+        "saved": shown(registry.saved),
     }
 
 
@@ -106,14 +66,10 @@ def _trained_until_s(members: Membership, now_s: float) -> float:
     return max((one.heard_s for one in members.ever("trainer")), default=now_s)
 
 
-def _phase(session: ClusterView, now_s: float) -> str:
-    if session.error:
-        return "failed"
-    if session.over:
-        return "done"
-    registry = session.registry
+def phase_of(members: Membership, registry: JobRegistry, now_s: float) -> str:
+    """Return the activity of a run that has not ended, for its progress line."""
     what = "" if registry.all_done else registry.jobs[registry.first_open].what
-    return _PHASES.get(what, what) if what else _waiting(session.members, registry, now_s)
+    return _PHASES.get(what, what) if what else _waiting(members, registry, now_s)
 
 
 def _waiting(members: Membership, registry: JobRegistry, now_s: float) -> str:

@@ -11,9 +11,11 @@ import numpy as np
 
 from pslib.client.calls import SHOWS_MIN
 from pslib.config import Limits
+from pslib.errors import ConfigurationError, UnknownTableError
 from pslib.server.requests import failure_in
 from pslib.shard.shard import Shard
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.wire.error_codes import failure_of
 from pslib.wire.messages import (
     Adopt,
     Erase,
@@ -48,16 +50,22 @@ class RequestChecks:
     """
 
     def __init__(self, limits: Limits, shards: Sequence[Shard]) -> None:
-        self._limits, self._shards = limits, shards
+        self._limits, self._shards, self._first = limits, shards, shards[0]
 
     def problem(self, message: Message) -> Failure | None:
         """Return the fault of a request, except those of `setup_problem`."""
-        if isinstance(message, Pull):
-            return self._split_problem(message) or self._answer_problem(message)
-        if isinstance(message, Push | Erase):
-            problem = self._split_problem(message) or self._unit_problem("home unit", message.home)
-            return problem or (None if isinstance(message, Erase) else self._gradient_problem(message))
-        return self._rare_problem(message)
+        try:
+            if isinstance(message, Pull | Push | Erase):
+                self._check_split(message)
+            elif isinstance(message, Release | Adopt | Keep):
+                self._check_unit("unit", message.unit)
+            elif isinstance(message, Maintain):
+                self._check_maintain(message)
+            elif isinstance(message, Reserve) and message.bytes > 2 * self._limits.message_bytes_max:
+                raise ConfigurationError(f"credit: a request and its answer never have {message.bytes} bytes")
+        except ConfigurationError as error:
+            return failure_of(error)
+        return None
 
     def setup_problem(self, message: Message) -> Failure | None:
         """Return the fault of a set-up, for any shard: one may have tables for which another had no space."""
@@ -70,111 +78,95 @@ class RequestChecks:
                 return failure_in(shard, message, error)
         return None
 
-    def _split_problem(self, message: Pull | Push | Erase) -> Failure | None:
-        problem = self._table_problem(message.keys)
-        if problem or isinstance(message, Erase):
-            return problem
-        return self._dense_problem(message) or _time_problem(message.time_s) or _packing_problem(message)
+    def _check_split(self, message: Pull | Push | Erase) -> None:
+        self._check_tables(message.keys)
+        if not isinstance(message, Erase):
+            self._check_dense(message)
+            _check_time(message.time_s)
+            _refuse(request_problem(message))
+        if isinstance(message, Pull):
+            self._check_answer(message)
+            return
+        self._check_unit("home unit", message.home)
+        if isinstance(message, Push):
+            self._check_gradients(message)
 
-    def _rare_problem(self, message: Message) -> Failure | None:
-        if isinstance(message, Release | Adopt | Keep):
-            return self._unit_problem("unit", message.unit)
-        if isinstance(message, Maintain):
-            return self._maintain_problem(message)
-        if isinstance(message, Reserve) and message.bytes > 2 * self._limits.message_bytes_max:
-            return Failure(
-                "configuration", f"credit: a request and its answer never have {message.bytes} bytes"
-            )
-        return None
+    def _check_tables(self, names: Iterable[str]) -> None:
+        tables = self._first.tables
+        if unknown := [name for name in names if name not in tables]:
+            raise UnknownTableError(f"table {unknown[0]!r} is unknown; tables: {sorted(tables)}")
 
-    def _table_problem(self, names: Iterable[str]) -> Failure | None:
-        tables = self._shards[0].tables
-        unknown = [name for name in names if name not in tables]
-        if not unknown:
-            return None
-        return Failure("unknown-table", f"table {unknown[0]!r} is unknown; tables: {sorted(tables)}")
-
-    def _maintain_problem(self, message: Maintain) -> Failure | None:
-        problem = self._table_problem([message.table]) or self._unit_problem("home unit", message.home)
-        partitions = self._shards[0].partitions
+    def _check_maintain(self, message: Maintain) -> None:
+        self._check_tables([message.table])
+        self._check_unit("home unit", message.home)
+        partitions = self._first.partitions
         if message.units.size and int(message.units.max()) >= partitions:
-            return Failure("configuration", f"units: expected partitions in 0..{partitions - 1}")
-        return problem or _time_problem(message.time_s)
+            raise ConfigurationError(f"units: expected partitions in 0..{partitions - 1}")
+        _check_time(message.time_s)
 
-    def _unit_problem(self, what: str, unit: int) -> Failure | None:
-        units = self._shards[0].partitions + self._shards[0].dense_blocks
-        if unit < units:
-            return None
-        return Failure("configuration", f"{what}: expected 0..{units - 1}, got {unit}")
+    def _check_unit(self, what: str, unit: int) -> None:
+        units = self._first.partitions + self._first.dense_blocks
+        if unit >= units:
+            raise ConfigurationError(f"{what}: expected 0..{units - 1}, got {unit}")
 
-    def _answer_problem(self, message: Pull) -> Failure | None:
-        """Return a failure when the reply to a pull would exceed a limit; checked before memory is taken."""
-        tables, limits = self._shards[0].tables, self._limits
+    def _check_answer(self, message: Pull) -> None:
+        """Refuse a pull whose reply would exceed a limit, before memory is taken."""
+        tables, limits, dense = self._first.tables, self._limits, self._first.dense
         width = ROW_TYPES[message.rows_as].itemsize
         sizes = [keys.size * tables[name].dim * width for name, keys in message.keys.items()]
-        half = limits.message_bytes_max // 2  # of a reply; refusals need room too
-        dense, dense_bytes = self._shards[0].dense, 0
+        half, dense_bytes = limits.message_bytes_max // 2, 0  # half of a reply: refusals need room too
         if dense and message.blocks.size:
             dense_bytes = dense.bounds.floats(message.blocks) * DENSE_TYPES[message.dense_as].itemsize
-        if max([*sizes, dense_bytes]) <= limits.frame_bytes_max and max(sum(sizes), dense_bytes) <= half:
-            return None
-        return Failure(
-            "configuration",
-            f"a pull of {sum(sizes)} bytes of rows and {dense_bytes} of dense blocks does not fit an answer; "
-            "pull fewer keys and blocks at a time",
-        )
+        if max([*sizes, dense_bytes]) > limits.frame_bytes_max or max(sum(sizes), dense_bytes) > half:
+            raise ConfigurationError(
+                f"a pull of {sum(sizes)} bytes of rows and {dense_bytes} of dense blocks does not fit an "
+                "answer; pull fewer keys and blocks at a time"
+            )
 
-    def _dense_problem(self, message: Pull | Push) -> Failure | None:
+    def _check_dense(self, message: Pull | Push) -> None:
         if not message.blocks.size:
-            return None
-        dense, blocks = self._shards[0].dense, message.blocks
+            return
+        dense, blocks = self._first.dense, message.blocks
         if dense is None:
-            return Failure("configuration", "dense parameters have not been set up")
+            raise ConfigurationError("dense parameters have not been set up")
         rising = (blocks[1:] > blocks[:-1]).all()  # the order of a client's request
         repeated = not rising and np.unique(blocks).size != blocks.size
-        if int(blocks.max()) >= self._shards[0].dense_blocks or repeated:
-            return Failure("configuration", "dense blocks: out of range or repeated")
+        if int(blocks.max()) >= self._first.dense_blocks or repeated:
+            raise ConfigurationError("dense blocks: out of range or repeated")
         if isinstance(message, Push) and message.dense.size != (floats := dense.bounds.floats(blocks)):
-            return Failure(
-                "configuration", f"dense gradient: expected {floats} floats, got {message.dense.size}"
-            )
-        return None
+            raise ConfigurationError(f"dense gradient: expected {floats} floats, got {message.dense.size}")
 
-    def _gradient_problem(self, message: Push) -> Failure | None:
+    def _check_gradients(self, message: Push) -> None:
+        first = self._first
         if message.gradients.keys() != message.keys.keys():
-            return Failure("configuration", "gradients and keys name different tables")
+            raise ConfigurationError("gradients and keys name different tables")
         for name, keys in message.keys.items():
-            problem = gradients_of(message, name).problem(keys.size, self._shards[0].tables[name].dim)
-            if problem:
-                return Failure("configuration", f"gradients of {name}: {problem}")
-        return _count_problem(message) or self._manner_problem(message)
-
-    def _manner_problem(self, message: Push) -> Failure | None:
-        first = self._shards[0]
+            _refuse(
+                gradients_of(message, name).problem(keys.size, first.tables[name].dim),
+                f"gradients of {name}: ",
+            )
+        _check_counts(message)
         dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
-        problem = manner_problem(message, first.tables, dense, units)
-        return Failure("configuration", problem) if problem else None
+        _refuse(manner_problem(message, first.tables, dense, units))
 
 
-def _time_problem(time_s: float) -> Failure | None:
-    if 0 <= time_s <= TIME_S_MAX:
-        return None
-    return Failure("configuration", f"time_s: expected 0..{TIME_S_MAX:g}, got {time_s:g}")
+def _refuse(problem: str | None, where: str = "") -> None:
+    if problem:
+        raise ConfigurationError(where + problem)
 
 
-def _packing_problem(message: Pull | Push) -> Failure | None:
-    problem = request_problem(message)
-    return Failure("configuration", problem) if problem else None
+def _check_time(time_s: float) -> None:
+    if not 0 <= time_s <= TIME_S_MAX:
+        raise ConfigurationError(f"time_s: expected 0..{TIME_S_MAX:g}, got {time_s:g}")
 
 
-def _count_problem(message: Push) -> Failure | None:
-    """Return a failure unless shows and clicks are of keys of this push, shows above 0, clicks not below."""
+def _check_counts(message: Push) -> None:
+    """Refuse shows and clicks unless they are of keys of this push, shows above 0, clicks not below."""
     if not message.shows and not message.clicks:
-        return None
+        return
     for what, given, least in (("shows", message.shows, SHOWS_MIN), ("clicks", message.clicks, 0.0)):
         for name, counts in given.items():
             if name not in message.keys or counts.shape != message.keys[name].shape:
-                return Failure("configuration", f"{what} of {name}: expected one for each of its keys")
+                raise ConfigurationError(f"{what} of {name}: expected one for each of its keys")
             if not (np.isfinite(counts) & (counts >= least)).all():
-                return Failure("configuration", f"{what} of {name}: expected finite numbers >= {least:g}")
-    return None
+                raise ConfigurationError(f"{what} of {name}: expected finite numbers >= {least:g}")

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-__all__ = ["Durable", "DurableAck"]
+from pslib.update_log import RollingLog
 
-
-class Durable(Protocol):
-    """Log interface, as far as acknowledgements need it."""
-
-    last: int
-    """Number of its newest record."""
-
-    @property
-    def durable(self) -> int:
-        """Number up to which all records are durable."""
-        ...
+__all__ = ["DurableAck"]
 
 
 class DurableAck:
@@ -28,15 +17,15 @@ class DurableAck:
 
     Parameters
     ----------
-    logs : sequence of Durable
+    logs : sequence of RollingLog
         One a shard.
     wanted : callable
         Called when a reply begins to wait, to make the logs durable.
     """
 
-    def __init__(self, logs: Sequence[Durable], wanted: Callable[[], None]) -> None:
+    def __init__(self, logs: Sequence[RollingLog], wanted: Callable[[], None]) -> None:
         self._logs, self._wanted = logs, wanted
-        self._waiting: deque[tuple[list[tuple[Durable, int]], Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[list[tuple[RollingLog, int]], Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -60,5 +49,5 @@ class DurableAck:
                 self._waiting.append((needs, send))
 
 
-def _is_durable(needs: Sequence[tuple[Durable, int]]) -> bool:
+def _is_durable(needs: Sequence[tuple[RollingLog, int]]) -> bool:
     return all(number <= log.durable for log, number in needs)

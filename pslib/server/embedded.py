@@ -85,11 +85,8 @@ class Embedded:
             work()
         except BaseException as error:
             if not self._closing:
-                self._died(name, error)
-
-    def _died(self, name: str, error: BaseException) -> None:
-        log.error("pslib: %s has died", name, exc_info=error)
-        self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
+                log.error("pslib: %s has died", name, exc_info=error)
+                self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
 
     def _serve(self, listen: str, rank: int) -> None:
         own, place, clock = None, ANYWHERE, SystemClock()

@@ -91,7 +91,7 @@ class Migration:
 
     @property
     def over(self) -> bool:
-        """Return whether each unit has arrived or is here again."""
+        """Return True if each unit has arrived or is here again."""
         return all(unit.state in ("done", "kept") for unit in self._units.values())
 
     def report(self, rank: int, incarnation: int) -> NextHand:
@@ -130,7 +130,7 @@ class Migration:
         return asked
 
     def _is_ready(self, now_s: float, unit: _Unit, asked: list[Action]) -> bool:
-        """Return whether the new owner has our tables: refused clients send requests there at once.
+        """Return True if the new owner has our tables: refused clients send requests there at once.
 
         Tables may be set up while units move: an image with more tables than we have described goes after
         them.

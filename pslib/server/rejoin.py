@@ -61,7 +61,7 @@ class Rejoin:
 
     @property
     def waits(self) -> bool:
-        """Return whether requests must still wait."""
+        """Return True if requests must still wait."""
         return any(shard.bare for shard in self._shards)
 
     def hear(self, message: Message) -> None:

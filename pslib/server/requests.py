@@ -7,14 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.errors import (
-    ConfigurationError,
-    LogError,
-    PreemptedError,
-    PslibError,
-)
+from pslib.errors import ConfigurationError, LogError, PreemptedError, PslibError
 from pslib.shard.key_slices import KeySlice
-from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
+from pslib.shard.serving import ROW_FLOATS, ShardPart, Steps, finish
 from pslib.shard.shard import Shard
 from pslib.shard.snapshot import HELD
 from pslib.wire.applied_pushes import FencedError
@@ -45,18 +40,7 @@ from pslib.wire.messages import (
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.streams import CLIENT_STREAMS
 
-__all__ = [
-    "HELD",
-    "Loads",
-    "ShardRequest",
-    "ShardTurns",
-    "Work",
-    "requests_over",
-    "run_on_shard",
-    "saves_over",
-    "shard_stats",
-    "steps_on_shard",
-]
+__all__ = ["Loads", "ShardRequest", "ShardTurns", "Work", "run_on_shard", "saves_over", "shard_stats"]
 
 Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
 """Loads a checkpoint into a shard, checks whether it could, or lists the tables that it needs."""
@@ -107,7 +91,7 @@ class ShardRequest:
         return sum(array.size for array in keys.values())
 
     def is_short(self, rows: int) -> bool:
-        """Return whether it is a pull or push of at most ``rows`` rows that waits for no other request.
+        """Return True if it is a pull or push of at most ``rows`` rows that waits for no other request.
 
         16 dense parameters count as one row.
         """
@@ -160,7 +144,7 @@ def requests_over(shard: Shard, request: ShardRequest, result: Any) -> list[tupl
     """
     over: list[tuple[ShardRequest, Any]] = [] if result is HELD else [(request, result)]
     for waiter, outcome in shard.sync.take_over():
-        over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
+        over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else ShardPart(outcome)))
     return over + saves_over(shard)
 
 
@@ -236,12 +220,12 @@ def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
         began_with = {"began_with": [shard.began_with]} if shard.began_with else {}
         return {"unknown": _unknown(shard, message)} | began_with
     if isinstance(message, Release | Adopt | Keep):
-        return _move(shard, message) if shard.is_responsible(message.unit) else None
+        return _run_move(shard, message)
     return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
 
 
 def _unknown(shard: Shard, message: Witness) -> int:
-    """Return how many pushes this shard lacks of its predecessor's, to units that it has or had then."""
+    """Return the number of its predecessor's pushes that this shard lacks, to units it has or had then."""
     if not message.streams.size == message.numbers.size == message.units.size:
         raise ConfigurationError("witness: expected as many numbers and units as streams")
     asked = zip(message.streams.tolist(), message.numbers.tolist(), message.units.tolist(), strict=True)
@@ -251,7 +235,9 @@ def _unknown(shard: Shard, message: Witness) -> int:
     )
 
 
-def _move(shard: Shard, message: Release | Adopt | Keep) -> Any:
+def _run_move(shard: Shard, message: Release | Adopt | Keep) -> Any:
+    if not shard.is_responsible(message.unit):
+        return None
     if isinstance(message, Release):
         return shard.release(message)
     return shard.adopt(message) if isinstance(message, Adopt) else shard.keep(message)
@@ -317,12 +303,12 @@ class ShardTurns:
 
     @property
     def has_long(self) -> bool:
-        """Return whether a long request waits, or is half done."""
+        """Return True if a long request waits, or is half done."""
         return self._long > 0
 
     @property
     def in_request(self) -> bool:
-        """Return whether a long request is half done."""
+        """Return True if a long request is half done."""
         return self._steps is not None
 
     def put(self, work: ShardRequest | Work) -> None:

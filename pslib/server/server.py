@@ -11,8 +11,8 @@ from typing import Any
 
 from pslib.client.endpoint import Endpoint
 from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
-from pslib.clock import Clock
-from pslib.config import ClusterConfig, Timing
+from pslib.clock import Clock, SystemClock
+from pslib.config import ANY_RANK, ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
 from pslib.process.shutdown import preemption
 from pslib.server.durable_ack import DurableAck
@@ -22,14 +22,14 @@ from pslib.server.requests import ShardRequest
 from pslib.server.session import ServerSession
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_again
 from pslib.shard.shard import Shard
-from pslib.transport import Transport
+from pslib.transport import Keys, Transport, ZmqTransport
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 from pslib.wire.codec import Buffer, Codec
 from pslib.wire.counters import merge_results
 from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import Keep, Message, Release
 
-__all__ = ["Server"]
+__all__ = ["Server", "run_server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
@@ -37,6 +37,8 @@ TICK_S = 0.02
 """Interval of credit checks. Credit is held for seconds; a check after each message costs as much as a
 message.
 """
+IO_THREADS = 2
+"""ZeroMQ threads. With one, a short request waits while a long one is copied from another connection."""
 LEAVE_S = 2.0
 """Time that a server asked to leave keeps for its last replies and the end of its log."""
 
@@ -242,7 +244,7 @@ class Server:
 
     @staticmethod
     def _leaves_now() -> bool:
-        """Return whether a server asked to leave has no time left to move its units to others.
+        """Return True if a server asked to leave has no time left to move its units to others.
 
         The coordinator learns of the request with the next heartbeat; it answers when no unit is here any
         more, or that no server could take them.
@@ -391,3 +393,34 @@ class Server:
         if self._log is not None:
             with suppress(PslibError, OSError):  # the error that ended this server is reported already
                 self._log.close()
+
+
+def run_server(
+    coordinator: str,
+    cluster_id: str,
+    listen: str,
+    insecure_network: bool = False,
+    keys: Keys | None = None,
+    place: Place = ANYWHERE,
+    log: str | None = None,
+) -> int:
+    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
+
+    ``log`` is the folder of the cluster's logs: the log of a predecessor of the same rank is recovered.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is a log and no rank.
+    """
+    clock = SystemClock()
+    if log is not None and place.rank == ANY_RANK:
+        raise ConfigurationError(
+            "--log: expected a rank beside it, got none; a log belongs to one place: --rank R"
+        )
+    own = None if log is None else ServerLog(log, place.rank, cluster_id, clock, place.generation)
+    transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
+    try:
+        return Server(transport, coordinator, cluster_id, listen, clock, place, own).run()
+    finally:
+        transport.close()

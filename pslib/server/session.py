@@ -20,7 +20,7 @@ from pslib.server.durable_ack import DurableAck
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
 from pslib.shard.key_slices import KeySlice
-from pslib.shard.shard import PullPart, PushPart, Shard
+from pslib.shard.shard import Shard, ShardPart
 from pslib.shard.sync_steps import refused_in_step
 from pslib.wire.codec import Buffer, Codec, Reply
 from pslib.wire.counters import merge_results
@@ -58,7 +58,7 @@ from pslib.wire.messages import (
 from pslib.wire.permissions import refusal
 from pslib.wire.quantization import QuantizedRows
 
-__all__ = ["Reply", "ServerSession"]
+__all__ = ["ServerSession"]
 
 
 REQUESTS = (
@@ -102,7 +102,6 @@ class ServerSession:
         self.outbox: list[Reply] = []
         self.rejoin: Rejoin | None = None
         """Rejoin of a server that has lost its state: no request is answered until it is complete."""
-        self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
 
@@ -111,7 +110,6 @@ class ServerSession:
         try:
             envelope = self.codec.decode(frames)
         except RemoteProtocolError as error:
-            self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
         problem = refusal(getattr(peer, "role", None), envelope.message)
@@ -119,7 +117,9 @@ class ServerSession:
         if problem is None and self.rejoin is not None and self._waits(envelope.message):
             return None
         request = ShardRequest(peer, envelope.request_id, envelope.message, self._everybody)
-        problem = problem or self._problem(envelope.message)
+        if problem is None and not isinstance(envelope.message, REQUESTS):
+            problem = Failure("protocol", f"a server does not take {envelope.message.kind}")
+        problem = problem or self._checks.problem(envelope.message)
         if problem:
             self._reply(peer, request.request_id, problem)
             return None
@@ -142,7 +142,7 @@ class ServerSession:
             self._granted(self.credit.give_back((request.peer, request.request_id)))
 
     def _waits(self, message: Message) -> bool:
-        """Return whether requests must wait for the rejoin; its end is final."""
+        """Return True if requests must wait for the rejoin; its end is final."""
         assert self.rejoin is not None
         if self.rejoin.waits:
             self.rejoin.hear(message)
@@ -195,12 +195,6 @@ class ServerSession:
             frames = self.codec.encode(request_id, Failure("internal", f"can't answer: {error}"))
         self.outbox.append(Reply(peer, frames))
 
-    def _problem(self, message: Message) -> Failure | None:
-        if isinstance(message, REQUESTS):
-            return self._checks.problem(message)
-        self.protocol_errors += 1
-        return Failure("protocol", f"a server does not take {message.kind}")
-
     def _split(self, request: ShardRequest, message: Pull | Push | Erase) -> None:
         """Give each of several shards its own keys, so that they need not all look at all of them."""
         if len(self.shards) == 1 or (isinstance(message, Push) and message.sync):
@@ -245,7 +239,7 @@ class ServerSession:
             return Result(results[0])
         return Result(merge_results(results))
 
-    def _answer_split(self, request: ShardRequest, results: list[PullPart | PushPart]) -> Message:
+    def _answer_split(self, request: ShardRequest, results: list[ShardPart]) -> Message:
         refused = {unit: owner for part in results for unit, owner in part.refused.items()}
         first = request.results.get(0)
         pushes_before = first.pushes_before if first else 0

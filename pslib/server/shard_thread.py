@@ -17,14 +17,7 @@ from pslib.errors import (
     PslibError,
     UnknownTableError,
 )
-from pslib.server.requests import (
-    ShardRequest,
-    ShardTurns,
-    Work,
-    run_on_shard,
-    saves_over,
-    shard_stats,
-)
+from pslib.server.requests import ShardRequest, ShardTurns, Work, run_on_shard, saves_over, shard_stats
 from pslib.server.snapshot_thread import SnapshotThread, SnapshotTurns
 from pslib.shard.shard import Shard
 from pslib.update_log.shard_log import ShardLog

@@ -78,7 +78,7 @@ class SnapshotTurns:
 
     @property
     def due(self) -> bool:
-        """Return whether the image has a turn although requests wait."""
+        """Return True if the image has a turn although requests wait."""
         if not self._shard.cuts.active:
             return False
         if self._image != self._shard.cuts.begun:
@@ -87,7 +87,7 @@ class SnapshotTurns:
         return self._spent_s < SHARE * elapsed_s or self._is_urgent()
 
     def _is_fast_enough(self, now_s: float) -> bool:
-        """Return whether the image may yield to requests without falling behind."""
+        """Return True if the image may yield to requests without falling behind."""
         if self._image != self._shard.cuts.begun or now_s - self._served_s > BUSY_S:
             return False
         written = self._shard.cuts.copied_bytes - self._began_bytes
@@ -135,7 +135,7 @@ class SnapshotThread:
 
     @property
     def room(self) -> bool:
-        """Return whether another piece may come without too much waiting in memory."""
+        """Return True if another piece may come without too much waiting in memory."""
         return self._put_bytes - self._taken_bytes < ROOM_BYTES
 
     def put(self, piece: Piece) -> None:

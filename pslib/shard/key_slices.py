@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pslib.wire.messages import Arrays
 
-__all__ = ["KeySlice", "Shares", "cuts", "joined", "placed", "whole"]
+__all__ = ["KeySlice", "Shares", "counts_of", "cuts", "joined", "placed", "whole"]
 
 Keys = NDArray[np.uint64]
 Places = NDArray[np.int32]
@@ -31,6 +31,10 @@ class KeySlice:
         places = None if self.places is None else self.places[start:stop]
         return KeySlice(self.keys[start:stop], places)
 
+    def entries(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the entries of an array of the request, such as its counts, for these keys."""
+        return array if self.places is None else array[self.places]
+
     def take(self, chosen: NDArray[np.integer[Any]]) -> KeySlice:
         """Return the chosen keys."""
         places = chosen.astype(np.int32) if self.places is None else self.places[chosen]
@@ -38,6 +42,11 @@ class KeySlice:
 
 
 Shares = Mapping[str, KeySlice]
+
+
+def counts_of(counts: Arrays, shares: Shares) -> dict[str, NDArray[Any]]:
+    """Return the shows or clicks of the keys of each table that has some."""
+    return {name: share.entries(counts[name]) for name, share in shares.items() if name in counts}
 
 
 def whole(tables: Arrays) -> dict[str, KeySlice]:

@@ -16,26 +16,25 @@ Beside messages there are notes (`pslib.wire.journal.Note`), by their name under
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cython_ext.wire.selection import partition_set
+from pslib.shard.key_slices import Shares, counts_of
 from pslib.shard.state import ShardState
 from pslib.table.partition_map import units_of_mask
 from pslib.wire.journal import Note
 from pslib.wire.messages import Erase, Push
 from pslib.wire.quantization import gradients_of
 
-if TYPE_CHECKING:
-    from pslib.shard.key_slices import KeySlice
-
-__all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "units_in"]
+__all__ = ["applied_erase", "applied_push", "block_pieces", "note_of_own", "note_of_step", "seen", "units_in"]
 
 
-def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeySlice], fresh: int) -> Push:
+def applied_push(shard: ShardState, message: Push, shares: Shares, fresh: int) -> Push:
     """Return the push with only the keys of ``shares`` and the dense blocks of ``fresh``."""
     named = {name: share for name, share in shares.items() if share.keys.size}
     rows = {name: gradients_of(message, name).take(share.places) for name, share in named.items()}
@@ -45,40 +44,34 @@ def applied_push(shard: ShardState, message: Push, shares: Mapping[str, KeySlice
         keys={name: share.keys for name, share in named.items()},
         gradients={name: packed.values for name, packed in rows.items()},
         gradient_scales={name: packed.scales for name, packed in rows.items() if packed.scales.size},
-        shows=_taken(message.shows, named),
-        clicks=_taken(message.clicks, named),
+        shows=counts_of(message.shows, named),
+        clicks=counts_of(message.clicks, named),
         blocks=blocks,
         dense=dense,
         sync={},
     )
 
 
-def _taken(counts: Mapping[str, Any], shares: Mapping[str, KeySlice]) -> dict[str, Any]:
-    return {
-        name: counts[name] if share.places is None else counts[name][share.places]
-        for name, share in shares.items()
-        if name in counts
-    }
-
-
-def _blocks(
-    shard: ShardState, message: Push, fresh: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _blocks(shard: ShardState, message: Push, fresh: int) -> tuple[NDArray[np.uint32], NDArray[Any]]:
     """Return the blocks among the fresh units, and their gradients as received."""
-    chosen, pieces, start = [], [message.dense[:0]], 0
+    chosen = dict(block_pieces(shard, message, fresh))
+    if len(chosen) == message.blocks.size:
+        return message.blocks, message.dense
+    return np.asarray([*chosen], np.uint32), np.concatenate([message.dense[:0], *chosen.values()])
+
+
+def block_pieces(shard: ShardState, message: Push, units: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the dense blocks of a push among these units, with their gradients as received."""
+    start = 0
     for block in message.blocks.tolist() if shard.dense else ():
         assert shard.dense is not None
         first, last = shard.dense.bounds(block)
-        if fresh >> (shard.partitions + block) & 1:
-            chosen.append(block)
-            pieces.append(message.dense[start : start + last - first])
+        if units >> (shard.partitions + block) & 1:
+            yield block, message.dense[start : start + last - first]
         start += last - first
-    if len(chosen) == message.blocks.size:
-        return message.blocks, message.dense
-    return np.asarray(chosen, np.uint32), np.concatenate(pieces)
 
 
-def applied_erase(message: Erase, shares: Mapping[str, KeySlice]) -> Erase:
+def applied_erase(message: Erase, shares: Shares) -> Erase:
     """Return the erase with only the keys of ``shares``."""
     return replace(message, keys={name: share.keys for name, share in shares.items()})
 

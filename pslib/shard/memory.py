@@ -84,7 +84,7 @@ class MemoryHeadroom:
         self._sure_bytes = 0
 
     def is_sure(self, keys: Keys, specs: Specs) -> bool:
-        """Return whether `make` returns at once for these keys: no search for room, no eviction."""
+        """Return True if `make` returns at once for these keys: no search for room, no eviction."""
         return not self.limit_bytes or _most_bytes(keys, specs) <= self._sure_bytes
 
     def make(
@@ -210,7 +210,7 @@ class MemoryHeadroom:
             self.tell({"note": "left", "table": name, "keys": keys[:count].tobytes()})
 
     def _has_places(self, used: int, rows: int, new_rows: int) -> bool:
-        """Return whether new rows fit into the places of evicted rows.
+        """Return True if new rows fit into the places of evicted rows.
 
         Places are scattered over partitions, so their total bytes say little about whether the next rows find
         one. Hence rows are counted: a shard that was full with so many rows stays full with a little fewer,

@@ -7,7 +7,7 @@ have no effect. State of no single unit begins with the state at the front of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -73,16 +73,6 @@ def units_of_images(note: Note) -> list[int]:
     return list(note["units"]) if note.get("note") == "images" else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Counts of a request when it was applied; a replay may apply less of it."""
-
-    pushes: int = 0
-    updates: int = 0
-    rows: int = 0
-    maintained: int = 0
-
-
 class Replay:
     """Replay of records into a shard that owns nothing yet.
 
@@ -124,7 +114,7 @@ class Replay:
             self._state(first, entries[1:])
 
     def _is_older(self, unit: int) -> bool:
-        """Return whether a newer image of the unit follows."""
+        """Return True if a newer image of the unit follows."""
         return self._newest.get(unit, 0) > self._number
 
     # --- state of no single unit --------------------------------------------------------------------------
@@ -176,25 +166,20 @@ class Replay:
     def _changes(self, entries: Sequence[Entry]) -> None:
         step: Note | None = None
         for entry in entries:
-            if isinstance(entry, Push) and step is None and self._push(entry):
-                continue
+            if isinstance(entry, Push) and step is None:
+                shard = self._shard
+                if replay_push(shard, entry, units_in(shard, entry)):  # the fast path, with its own counts
+                    continue
             if isinstance(entry, Message):
                 counters, counted = self._shard.counters, self._counted(entry, step)
                 self._shard.counters = ShardCounters()
                 self._message(entry, step)
                 self._shard.counters = counters
-                counters.pushes_applied += counted.pushes
-                counters.updates_applied += counted.updates
-                counters.rows_pushed += counted.rows
-                counters.maintained += counted.maintained
+                counters.add(counted)
             elif entry["note"] == "step":
                 step = entry
             else:
                 self._notes[entry["note"]](entry)
-
-    def _push(self, message: Push) -> bool:
-        """Apply a push by the fast path, where possible, with its original counts."""
-        return replay_push(self._shard, message, units_in(self._shard, message))
 
     def _message(self, message: Message, step: Note | None) -> None:
         shard = self._shard
@@ -259,20 +244,20 @@ class Replay:
             shard.stores[table] = new
             adopt_rows(shard, _adopted(image), bounded=False)
 
-    def _counted(self, message: Message, step: Note | None) -> _Counted:
+    def _counted(self, message: Message, step: Note | None) -> ShardCounters:
+        """Return the counts of a request when it was applied; a replay may apply less of it."""
         if isinstance(message, Maintain):
-            return _Counted(maintained=int(message.home in message.units))
+            return ShardCounters(maintained=int(message.home in message.units))
         if not isinstance(message, Push | Erase):
-            return _Counted()
+            return ShardCounters()
         rows = sum(keys.size for keys in message.keys.values()) if isinstance(message, Push) else 0
         if step is None:
             units = units_in(self._shard, message)
-            return _Counted(units >> message.home & 1, units.bit_count(), rows)
+            return ShardCounters(units >> message.home & 1, units.bit_count(), rows)
         pushes = step["pushes"]
         maintained = bool(step["maintain"]) and message.home in step["ready"]
-        return _Counted(
-            sum(one["counts"] for one in pushes), sum(one["touched"] for one in pushes), rows, int(maintained)
-        )
+        applied, updates = sum(one["counts"] for one in pushes), sum(one["touched"] for one in pushes)
+        return ShardCounters(applied, updates, rows, maintained=int(maintained))
 
 
 def _adopted(image: Image) -> Adopt:

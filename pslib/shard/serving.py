@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cython_ext.common.hashing import partition_of
 from cython_ext.wire.selection import first_of_others, group_by_owner, partition_set
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.shard.key_slices import KeySlice, Shares, cuts, joined, placed, whole
+from pslib.shard.key_slices import KeySlice, Shares, counts_of, cuts, joined, placed, whole
 from pslib.shard.log_records import applied_erase, applied_push, seen
 from pslib.shard.state import MINE, ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
@@ -28,8 +28,7 @@ from pslib.wire.messages import Arrays, Erase, Pull, Push
 from pslib.wire.quantization import QuantizedRows, floats_of, gradients_of
 
 __all__ = [
-    "PullPart",
-    "PushPart",
+    "ShardPart",
     "Steps",
     "apply_steps",
     "erase_steps",
@@ -37,7 +36,6 @@ __all__ = [
     "fresh_units",
     "pull_steps",
     "push_steps",
-    "record",
     "replay_push",
 ]
 
@@ -61,20 +59,12 @@ def finish(steps: Steps[ResultT]) -> ResultT:
 
 
 @dataclass(frozen=True, slots=True)
-class PushPart:
-    """Outcome of a push or erase on one shard: refused units and their owners.
+class ShardPart:
+    """Outcome of a pull, push or erase on one shard: refused units and their owners.
 
-    ``pushes_before`` is the counter before it (`ShardState.pushes_before`), 0 where nothing of it was
-    applied.
+    The rows of a pull, of this moment, are already in the shared output arrays. ``pushes_before`` is the
+    counter before it (`ShardState.pushes_before`), 0 where nothing of a push was applied.
     """
-
-    refused: dict[int, int]
-    pushes_before: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PullPart:
-    """Outcome of a pull on one shard; its rows, of this moment, are already in the shared output arrays."""
 
     refused: dict[int, int]
     pushes_before: int = 0
@@ -116,7 +106,7 @@ def pull_steps(
     rows: Mapping[str, QuantizedRows],
     dense: DenseDelta,
     shares: Shares | None = None,
-) -> Steps[PullPart]:
+) -> Steps[ShardPart]:
     """Write this shard's rows and blocks into the shared outputs; zeros where it refuses.
 
     Parameters
@@ -139,7 +129,7 @@ def pull_steps(
             out = rows[name].cut(start, stop) if share.places is None else rows[name]
             _pull_slice(shard, message, name, part, out, refused)
     yield from _pull_dense(shard, message, dense, refused)
-    return PullPart(refused, pushes_before)
+    return ShardPart(refused, pushes_before)
 
 
 def _pull_slice(
@@ -181,7 +171,7 @@ def _pull_dense(shard: ShardState, message: Pull, dense: DenseDelta, refused: di
 
 
 def _blocks_of_slice(shard: ShardState) -> int:
-    """Return how many dense blocks cost as much as a slice of rows, at least one."""
+    """Return the number of dense blocks that cost as much as a slice of rows, at least one."""
     size = shard.dense.bounds.size if shard.dense else 0
     return max(1, ROW_FLOATS * shard.slice_rows // max(1, size))
 
@@ -189,7 +179,7 @@ def _blocks_of_slice(shard: ShardState) -> int:
 # --- push and erase ----------------------------------------------------------------------------------------
 
 
-def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -> Steps[ShardPart]:
     """Apply the part of a push that this shard owns and has not applied before; mark it at the end.
 
     ``shares`` as for `pull_steps`.
@@ -219,7 +209,7 @@ def push_steps(shard: ShardState, message: Push, shares: Shares | None = None) -
         yield from _push_rows(shard, message, shares)
         yield from _push_dense(shard, message, fresh)
         record(shard, message, fresh)
-    return PushPart(selection.refused, pushes_before)
+    return ShardPart(selection.refused, pushes_before)
 
 
 def apply_steps(shard: ShardState, message: Push, *about: Entry) -> Steps[None]:
@@ -255,7 +245,7 @@ def replay_push(shard: ShardState, message: Push, units: int) -> bool:
     return True
 
 
-def erase_steps(shard: ShardState, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
+def erase_steps(shard: ShardState, message: Erase, shares: Shares | None = None) -> Steps[ShardPart]:
     """Erase rows, once for each name, like a push."""
     selection = yield from _select(shard, message, shares, np.empty(0, np.uint32))
     fresh = fresh_units(shard, message, selection.units)
@@ -271,7 +261,7 @@ def erase_steps(shard: ShardState, message: Erase, shares: Shares | None = None)
                 shard.stores[name].erase(kept.keys[start:stop])
                 yield
         record(shard, message, fresh)
-    return PushPart(selection.refused)
+    return ShardPart(selection.refused)
 
 
 def _select(
@@ -336,14 +326,8 @@ def _make_room(shard: ShardState, message: Push, shares: Shares) -> None:
     if not shard.room.limit_bytes:
         return
     keys = {name: share.keys for name, share in shares.items()}
-    shows, clicks = (
-        {
-            name: of[name] if share.places is None else of[name][share.places]
-            for name, share in shares.items()
-            if name in of and shard.tables[name].compact
-        }
-        for of in (message.shows, message.clicks)
-    )
+    compact = {name: share for name, share in shares.items() if shard.tables[name].compact}
+    shows, clicks = counts_of(message.shows, compact), counts_of(message.clicks, compact)
     shard.room.make(keys, shard.stores, shard.tables, shows, clicks)
 
 

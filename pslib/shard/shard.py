@@ -17,61 +17,28 @@ from numpy.typing import NDArray
 from pslib.shard.key_slices import Shares
 from pslib.shard.log_records import note_of_own
 from pslib.shard.migration import Moves
-from pslib.shard.serving import (
-    PullPart,
-    PushPart,
-    Steps,
-    erase_steps,
-    finish,
-    fresh_units,
-    pull_steps,
-    push_steps,
-)
+from pslib.shard.serving import ShardPart, Steps, erase_steps, finish, fresh_units, pull_steps, push_steps
 from pslib.shard.snapshot import Cuts
-from pslib.shard.state import MINE, SLICE_ROWS, ShardState
+from pslib.shard.state import MINE, ShardState
 from pslib.shard.stores import dense_of, specs_of
 from pslib.shard.sync_steps import SyncSteps
 from pslib.table.descriptions import check_tables, models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
-from pslib.wire.applied_pushes import Marks
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.wire.quantization import QuantizedRows
 
-__all__ = ["PullPart", "PushPart", "Shard"]
+__all__ = ["Shard", "ShardPart"]
 
 
 class Shard(ShardState):
-    """Partitions and dense blocks of one shard thread.
+    """Partitions and dense blocks of one shard thread: its state, and the requests on it."""
 
-    Parameters
-    ----------
-    partition_bits, dense_blocks : int
-        Numbers of the cluster.
-    index, shards : int
-        This shard's index among the shards of its server.
-    marks : Marks
-        Record of applied pushes (tests pass broken ones here).
-    memory_bytes : int
-        Memory limit of its tables; 0 is no limit.
-    slice_rows : int
-        Rows of a long request that are served before a short one has its turn.
-    """
-
-    def __init__(
-        self,
-        partition_bits: int,
-        dense_blocks: int,
-        index: int = 0,
-        shards: int = 1,
-        marks: Marks | None = None,
-        memory_bytes: int = 0,
-        slice_rows: int = SLICE_ROWS,
-    ) -> None:
-        super().__init__(partition_bits, dense_blocks, index, shards, marks, memory_bytes, slice_rows)
+    def __post_init__(self, memory_bytes: int) -> None:
+        super().__post_init__(memory_bytes)
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
-        self.moves = Moves(self, self._unit_left, self._unit_came)
+        self.moves = Moves(self, self._unit_left, self.cuts.unit_came)
 
     # --- ownership ----------------------------------------------------------------------------------------
 
@@ -85,9 +52,6 @@ class Shard(ShardState):
 
     def _unit_left(self, unit: int, owner: int) -> None:
         self.sync.unit_left(unit, owner)
-
-    def _unit_came(self) -> None:
-        self.cuts.unit_came()
 
     def release(self, message: Release) -> Image:
         """Stop owning a unit and return its image; see `pslib.shard.migration.Moves.release`."""
@@ -168,27 +132,27 @@ class Shard(ShardState):
         rows: Mapping[str, QuantizedRows],
         dense: DenseDelta,
         shares: Shares | None = None,
-    ) -> Steps[PullPart]:
+    ) -> Steps[ShardPart]:
         """Return the steps of a pull; see `pslib.shard.serving.pull_steps`."""
         return pull_steps(self, message, rows, dense, shares)
 
-    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[ShardPart]:
         """Return the steps of a push; see `pslib.shard.serving.push_steps`."""
         return push_steps(self, message, shares)
 
-    def erase_steps(self, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
+    def erase_steps(self, message: Erase, shares: Shares | None = None) -> Steps[ShardPart]:
         """Return the steps of an erase; see `pslib.shard.serving.erase_steps`."""
         return erase_steps(self, message, shares)
 
-    def pull(self, message: Pull, rows: Mapping[str, QuantizedRows], dense: DenseDelta) -> PullPart:
+    def pull(self, message: Pull, rows: Mapping[str, QuantizedRows], dense: DenseDelta) -> ShardPart:
         """Serve a whole pull at once."""
         return finish(self.pull_steps(message, rows, dense))
 
-    def push(self, message: Push) -> PushPart:
+    def push(self, message: Push) -> ShardPart:
         """Serve a whole push at once."""
         return finish(self.push_steps(message))
 
-    def maintain(self, message: Maintain) -> PushPart:
+    def maintain(self, message: Maintain) -> ShardPart:
         """Decay counts of a table, then evict rows by its rules, once in each partition of this shard.
 
         Raises
@@ -204,4 +168,4 @@ class Shard(ShardState):
             self.maintain_units(message.table, fresh, message.step, message.time_s, message.decay)
             self.marks.record(message.stream, message.number, fresh)
             self.counters.maintained += fresh >> message.home & 1
-        return PushPart(self.refusals(units_of_mask(theirs)))
+        return ShardPart(self.refusals(units_of_mask(theirs)))

@@ -66,12 +66,12 @@ class ImageSink(Protocol):
 
     @property
     def room(self) -> bool:
-        """Return whether another piece may come without too much waiting in memory."""
+        """Return True if another piece may come without too much waiting in memory."""
         ...
 
     @property
     def done(self) -> bool:
-        """Return whether all is written, or nothing will be any more."""
+        """Return True if all is written, or nothing will be any more."""
         ...
 
     def put(self, piece: Piece) -> None:
@@ -163,7 +163,7 @@ class _Image:
 
 
 def _has_lost_count(store: Any) -> bool:
-    """Return whether there was no memory for a copy: that row has changed, and no increment would hold it."""
+    """Return True if there was no memory for a copy: that row has changed, and no increment would hold it."""
     try:
         store.image_stop(0, 1)
     except MemoryError:
@@ -225,12 +225,12 @@ class Cuts:
 
     @property
     def active(self) -> bool:
-        """Return whether an image is being written."""
+        """Return True if an image is being written."""
         return self._image is not None
 
     @property
     def copying(self) -> bool:
-        """Return whether rows of an image are still to be copied out."""
+        """Return True if rows of an image are still to be copied out."""
         return self._image is not None and not self._image.copied
 
     def rest(self) -> None:

@@ -8,7 +8,7 @@ serves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from pslib.wire.applied_pushes import Marks
 from pslib.wire.journal import Entry, Journal
 from pslib.wire.messages import NOBODY
 
-__all__ = ["MINE", "NOT_OWNED", "SIBLING", "SLICE_ROWS", "ShardCounters", "ShardState"]
+__all__ = ["MINE", "NOT_OWNED", "SLICE_ROWS", "ShardCounters", "ShardState"]
 
 SLICE_ROWS = 8192
 """Rows of a long request that are served before a short one has its turn: 0.1 to 0.4 ms of a table's time.
@@ -46,7 +46,13 @@ class ShardCounters:
     rows_pulled: int = 0
     maintained: int = 0
 
+    def add(self, others: ShardCounters) -> None:
+        """Add other counters."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(others, name))
 
+
+@dataclass(eq=False, repr=False)
 class ShardState:
     """Data of one shard thread, and the queries that serve no request.
 
@@ -64,22 +70,16 @@ class ShardState:
         Rows of a long request that are served before a short one has its turn.
     """
 
-    def __init__(
-        self,
-        partition_bits: int,
-        dense_blocks: int,
-        index: int = 0,
-        shards: int = 1,
-        marks: Marks | None = None,
-        memory_bytes: int = 0,
-        slice_rows: int = SLICE_ROWS,
-    ) -> None:
-        self.slice_rows = slice_rows
-        self.partition_bits = partition_bits
-        self.partitions = 1 << partition_bits
-        self.dense_blocks = dense_blocks
-        self.index, self.shards = index, shards
-        self.marks = Marks() if marks is None else marks  # an empty Marks is false
+    partition_bits: int
+    dense_blocks: int
+    index: int = 0
+    shards: int = 1
+    marks: Marks = field(default_factory=Marks)
+    memory_bytes: InitVar[int] = 0
+    slice_rows: int = SLICE_ROWS
+
+    def __post_init__(self, memory_bytes: int) -> None:
+        self.partitions = 1 << self.partition_bits
         self.counters = ShardCounters()
         self.pushes_before = 1
         """Number of the next push: 1 plus all pushes and erases of which it has applied anything; not in any
@@ -93,24 +93,25 @@ class ShardState:
         """Model that owns each table, where trainers have given it; see `pslib.table.descriptions`."""
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
-        partitions = len(range(index, self.partitions, shards))
-        self.room = MemoryHeadroom(memory_bytes, f"shard thread {index} of {shards}", partitions)
+        partitions = len(range(self.index, self.partitions, self.shards))
+        owner = f"shard thread {self.index} of {self.shards}"
+        self.room = MemoryHeadroom(memory_bytes, owner, partitions)
         self.bare = False
-        """Whether it has still to restore a checkpoint; see `pslib.server.rejoin`."""
+        """True if it has still to restore a checkpoint; see `pslib.server.rejoin`."""
         self.began_with = ""
         """Moment of the checkpoint that it began with, where it has lost later changes."""
         self.owned = 0
         self.hints: dict[int, int] = {}
         """Known owners of units that have left."""
-        units = np.arange(self.partitions + dense_blocks)
-        self.responsible = mask_of_units(units[units % shards == index])
+        units = np.arange(self.partitions + self.dense_blocks)
+        self.responsible = mask_of_units(units[units % self.shards == self.index])
         self.kind_of_partition = np.full(self.partitions, SIBLING, np.uint16)
-        self.kind_of_partition[index::shards] = NOT_OWNED
+        self.kind_of_partition[self.index :: self.shards] = NOT_OWNED
 
     # --- ownership ----------------------------------------------------------------------------------------
 
     def is_responsible(self, unit: int) -> bool:
-        """Return whether requests about ``unit`` are for this shard rather than a sibling."""
+        """Return True if requests about ``unit`` are for this shard rather than a sibling."""
         return bool(self.responsible >> unit & 1)
 
     def refusals(self, units: Iterable[Any]) -> dict[int, int]:

@@ -110,13 +110,16 @@ class DenseBlocks:
                 )
 
     def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
-        """Take one optimizer step of a block, learning rate times ``rate``; with ``delta``, add instead."""
+        """Take one optimizer step of a block; see `apply_all`."""
         self.apply_all([block], gradient, rate, delta)
 
     def apply_all(
         self, blocks: Sequence[int], gradient: FloatRows, rate: float = 1.0, delta: bool = False
     ) -> None:
-        """Apply several blocks whose gradients are concatenated; as `apply`."""
+        """Take one optimizer step of each block, learning rates times ``rate``; with ``delta``, add instead.
+
+        ``gradient`` has those of all blocks, one after the other.
+        """
         weights = [self.weights[block] for block in blocks]
         for block in blocks:
             self.versions[block] += 1

@@ -27,14 +27,14 @@ from cython_ext.common.hashing import partition_of
 from cython_ext.data.distinct import distinct, partitions_touched
 from cython_ext.model.ragged_pool import scatter_add_rows
 from pslib.errors import ConfigurationError, LogError, PslibError
-from pslib.shard.log_records import note_of_step, seen
+from pslib.shard.log_records import block_pieces, note_of_step, seen
 from pslib.shard.serving import Steps, apply_steps, fresh_units
 from pslib.shard.state import ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.wire.messages import NOBODY, Push
 from pslib.wire.quantization import floats_of, gradients_of
 
-__all__ = ["SyncSteps", "refused_in_step", "sum_in_order"]
+__all__ = ["SyncSteps", "refused_in_step"]
 
 Rows = NDArray[np.float32]
 
@@ -197,7 +197,8 @@ class SyncSteps:
             for table in shard.tables if first.maintain else ():
                 shard.maintain_units(table, ready, first.step + 1, first.time_s)
         except Exception as error:  # none of the pushes counts: all get the error, and may come again
-            self._give_up(number, step, error)
+            self._over += [(waiter, error) for one in step.held for waiter in one.waiters]
+            del self._steps[number]
             if not isinstance(error, PslibError) or isinstance(error, LogError):
                 raise
             return
@@ -214,10 +215,6 @@ class SyncSteps:
             if not one.waits:
                 self._over += [(waiter, {}) for waiter in one.waiters]
         self._tidy(number, step)
-
-    def _give_up(self, number: int, step: _Step, error: Exception) -> None:
-        self._over += [(waiter, error) for one in step.held for waiter in one.waiters]
-        del self._steps[number]
 
     def _tidy(self, number: int, step: _Step) -> None:
         """Remove the pushes that wait no longer."""
@@ -256,9 +253,10 @@ def merged_push(shard: ShardState, parts: Sequence[_Held], ready: int) -> Push:
     blocks: dict[int, Rows] = {}
     for one in parts:
         mine = one.covers & ready
-        for table, piece in _row_pieces(one.message, mine, shard.partition_bits):
-            pieces.setdefault(table, []).append(piece)
-        for block, gradient in _block_pieces(shard, one.message, mine):
+        for table, rows in _row_pieces(one.message, mine, shard.partition_bits):
+            pieces.setdefault(table, []).append(rows)
+        for block, piece in block_pieces(shard, one.message, mine):
+            gradient = floats_of(piece)
             blocks[block] = blocks[block] + gradient if block in blocks else gradient
     summed = {table: sum_in_order(some) for table, some in pieces.items()}
     order = sorted(blocks)
@@ -293,17 +291,6 @@ def _row_pieces(message: Push, units: int, partition_bits: int) -> Iterator[tupl
         ]
         if places.size:
             yield table, (keys[places], gradients_of(message, table).floats()[places], *counts)
-
-
-def _block_pieces(shard: ShardState, message: Push, units: int) -> Iterator[tuple[int, Rows]]:
-    """Yield the gradients of the dense blocks among these units."""
-    start = 0
-    for block in message.blocks.tolist():
-        assert shard.dense is not None  # checked by `ServerSession`
-        first, last = shard.dense.bounds(block)
-        if units >> (shard.partitions + block) & 1:
-            yield block, floats_of(message.dense[start : start + last - first])
-        start += last - first
 
 
 def sum_in_order(

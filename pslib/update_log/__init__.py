@@ -2,8 +2,7 @@
 
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.coordinator_log import CoordinatorLog
-from pslib.update_log.files import DiskFiles, LogFiles, in_words
-from pslib.update_log.lock import claim
+from pslib.update_log.files import DiskFiles, claim, in_words
 from pslib.update_log.records import FORMAT_VERSION, Record
 from pslib.update_log.segments import RollingLog
 from pslib.update_log.server_log import ServerLog, SyncThread
@@ -13,7 +12,6 @@ __all__ = [
     "FORMAT_VERSION",
     "CoordinatorLog",
     "DiskFiles",
-    "LogFiles",
     "Record",
     "RollingLog",
     "ServerLog",

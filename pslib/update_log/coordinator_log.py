@@ -10,8 +10,7 @@ from pathlib import Path
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogFullError, LogStillFullError
 from pslib.update_log.contents import entries_of, pieces_of
-from pslib.update_log.files import LogFiles
-from pslib.update_log.lock import NUMBER, claim
+from pslib.update_log.files import NUMBER, DiskFiles, claim
 from pslib.update_log.recovery_scan import SUFFIX
 from pslib.update_log.segments import RollingLog
 from pslib.wire.journal import Entry, Note
@@ -26,12 +25,12 @@ JOURNAL_BYTES = 1 << 20
 
 
 def has_beginning(folder: str) -> bool:
-    """Whether the journal has all records from the first; no image replaces its beginning."""
+    """Return True if the journal has all records from the first; no image replaces its beginning."""
     return (Path(folder) / f"{1:020d}{SUFFIX}").exists()
 
 
 def has_begun(folder: str) -> bool:
-    """Whether a coordinator has ever written a journal there."""
+    """Return True if a coordinator has ever written a journal there."""
     return (Path(folder) / NUMBER).exists()
 
 
@@ -40,7 +39,7 @@ class CoordinatorLog:
 
     Parameters
     ----------
-    files : LogFiles
+    files : DiskFiles
         The folder; locked by this object.
     cluster_id : str
         Cluster of the journal.
@@ -55,7 +54,7 @@ class CoordinatorLog:
     journal_bytes : int
         An image is due after this many bytes since the last one, and at least four times its size.
     space_s : float
-        How long to retry without disk space.
+        Limit of retries without disk space.
 
     Attributes
     ----------
@@ -72,7 +71,7 @@ class CoordinatorLog:
 
     def __init__(
         self,
-        files: LogFiles,
+        files: DiskFiles,
         cluster_id: str,
         clock: Clock,
         *,
@@ -123,7 +122,7 @@ class CoordinatorLog:
             now_s = self._clock.now_s()
             if self._full_since_s is None:
                 self._full_since_s = now_s
-                log.warning("pslib: %s; nobody is answered before", error)
+                log.warning("pslib: %s; no request is answered until then", error)
             tried_s = now_s - self._full_since_s
             if tried_s > self._space_s:
                 raise LogStillFullError(f"{error}; tried for {tried_s:.0f} s") from error
@@ -135,7 +134,7 @@ class CoordinatorLog:
 
     @property
     def is_long(self) -> bool:
-        """Whether an image is due; after a complete flush call `write_image`."""
+        """Return True if an image is due; after a complete flush call `write_image`."""
         return self._log.size_bytes >= self._due_bytes and not self._waiting
 
     def write_image(self, image: Note) -> None:

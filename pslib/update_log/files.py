@@ -1,4 +1,4 @@
-"""Log files behind a protocol: a real folder, or a simulated one in tests."""
+"""Files of a log folder, replaced by simulated ones in tests; one owner of a folder at a time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from pslib.errors import LogError, LogFullError
+from pslib.clock import AwakeClock, Clock
+from pslib.errors import LogCorruptError, LogError, LogFullError, UnavailableError
 
-__all__ = ["NO_SPACE", "DiskFiles", "LogFiles", "in_words"]
+__all__ = ["LOCK", "NO_SPACE", "NUMBER", "DiskFiles", "claim", "in_words"]
 
 Buffer = bytes | bytearray | memoryview
 PIECES_MAX = 512
 """Pieces of one call; the system allows 1,024."""
+LOCK, NUMBER = "lock", "generation"
+TRY_AGAIN_S = 0.05
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """System errors that end when disk space is freed."""
 
@@ -34,63 +36,11 @@ def in_words(place: str) -> Iterator[None]:
         raise LogError(f"{place}: can't be opened: {error.strerror}") from error
 
 
-class LogFiles(Protocol):
-    """Files of one folder, by name; every method may raise OSError.
-
-    Appended bytes survive the end of this process; after `sync` they survive a power loss.
-    """
-
-    def list(self) -> list[str]:
-        """Names of all files, in order."""
-        ...
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        ...
-
-    def read(self, name: str, start: int, size: int) -> bytes:
-        """Bytes of a file from ``start`` on; fewer than ``size`` at its end."""
-        ...
-
-    def append(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Append to a file, creating it if missing; an error may leave a part behind."""
-        ...
-
-    def sync(self, name: str) -> None:
-        """Return once all appended bytes and the file's name survive a power loss."""
-        ...
-
-    def close_file(self, name: str) -> None:
-        """Close a file that is not appended to soon; a later append reopens it."""
-        ...
-
-    def cut(self, name: str, size: int) -> None:
-        """Truncate a file, durably."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file; it may reappear after a power loss, until `sync_names`."""
-        ...
-
-    def sync_names(self) -> None:
-        """Return once created and removed names are durable."""
-        ...
-
-    def replace(self, name: str, content: bytes) -> None:
-        """Replace a small file atomically and durably: after a crash it is the old one or the new one."""
-        ...
-
-    def lock(self, name: str) -> bool:
-        """Try to take a lock, held until the end of this process or `close`; False: already held."""
-        ...
-
-    def close(self) -> None:
-        """Close all files and release all locks."""
-        ...
-
-
 class DiskFiles:
-    """Folder of a local or shared file system, created if missing.
+    """Files of one folder of a local or shared file system, by name; the folder is created if missing.
+
+    Every method may raise OSError. Appended bytes survive the end of this process; after `sync` they survive
+    a power loss.
 
     Parameters
     ----------
@@ -215,3 +165,58 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- owner of a folder ------------------------------------------------------------------------------------
+
+
+def claim(files: DiskFiles, clock: Clock, patience_s: float, place: str) -> int:
+    """Lock a folder until this process ends; return the number of earlier owners.
+
+    Waits for a predecessor that still holds the lock: a killed process releases it within milliseconds, a
+    stopped one holds it until it is ended. The number is durable before this returns.
+
+    Parameters
+    ----------
+    files : DiskFiles
+        The folder; closed on failure.
+    clock : Clock
+        Clock of the machine.
+    patience_s : float
+        Longest wait for the predecessor, excluding time in which this process was stopped.
+    place : str
+        Its name, for messages.
+
+    Raises
+    ------
+    UnavailableError
+        If another process still owns it after ``patience_s``.
+    LogCorruptError
+        If the number can't be read.
+    LogFullError
+        If there is no disk space for the next number.
+    """
+    try:
+        with in_words(place):
+            return _claimed(files, AwakeClock(clock), patience_s, place)
+    except BaseException:
+        files.close()  # else the lock would be held as long as this process lives
+        raise
+
+
+def _claimed(files: DiskFiles, clock: Clock, patience_s: float, place: str) -> int:
+    end_s = clock.now_s() + patience_s
+    while not files.lock(LOCK):
+        if clock.now_s() >= end_s:
+            raise UnavailableError(
+                f"{place}: another process has used this folder for {patience_s:g} s; end it (is it stopped?)"
+            )
+        clock.sleep_s(TRY_AGAIN_S)
+    before = 0
+    if NUMBER in files.list():
+        text = files.read(NUMBER, 0, 32)
+        if not text.strip().isdigit():
+            raise LogCorruptError(f"{place}/{NUMBER}: expected a number, got {text!r}")
+        before = int(text) + 1
+    files.replace(NUMBER, b"%d\n" % before)
+    return before

@@ -11,7 +11,7 @@ import msgpack
 
 from pslib.errors import LogCorruptError, LogForeignError
 from pslib.text import counted
-from pslib.update_log.files import LogFiles
+from pslib.update_log.files import DiskFiles
 from pslib.update_log.records import (
     HEADS_BYTES,
     Ahead,
@@ -57,7 +57,7 @@ class Survey:
         As `RollingLog` says.
     """
 
-    def __init__(self, files: LogFiles, about: Mapping[str, Any], place: str) -> None:
+    def __init__(self, files: DiskFiles, about: Mapping[str, Any], place: str) -> None:
         self._files, self._about, self._place = files, about, place
         self._at = 0
         self._doubtful: list[tuple[Segment, int, Head]] = []

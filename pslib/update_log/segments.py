@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from pslib.errors import LogError, LogFullError
-from pslib.update_log.files import NO_SPACE, LogFiles
+from pslib.update_log.files import NO_SPACE, DiskFiles
 from pslib.update_log.records import (
     HEAD_BYTES,
     HEADS_BYTES,
@@ -41,7 +41,7 @@ class RollingLog:
 
     Parameters
     ----------
-    files : LogFiles
+    files : DiskFiles
         Its folder, closed with the log or on a failed open; only ``.log`` files are touched.
     about : mapping of str to plain values
         Identity of the log: stored in every segment, and must be the same when it is opened again.
@@ -62,7 +62,7 @@ class RollingLog:
 
     def __init__(
         self,
-        files: LogFiles,
+        files: DiskFiles,
         about: Mapping[str, Any],
         *,
         disk: bool = False,

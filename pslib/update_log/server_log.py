@@ -15,8 +15,7 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogCorruptError, LogForeignError
 from pslib.shard.shard import Shard
-from pslib.update_log.files import DiskFiles, LogFiles, in_words
-from pslib.update_log.lock import claim
+from pslib.update_log.files import DiskFiles, claim, in_words
 from pslib.update_log.segments import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Load
@@ -44,7 +43,7 @@ class ServerLog:
     generation : int
         Lower bound of this process's generation.
     files_of : callable
-        Makes `LogFiles` of a path; tests replace it.
+        Makes `DiskFiles` of a path; tests replace it.
 
     Raises
     ------
@@ -63,7 +62,7 @@ class ServerLog:
         cluster_id: str,
         clock: Clock,
         generation: int = 0,
-        files_of: Callable[[str], LogFiles] = DiskFiles,
+        files_of: Callable[[str], DiskFiles] = DiskFiles,
     ) -> None:
         self._folder, self._files_of = f"{folder}/server-{rank}", files_of
         self._clock = clock
@@ -139,7 +138,7 @@ class ServerLog:
         began_s, records = self._clock.now_s(), 0
         for index in range(about["shard_threads"]):
             self._open(index, about)
-            shard = Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+            shard = _blank_shard(index, about)
             records += recover(self.logs[index], shard, load)
             shard.marks.begin(shard.owned)
             self.shards.append(self._begin_anew(index, about) if shard.bare else shard)
@@ -156,11 +155,11 @@ class ServerLog:
         files.close()
         self._open(index, about)
         self.logs[index].roll()
-        return Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+        return _blank_shard(index, about)
 
     @property
     def is_empty(self) -> bool:
-        """Whether one of its logs has never been written; a predecessor's state is then incomplete."""
+        """Return True if one of its logs has never been written; a predecessor's state is then incomplete."""
         return not self.shards or any(one.last == 0 for one in self.logs)
 
     def _open(self, index: int, about: Mapping[str, Any]) -> None:
@@ -194,9 +193,7 @@ class ServerLog:
             for index in range(config.shard_threads):
                 self._open(index, self._about)
                 self.logs[index].roll()
-                self.shards.append(
-                    Shard(config.partition_bits, config.dense_blocks, index, config.shard_threads)
-                )
+                self.shards.append(_blank_shard(index, settings))
             self._write_about(self._about)
         for shard in self.shards:
             shard.room.limit_bytes = config.shard_memory_bytes
@@ -214,6 +211,11 @@ class ServerLog:
         self._files.close()
 
 
+def _blank_shard(index: int, about: Mapping[str, Any]) -> Shard:
+    """Return a shard without units, as the folder's settings describe it."""
+    return Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+
+
 class SyncThread:
     """Sync the logs of a server on request, all new records together.
 
@@ -227,10 +229,7 @@ class SyncThread:
     """
 
     def __init__(
-        self,
-        server_log: ServerLog,
-        durable: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        self, server_log: ServerLog, durable: Callable[[], None], failed: Callable[[BaseException], None]
     ) -> None:
         self._log, self._durable, self._failed = server_log, durable, failed
         self._asked = threading.Event()

@@ -62,7 +62,7 @@ class ShardLog:
         self._per_byte = 0.0
         """Bytes of images for each byte of changes."""
         self._is_due = self._forced = False
-        """Whether a round is to begin now; and whether it must begin for any log length."""
+        """True if a round is to begin now; and if it must begin for any log length."""
         self.rounds = 0
         """Finished rounds of images."""
         shard.write_to(self)
@@ -124,14 +124,14 @@ class ShardLog:
 
     @property
     def owes(self) -> bool:
-        """Whether images are due before many more changes; a broken shard has none to write."""
+        """Return True if images are due before many more changes; a broken shard has none to write."""
         if self._shard.broken:
             return False
         return self._is_due or (self._round is not None and self._owed > 0)
 
     @property
     def is_late(self) -> bool:
-        """Whether requests must wait for due images, to bound the log."""
+        """Return True if requests must wait for due images, to bound the log."""
         return max(self._images_bytes() / 8, 64 * BATCH_BYTES) < self._owed < float("inf")
 
     def write_images(self) -> None:
@@ -181,7 +181,7 @@ class ShardLog:
         return rows + (8 * shard.dense.spec.length if shard.dense else 0)
 
     def _is_long(self) -> bool:
-        """Whether a round must begin, since its images and the changes meanwhile would exceed the limit.
+        """Return True if a round must begin: its images and the changes meanwhile would exceed the limit.
 
         With R bytes of images and a limit L >= 3 R, a round allows changes of P = (L - R) / 4. It leaves a
         log of R + P, and the next one begins at L - R - P, which is no less.

@@ -47,23 +47,10 @@ def trainer_on(
     dense_optimizer=Adam(0.005),  # noqa: B008
     v_optimizer=Adagrad(),  # noqa: B008
 ) -> pslib.Trainer:
-    model = DeepFM(
-        generated_schema(CONFIG),
-        dim=dim,
-        hidden=(6,),
-        dropout=0.2,
-        w_optimizer=Adam(),
-        v_optimizer=v_optimizer,
-    )
-    return pslib.Trainer(
-        model,
-        running.join(),
-        batch_rows=64,
-        staleness=0,
-        dense_optimizer=dense_optimizer,
-        seed=2,
-        progress=False,
-    )
+    optimizers = {"w_optimizer": Adam(), "v_optimizer": v_optimizer}
+    model = DeepFM(generated_schema(CONFIG), dim=dim, hidden=(6,), dropout=0.2, **optimizers)
+    settings = {"batch_rows": 64, "staleness": 0, "seed": 2, "progress": False}
+    return pslib.Trainer(model, running.join(), dense_optimizer=dense_optimizer, **settings)
 
 
 @pytest.fixture(scope="module")

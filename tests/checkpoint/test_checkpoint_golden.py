@@ -31,7 +31,7 @@ from tests.support.definitions.table import DictTable
 
 
 def write_golden(folder: Path) -> None:
-    """How the golden checkpoint was made; it is never made again."""
+    """Write the golden checkpoint: done once, and never again."""
     with cluster_of(2, partition_bits=5, dense_blocks=3) as running:
         client = running.client()
         client.setup([GOLDEN_TABLE], GOLDEN_DENSE, np.linspace(-1, 1, 5, dtype=np.float32))

@@ -119,7 +119,7 @@ def test_what_a_dead_save_has_left_is_neither_the_newest_nor_removed(data: Gener
 
 
 def test_numbered_checkpoints_do_not_go_into_a_checkpoint(tmp_path: Path) -> None:
-    """Who loads from that folder would get the old one for ever."""
+    """A load from that folder would get the old one for ever."""
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(CheckpointError, match="it is one itself; with keep_last give another folder"):
         next_place(str(tmp_path))

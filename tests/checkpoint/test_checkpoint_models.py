@@ -68,11 +68,7 @@ def test_a_model_that_shares_its_parameters_loads_what_the_other_one_has_saved(s
 
 @pytest.mark.parametrize(
     "same",
-    [
-        SparseField("C1", vocabulary="C1"),
-        SparseField("C1", of="C1"),
-        SparseField("C1", of=("C1",)),
-    ],
+    [SparseField("C1", vocabulary="C1"), SparseField("C1", of="C1"), SparseField("C1", of=("C1",))],
     ids=["vocabulary", "of", "of one"],
 )
 def test_columns_that_say_what_is_so_anyway_make_no_other_model(saved: Path, same: SparseField) -> None:

@@ -249,7 +249,7 @@ GOLDEN_SPEC = replace(PLAIN, storage="int8", seed=9, **POLICIES["all"])
 
 
 def write_golden(folder: Path) -> None:
-    """How the golden checkpoints were made; they are never made again."""
+    """Write the golden checkpoints: done once, and never again."""
     with cluster_of(2, partition_bits=5) as running:
         client = joined(running, GOLDEN_SPEC)
         for number in range(PUSHES):

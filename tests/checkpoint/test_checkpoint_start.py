@@ -229,9 +229,9 @@ model: {name: deepfm, dim: 2, hidden: [3]}
 training: {batch_rows: 64, staleness: 0}
 """
 FITS = "optimizers={rows: {w: {name: Adam}, v: {name: Adagrad}}}"
-"""What `trainer_on` trains with."""
+"""Settings of `trainer_on`."""
 COLUMNS = f"data.schema={json.dumps(generated_schema(CONFIG).to_dict())}"
-"""What it reads."""
+"""Schema of its data."""
 
 
 def job_of(folder: Path, *settings: str) -> Job:

@@ -269,7 +269,7 @@ def rows_of(folder: Path) -> dict[int, dict[str, object]]:
 def test_diff_says_what_a_dict_of_rows_says(
     one: Path, other: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    monkeypatch.setattr("pslib.checkpoint.diff.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("pslib.checkpoint.key_ranges.PIECE_BYTES", piece_bytes)
     rows_a, rows_b = rows_of(one), rows_of(other)
     both = rows_a.keys() & rows_b.keys()
     changed = {key for key in both if rows_a[key] != rows_b[key]}

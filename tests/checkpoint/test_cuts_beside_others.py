@@ -174,7 +174,7 @@ def test_a_push_of_a_failed_fit_that_is_acknowledged_in_the_next_one_is_in_no_cu
 def test_tables_of_other_clients_are_saved_and_come_back_with_the_model(
     examples: str, tmp_path: Path, cut: bool
 ) -> None:
-    """Whether anybody has set them up again before the checkpoint is loaded, or does so later."""
+    """Tables may be set up again before the checkpoint is loaded, or later."""
     item, keys = pslib.TableSpec("item", (pslib.PartSpec("v", 4),)), np.arange(50, dtype=np.uint64)
     every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20) if cut else None
     with cluster_of(2, timing=QUICK) as running:

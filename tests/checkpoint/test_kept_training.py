@@ -1,10 +1,11 @@
-"""What is trained is kept where the data, or a full disk, ends a run later: real processes."""
+"""Trained rows are kept where the data, or a full disk, ends a run later: real processes."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pslib.checkpoint import newest, read_manifest
+from pslib.checkpoint import Manifest, newest, read_manifest
 from tests.support.processes.command import ROOT, Command
 from tests.support.processes.counting_runs import Start
 
@@ -56,6 +57,22 @@ def kept_by(command: Command, said: str) -> tuple[str, list[str]]:
     return place, line.split("go on with: pslib ")[1].split()
 
 
+def go_on(start: Start, arguments: Sequence[str | Path], out: Path) -> Manifest:
+    """Run a command to its end; return the manifest of the checkpoint that it leaves."""
+    command = start(*arguments, "--quiet")
+    assert command.finish(120) == 0, command.output
+    return read_manifest(str(out / "checkpoint"))
+
+
+def recipe_of(command: Command, folder: Path) -> tuple[str, list[str]]:
+    """The line of a run that ends with 64, and the command that begins with its checkpoint in a folder."""
+    assert command.finish(120) == 64, command.output
+    told = command.lines("when the data is mended, begin with it: pslib ")
+    assert len(told) == 1, command.output
+    line = told[0]
+    return line, line.split("begin with it: pslib ")[1].replace("ANOTHER", str(folder)).split()
+
+
 @pytest.mark.parametrize("trainers", [1, 2])
 @pytest.mark.parametrize("consistency", ["async", "sync"])
 def test_a_bad_row_of_the_test_data_costs_no_training_and_the_run_goes_on_with_mended_data(
@@ -71,9 +88,7 @@ def test_a_bad_row_of_the_test_data_costs_no_training_and_the_run_goes_on_with_m
     assert about["epochs"] == 2
     assert about["steps"] >= 2 * ROWS / BATCH_ROWS / (trainers if consistency == "sync" else 1)
     write(tmp_path / "test.parquet", rows=5_000)
-    second = start(*again, "--quiet")
-    assert second.finish(120) == 0, second.output
-    saved = read_manifest(str(tmp_path / "out" / "checkpoint"))
+    saved = go_on(start, again, tmp_path / "out")
     assert (saved.about["epochs"], saved.about["steps"]) == (2, about["steps"]), "nothing is trained twice"
     assert [f.rows for f in saved.files] == [f.rows for f in read_manifest(place).files]
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["auc"] > 0
@@ -83,9 +98,8 @@ def test_a_run_whose_test_data_is_bad_goes_on_without_any(start: Start, tmp_path
     data = {"train": write(tmp_path / "train.parquet")}
     path = job_file(tmp_path, data | {"test": write(tmp_path / "test.parquet", bad=6_000)})
     kept_by(start("train", path, "--quiet"), "a label is 0 or 1")
-    second = start("train", job_file(tmp_path, data), "--resume", "--quiet")
-    assert second.finish(120) == 0, second.output
-    assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 1
+    saved = go_on(start, ["train", job_file(tmp_path, data), "--resume"], tmp_path / "out")
+    assert saved.about["epochs"] == 1
 
 
 def test_a_file_of_a_stream_that_does_not_fit_costs_nothing_that_was_trained_before(
@@ -102,9 +116,7 @@ def test_a_file_of_a_stream_that_does_not_fit_costs_nothing_that_was_trained_bef
     (folder / "c.parquet").unlink()
     write(folder / "d.parquet", rows=320)
     (folder / "_STOP").touch()
-    second = start(*again, "--quiet")
-    assert second.finish(120) == 0, second.output
-    about = read_manifest(str(tmp_path / "out" / "checkpoint")).about
+    about = go_on(start, again, tmp_path / "out").about
     assert (about["files"], about["steps"]) == (["a.parquet", "b.parquet", "d.parquet"], 25)
 
 
@@ -120,9 +132,7 @@ def test_a_bad_row_of_a_stream_costs_nothing_and_its_file_may_be_taken_away(
     assert read_manifest(place).about["files"] == ["a.parquet"]
     (folder / "b.parquet").unlink()
     (folder / "_STOP").touch()
-    second = start(*again, "--quiet")
-    assert second.finish(120) == 0, second.output
-    about = read_manifest(str(tmp_path / "out" / "checkpoint")).about
+    about = go_on(start, again, tmp_path / "out").about
     assert (about["files"], about["steps"]) == (["a.parquet"], 10)
 
 
@@ -138,18 +148,14 @@ def test_a_bad_row_far_down_in_the_data_costs_nothing_that_was_trained_before_it
     start: Start, tmp_path: Path, consistency: str
 ) -> None:
     command = start("train", late_bad_row(tmp_path, consistency), "--quiet")
-    assert command.finish(120) == 64, command.output
+    line, recipe = recipe_of(command, tmp_path / "another")
     place = newest(str(command.out / "checkpoint-preempted"))
-    (line,) = command.lines("when the data is mended, begin with it: pslib ")
     assert f"the checkpoint is {place}" in line
     assert "; its checkpoint is " in doctor_of(command)
     leases = read_manifest(place).cut["table"]["leases"]
     assert leases["done"] or any(batches for _, batches, _ in leases["begun"])
-    recipe = line.split("begin with it: pslib ")[1].replace("ANOTHER", str(tmp_path / "another")).split()
     write(tmp_path / "train.parquet", rows=100_000)
-    second = start(*recipe, "--quiet")
-    assert second.finish(120) == 0, second.output
-    assert read_manifest(str(tmp_path / "another" / "checkpoint")).about["epochs"] == 1
+    assert go_on(start, recipe, tmp_path / "another").about["epochs"] == 1
 
 
 def test_in_step_what_was_trained_before_a_bad_row_is_not_saved_and_the_run_says_how_to_have_it(
@@ -166,13 +172,9 @@ def test_a_run_with_logs_whose_test_data_is_bad_leaves_a_checkpoint_too(start: S
     """Its logs know an evaluation of that data, and go on with no other."""
     data = {"train": write(tmp_path / "train.parquet"), "test": write(tmp_path / "test.parquet", bad=6_000)}
     command = start("train", job_file(tmp_path, data, cluster={"durability": "log"}), "--quiet")
-    assert command.finish(120) == 64, command.output
-    (line,) = command.lines("when the data is mended, begin with it: pslib ")
+    _, recipe = recipe_of(command, tmp_path / "another")
     write(tmp_path / "test.parquet", rows=5_000)
-    recipe = line.split("begin with it: pslib ")[1].replace("ANOTHER", str(tmp_path / "another")).split()
-    second = start(*recipe, "--quiet")
-    assert second.finish(120) == 0, second.output
-    saved = read_manifest(str(tmp_path / "another" / "checkpoint"))
+    saved = go_on(start, recipe, tmp_path / "another")
     assert (saved.about["epochs"], saved.about["steps"]) == (1, 100), "it is not trained again"
 
 

@@ -98,7 +98,7 @@ def test_predictions_of_data_without_a_label_are_a_look_too(
 
 
 def test_a_script_that_has_looked_at_it_does_not_train_on(trainer: pslib.Trainer, examples: str) -> None:
-    """Which of its examples count already would be a guess: some would count twice, or not at all."""
+    """Its applied examples are unknown: some would count twice, or not at all."""
     trainer.evaluate(examples)
     known = counts_in(trainer)[1]
     with pytest.raises(ConfigurationError, match=r"fit: the script began with a look at its checkpoint"):

@@ -130,11 +130,11 @@ def test_a_loss_that_is_told_again_counts_once() -> None:
             assert session.handle(1.0, Missing(trainer - 2, trainer, 0, 5, 32)) == Done()
     assert session.pushes_missing == 10, "5 of each trainer"
     assert sum("came back without" in event for event in session.events) == 2
-    image = [[session.journal.image(1.0)]]
+    image = [[session.image(1.0)]]
     for written in (records, image):
         successor = CoordinatorSession(session.config, term=1)
         for record in written:
-            successor.journal.replay(record)
+            successor.replay(record)
         successor.handle(2.0, Missing(0, 2, 0, 5, 32))
         assert successor.pushes_missing == 10, "the coordinator is another one"
         successor.handle(3.0, Register("server", "b", 9, 7, "host", 0, 1))

@@ -1,4 +1,4 @@
-"""What a client is given that it can't take: one line, before anything is begun."""
+"""A client refuses arguments that it can't take in one line, before anything is begun."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def ones(keys: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> dict[str, object]
 
 
 def values(client: Client) -> list[float]:
-    """What the rows of both servers hold."""
+    """Return the rows of both servers."""
     rows = client.pull({"t": BOTH}).wait().rows["t"]
     return [float(rows[:50].mean()), float(rows[50:].mean())]
 

@@ -1,4 +1,4 @@
-"""Who joins a cluster and has described no tables takes over those that are there, and reads their rows."""
+"""A client that describes no tables takes over those of its cluster, and reads their rows."""
 
 from __future__ import annotations
 

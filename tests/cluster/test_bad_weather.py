@@ -43,7 +43,7 @@ SILENCE_S = Timing().silence_s
 SHIFT_S = 100 * 86400
 CLOCKS = Path(__file__).parents[1] / "shifted_clocks"
 STARTS = re.compile(r"waiting \d+ s for (\d of 2 (servers|trainers)|server \d at \S+ to take its .*)$")
-"""What the others say of a process that is 5 s longer in starting."""
+"""Log line of the others about a process that takes 5 s longer to start."""
 
 
 # --- a full disk -------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from tests.support.processes.counting_runs import (
     ROWS,
     SLOWLY,
     Start,
-    assert_counted_once,
+    assert_ends_well,
     launch_counting,
     wait_for_steps,
+    wait_for_successors,
 )
 from tests.support.waiting import wait_until
 
@@ -30,19 +31,12 @@ SILENCE_S = Timing().silence_s
 LOGGED = ("--durability", "log", "--restarts", "9")
 
 
-def kill_and_wait(command: Command, *victims: str) -> float:
-    """Kill processes at once, and wait until each has a successor; how long that took."""
+def kill_and_wait(command: Command, *victims: str) -> None:
+    """Kill processes at once, and wait until each has a successor."""
     before = {victim: command.pid_of(victim) for victim in victims}
-    begin_s = time.monotonic()
     for victim in victims:
         command.kill(victim)
-    for victim, pid in before.items():
-        wait_until(
-            lambda name=victim, old=pid: command.pid_of(name) != old,
-            20,
-            lambda name=victim: f"{name} to be started again:\n{command.output}",
-        )
-    return time.monotonic() - begin_s
+    wait_for_successors(command, before)
 
 
 def test_a_killed_coordinator_is_started_again_and_training_goes_on(
@@ -52,9 +46,7 @@ def test_a_killed_coordinator_is_started_again_and_training_goes_on(
     kill_and_wait(command, "coordinator")
     time.sleep(1.0)
     kill_and_wait(command, "coordinator", "trainer 1")
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
     assert len(command.lines("coordinator (localhost")) == 2
     assert "Traceback" not in command.output
 
@@ -68,9 +60,7 @@ def test_a_process_whose_log_can_not_be_opened_any_more_is_started_again_without
     log.mkdir()
     os.kill(pid, signal.SIGKILL)
     command.wait_for("the log of trainer 1 can't be written")
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
     (line,) = command.lines("the log of trainer 1 can't be written: Is a directory; what it says from now on")
     assert str(log) in line
     assert "Traceback" not in command.output
@@ -86,11 +76,22 @@ def alive(command: Command, names: Sequence[str]) -> list[str]:
     return [name for name in names if psutil.pid_exists(command.pid_of(name))]
 
 
-def kill_loop(
-    start: Start, folder: Path, kills: int, seed: int, victims: Sequence[str], pause_s: float = 1.0
-) -> Command:
+EVERYBODY = ("coordinator", "server 0", "server 1", "trainer 0", "trainer 1")
+SOAK = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed", "pause_s", "told"),
+    [
+        pytest.param(20, 1, 1.0, 15, marks=pytest.mark.timeout(240)),
+        *(pytest.param(100, seed, 2.0, 80, marks=SOAK) for seed in (2, 3, 4)),
+    ],
+)
+def test_every_acknowledged_push_is_in_once_whoever_is_killed(
+    start: Start, tmp_path: Path, kills: int, seed: int, pause_s: float, told: int
+) -> None:
     """Trainers push, each push with keys of its own, while processes are killed; then all rows are read."""
-    choice = random.Random(seed)
+    choice, folder = random.Random(seed), tmp_path
     command = start(
         "launch", "--servers", "2", "--trainers", "2", "--durability", "log", "--restarts", "1000",
         "--out", folder / "out", "--quiet", PUSHING, folder,
@@ -98,50 +99,27 @@ def kill_loop(
     wait_until(lambda: len(command.lines("pushing")) == 2, 40, lambda: f"trainers to push:\n{command.output}")
     for _ in range(kills):
         time.sleep(choice.expovariate(1 / pause_s))
-        if here := alive(command, victims):
+        if here := alive(command, EVERYBODY):
             with suppress(ProcessLookupError):  # killed a moment ago, and gone since it was looked for
                 command.kill(choice.choice(here))
         assert command.process.poll() is None, command.output
     (folder / "stop").touch()
     assert command.finish(100) == 0, command.output
-    told = command.lines("pushes, 0 wrong: []")
-    assert {line.split("rank ")[1][0] for line in told} == {"0", "1"}, command.output
+    right = command.lines("pushes, 0 wrong: []")
+    assert {line.split("rank ")[1][0] for line in right} == {"0", "1"}, command.output
     assert "Traceback" not in command.output
-    return command
-
-
-EVERYBODY = ("coordinator", "server 0", "server 1", "trainer 0", "trainer 1")
-
-
-@pytest.mark.timeout(240)
-def test_every_acknowledged_push_is_in_once_whoever_is_killed(start: Start, tmp_path: Path) -> None:
-    command = kill_loop(start, tmp_path, 20, 1, EVERYBODY)
-    assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 15
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", [2, 3, 4])
-def test_a_hundred_kills_lose_nothing_and_double_nothing(start: Start, tmp_path: Path, seed: int) -> None:
-    command = kill_loop(start, tmp_path, 100, seed, EVERYBODY, pause_s=2.0)
-    assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 80
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= told
 
 
 def test_a_stopped_server_is_replaced_and_training_goes_on(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=LOGGED)
-    before = command.pid_of("server 1")
+    before = {"server 1": command.pid_of("server 1")}
     command.kill("server 1", signal.SIGSTOP)
     command.wait_for("has been silent for 6 s and counts as lost", SILENCE_S + 10)
-    wait_until(
-        lambda: command.pid_of("server 1") != before,
-        20,
-        lambda: f"server 1 to be started again:\n{command.output}",
-    )
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    wait_for_successors(command, before)
+    assert_ends_well(command, examples)
     assert "Traceback" not in command.output
 
 

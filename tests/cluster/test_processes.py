@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,14 @@ from tests.support.processes.counting_runs import (
     SLOWLY,
     Start,
     assert_counted_once,
+    assert_ends_well,
     launch_counting,
+    wait_for_successors,
 )
 from tests.support.waiting import PATIENCE, wait_until
 
 SILENCE_S = Timing().silence_s
+SOAK = [pytest.mark.soak]
 LOST_SERVER_S = 15
 """Within so long the end of a server must have ended the run, says the design."""
 
@@ -154,33 +158,35 @@ def test_nothing_is_left_when_the_launcher_itself_is_killed(
 
 
 def assert_workers_have_ended(command: Command) -> None:
-    """Who watches over one ends a moment after it, also after the launcher; `start` waits for that."""
+    """A supervisor ends a moment after its process, also after the launcher; `start` waits for that."""
     names = ("coordinator", "server 0", "server 1", "trainer 0", "trainer 1")
     workers = {command.pid_of(name) for name in names}
     assert not [one for one in command.processes() if one.pid in workers]
 
 
-@pytest.mark.parametrize("to_the_group", [True, False])
-def test_ctrl_c_ends_everything_with_exit_code_130(
-    start: Start, examples: Path, tmp_path: Path, to_the_group: bool
+@pytest.mark.parametrize(
+    ("send", "sent", "within_s", "code"),
+    [
+        (os.killpg, signal.SIGINT, 15, 130),
+        (os.kill, signal.SIGINT, 15, 130),
+        (os.kill, signal.SIGTERM, 30, 75),
+    ],
+    ids=["Ctrl-C", "SIGINT", "SIGTERM"],
+)
+def test_a_signal_ends_everything_with_its_exit_code(
+    start: Start, examples: Path, tmp_path: Path, send: Any, sent: int, within_s: int, code: int
 ) -> None:
     command = train_forever(start, examples, tmp_path)
-    (os.killpg if to_the_group else os.kill)(command.process.pid, signal.SIGINT)
-    assert command.finish(15) == 130
+    send(command.process.pid, sent)
+    assert command.finish(within_s) == code
     assert "Traceback" not in command.output
     assert_workers_have_ended(command)
 
 
-def test_sigterm_ends_everything_with_exit_code_75(start: Start, examples: Path, tmp_path: Path) -> None:
-    command = train_forever(start, examples, tmp_path)
-    command.process.terminate()
-    assert command.finish(30) == 75
-    assert "Traceback" not in command.output
-    assert_workers_have_ended(command)
-
-
-def cycles(start: Start, examples: Path, tmp_path: Path, count: int) -> None:
-    """Start and stop runs at all moments of their lives; none may leave a process or a listening port."""
+@pytest.mark.parametrize("count", [4, pytest.param(60, marks=[*SOAK, pytest.mark.timeout(900)])])
+def test_runs_that_are_stopped_at_any_moment_leave_no_process_and_no_port(
+    start: Start, examples: Path, tmp_path: Path, count: int
+) -> None:
     choice = random.Random(count)
     for number in range(count):
         out = tmp_path / f"out-{number}"
@@ -198,20 +204,6 @@ def cycles(start: Start, examples: Path, tmp_path: Path, count: int) -> None:
             assert "Traceback" not in command.output
 
 
-def test_runs_that_are_stopped_at_any_moment_leave_no_process_and_no_port(
-    start: Start, examples: Path, tmp_path: Path
-) -> None:
-    cycles(start, examples, tmp_path, 4)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_sixty_runs_that_are_stopped_at_any_moment_leave_nothing(
-    start: Start, examples: Path, tmp_path: Path
-) -> None:
-    cycles(start, examples, tmp_path, 60)
-
-
 # --- trainers -----------------------------------------------------------------------------------------------
 
 
@@ -223,35 +215,23 @@ def kill_trainers(command: Command, victims: int, trainers: int, seed: int) -> N
     for after_s, number in sorted((choice.uniform(0.0, 1.2), number) for number in chosen):
         time.sleep(max(0.0, begin_s + after_s - time.monotonic()))
         command.kill(f"trainer {number}")
-    command.hurry()
 
 
-def assert_the_others_go_on(command: Command, victims: int, checkpoint: Path, examples: Path) -> None:
-    assert command.finish(60) == 0, command.output
-    assert len(command.lines("was killed by signal 9 (SIGKILL)")) == victims
-    assert_counted_once(checkpoint, examples)
-    assert "Traceback" not in command.output
+RARE = [*SOAK, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(("trainers", "victims", "seed"), [(2, 1, 1), (4, 3, 2)])
-def test_every_example_counts_once_when_trainers_are_killed(
-    start: Start, examples: Path, tmp_path: Path, trainers: int, victims: int, seed: int
+@pytest.mark.parametrize(
+    ("trainers", "seed"),
+    [(2, 1), (4, 2), *(pytest.param(2 + seed % 3, seed, marks=RARE) for seed in range(100, 150))],
+)
+def test_every_example_counts_once_when_all_trainers_but_one_are_killed(
+    start: Start, examples: Path, tmp_path: Path, trainers: int, seed: int
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=SLOWLY)
-    kill_trainers(command, victims, trainers, seed)
-    assert_the_others_go_on(command, victims, tmp_path / "checkpoint", examples)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(100, 150))
-def test_every_example_counts_once_whenever_trainers_are_killed(
-    start: Start, examples: Path, tmp_path: Path, seed: int
-) -> None:
-    trainers = 2 + seed % 3
     command = launch_counting(start, examples, tmp_path, trainers=trainers, more=SLOWLY)
     kill_trainers(command, trainers - 1, trainers, seed)
-    assert_the_others_go_on(command, trainers - 1, tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) == trainers - 1
+    assert "Traceback" not in command.output
 
 
 def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_example_counts_once(
@@ -263,16 +243,9 @@ def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_ex
         pids = {victim: command.pid_of(victim) for victim in victims}
         for victim in victims:
             command.kill(victim)
-        for victim in victims:
-            wait_until(
-                lambda name=victim, pid=pids[victim]: command.pid_of(name) != pid,
-                15,
-                lambda name=victim: f"{name} to be started again:\n{command.output}",
-            )
+        wait_for_successors(command, pids)
         time.sleep(1.0)
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
     assert len(command.lines("started again in 0.5 s (1 of 3)")) == 2
     assert len(command.lines("(2 of 3)")) == 1  # in 1 s, or 0.5 where its start alone takes a while
     assert "Traceback" not in command.output
@@ -299,9 +272,7 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     # of timing.
     said = ("silent too long", "counts as lost", "is held under epoch", "has another holder by now")
     command.wait(lambda: any(map(command.lines, said)), 15, "trainer 0 to hear of it")
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
     told = {line for words in said for line in command.lines(words)}
     assert all("trainer 0" in line for line in told)
     assert "Traceback" not in command.output
@@ -312,9 +283,7 @@ def test_a_trainer_that_never_wakes_up_does_not_keep_the_run_from_ending(
 ) -> None:
     command = launch_counting(start, examples, tmp_path, more=SLOWLY)
     command.kill("trainer 1", signal.SIGSTOP)
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
     assert "for trainer 1 to end, whose work others have done; ended" in command.output
 
 
@@ -328,9 +297,7 @@ def test_a_run_that_is_stopped_as_a_whole_for_longer_than_all_limits_goes_on(
     time.sleep(2 * SILENCE_S + 2)
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
-    command.hurry()
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert_ends_well(command, examples)
     assert not command.lines("lost")
 
 

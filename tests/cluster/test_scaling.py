@@ -44,7 +44,7 @@ def set_up(cluster: Cluster) -> None:
 
 
 def counted(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """How often each key, and each dense parameter, has been pushed."""
+    """Return the number of pushes of each key, and of each dense parameter."""
     pulled = cluster.client.pull({"counts": np.arange(KEYS, dtype=np.uint64)}, dense=True).wait(PATIENCE_S)
     return -pulled.rows["counts"], -pulled.dense
 
@@ -251,7 +251,7 @@ def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_no
 
 
 def with_pauses(over: threading.Event, short: int) -> Callable[[Any, Any], None]:
-    """What a model does in each step: so many short pauses, and long ones behind them until it is over."""
+    """Pause in each step of a model: so many short pauses, then long ones until it is over."""
     steps = count()
 
     def pause(_batch: Any, _rows: Any) -> None:

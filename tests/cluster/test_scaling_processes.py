@@ -13,13 +13,7 @@ from typing import Any
 from launch.supervisor.discovery import find_cluster
 from pslib.cluster import Watcher
 from tests.support.processes.command import ROOT, Command
-from tests.support.processes.counting_runs import (
-    SCRIPT,
-    SLOWLY,
-    Start,
-    assert_counted_once,
-    launch_counting,
-)
+from tests.support.processes.counting_runs import SCRIPT, SLOWLY, Start, assert_counted_once, launch_counting
 from tests.support.waiting import PATIENCE
 
 STILL_MAX_S = 2.0

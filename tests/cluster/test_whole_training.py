@@ -1,4 +1,4 @@
-"""What a run says of the whole training that it goes on with, and what of itself alone."""
+"""A resumed run reports the whole training that it continues, and its own part of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from launch.supervisor.summary import summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import LeaseBook, stream_of
 from pslib.coordinator.session import CoordinatorSession
-from pslib.coordinator.status import status_of
 from pslib.recorder import RunRecorder
 from pslib.wire.fields import json_array
 from pslib.wire.messages import Done, OpenJob, Status
@@ -132,9 +131,9 @@ def test_its_time_is_its_own() -> None:
 
 def test_a_runs_time_begins_with_its_first_request() -> None:
     session = CoordinatorSession(ClusterConfig())
-    assert status_of(session, 70.0)["seconds"] == 0.0
+    assert session.status(70.0)["seconds"] == 0.0
     session.handle(100.0, Status())
-    assert status_of(session, 107.0)["seconds"] == 7.0
+    assert session.status(107.0)["seconds"] == 7.0
 
 
 def went_on(session: CoordinatorSession) -> Cluster:

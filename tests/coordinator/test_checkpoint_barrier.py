@@ -61,12 +61,9 @@ class Cluster:
 
     def next_fit(self, job: int) -> None:
         """The evaluation before it is over."""
-        self.ask(NextLease(0, 10, job - 1, NO_STREAMS))
-        self.ask(EndLease(0, 10, job - 1, (job - 1) << 32, 0, {}))
-        for rank in self.trainers:
-            self.ask(
-                OpenJob(rank, job, "fit", 9, {"checkpoint": {"every_s": 10.0}}, np.arange(1, dtype=np.uint32))
-            )
+        self.lease(0, job=job - 1)
+        self.end(job - 1)
+        self.open_all(job, "fit", checkpoint={"every_s": 10.0})
 
     def lease(self, rank: int, *holding: int, job: int = 1) -> Lease:
         streams = np.array([job << 32 | index for index in holding], np.uint64)
@@ -93,6 +90,20 @@ class Cluster:
         streams = np.array([1 << 32 | index for index in batches], np.uint64)
         numbers = np.array(list(batches.values()), np.uint64)
         return self.ask(CutReady(rank, 10 + rank, 1, reached, paused, streams, numbers))
+
+    def all_ready(self) -> None:
+        """All trainers pause, with nothing in hand."""
+        for rank in self.trainers:
+            self.ready(rank, {})
+
+    def open_all(self, job: int, what: str, leases: int = 1, **details: Any) -> None:
+        """All trainers make a call."""
+        for rank in self.trainers:
+            self.ask(OpenJob(rank, job, what, 8, details, np.arange(leases, dtype=np.uint32)))
+
+    def end(self, job: int, index: int = 0, rank: int = 0, epoch: int = 0) -> None:
+        """A trainer has done a lease."""
+        self.ask(EndLease(rank, 10 + rank, job, job << 32 | index, epoch, {}))
 
     def step(self, state: str, rank: int = 0, **details: Any) -> Any:
         return self.ask(CutStep(rank, 10 + rank, 1, state, details))
@@ -144,26 +155,11 @@ def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is
     assert cluster.session.events[-1].startswith("saved runs/checkpoint-000001 (all, 5 MB) in ")
 
 
-def test_keys_in_the_uri_of_a_checkpoint_are_in_no_line() -> None:
-    cluster = Cluster()
-    cluster.wait(11.0)
-    for rank in (0, 1):
-        cluster.beat(rank, cut=1)
-    for rank in (0, 1):
-        cluster.ready(rank, {})
-    for state in ("begun", "commit"):
-        cluster.step(state)
-    place = "s3://key:secret@bucket/checkpoint-000001"
-    assert cluster.step("saved", path=place, name="0000abcd", bytes=5e6) == Done()
-    assert cluster.session.registry.saved == place
-    assert cluster.session.events[-1].startswith("saved s3://***@bucket/checkpoint-000001 (all, 5 MB) in ")
-
-
 def test_another_cluster_goes_on_from_the_table() -> None:
     first = Cluster()
     for rank in first.trainers:
         first.lease(rank)
-    first.ask(EndLease(0, 10, 1, 1 << 32, 0, {}))
+    first.end(1)
     first.lease(0)
     first.pause()
     first.ready(0, {2: 4})
@@ -193,12 +189,15 @@ def test_keys_of_a_place_in_a_store_are_told_to_servers_alone() -> None:
     """Lines of a run go to logs, and whoever has a reader's key may ask for its status."""
     cluster = Cluster()
     cluster.pause()
-    for rank in cluster.trainers:
-        cluster.ready(rank, {})
+    cluster.all_ready()
     cluster.step("begun")
     place = "s3://KEY:SECRET@bucket/run/checkpoint-000001?region=x"
-    assert cluster.step("saved", path=place, name="n") == Done()
+    assert cluster.step("saved", path=place, name="n", bytes=5e6) == Done()
     session = cluster.session
+    assert session.registry.saved == place
+    assert session.events[-1].startswith(
+        "saved s3://***@bucket/run/checkpoint-000001?region=x (all, 5 MB) in "
+    )
     status = cluster.ask(Status())
     told = [
         *session.events,
@@ -246,7 +245,7 @@ def test_no_cut_begins_before_a_lease_that_was_taken_over_is_done() -> None:
     assert cluster.beat(0) == {}
     assert cluster.lease(0, 0).index == 1
     for index, epoch in ((0, 0), (1, 1)):
-        cluster.ask(EndLease(0, 10, 1, 1 << 32 | index, epoch, {}))
+        cluster.end(1, index, epoch=epoch)
     cluster.wait(1.5)
     assert cluster.beat(0)["number"] == 1
 
@@ -283,7 +282,7 @@ def test_a_cut_whose_fit_is_over_is_cancelled() -> None:
         cluster.lease(rank)
     cluster.pause()
     for rank in cluster.trainers:
-        cluster.ask(EndLease(rank, 10 + rank, 1, 1 << 32 | rank, 0, {}))
+        cluster.end(1, rank, rank)
     cluster.ask(OpenJob(0, 2, "evaluate", 8, {}, np.zeros(1, np.uint32)))
     cluster.ready(0, {})
     assert "the fit that it was for is over" in cluster.session.events[-1]
@@ -298,8 +297,7 @@ def test_a_cut_that_is_asked_for_between_two_fits_is_made_as_the_next_one_begins
     for _ in range(2):
         for rank in cluster.trainers:
             cluster.beat(rank, cut=1)
-    for rank in cluster.trainers:
-        cluster.ready(rank, {})
+    cluster.all_ready()
     begun = cluster.step("begun")
     assert isinstance(begun, CutTable)
     table = plain_of(begun.table)
@@ -327,7 +325,7 @@ def test_a_cut_that_is_asked_for_in_an_evaluation_is_made_there_and_knows_the_fi
     assert [job["what"] for job in table["jobs"]] == ["begin", "fit"]
     assert (table["job"], table["ranks"]) == (2, [])
     assert "leases" not in table
-    cluster.ask(EndLease(0, 10, 2, 2 << 32, 0, {}))
+    cluster.end(2)
     cluster.step("saved", path="/runs/c1", name="c1")
     assert not cluster.session.cuts.asked
 
@@ -360,9 +358,7 @@ def test_a_cut_is_made_before_the_next_call_has_begun_and_given_up_when_that_tra
     table = made(cluster)
     assert (table["job"], len(table["jobs"])) == (2, 2)
     other = paused(between_fits(to_come=0, then=()))
-    details = {"checkpoint": {"every_s": 10.0}}
-    for rank in other.trainers:
-        other.ask(OpenJob(rank, 2, "fit", 9, details, np.arange(1, dtype=np.uint32)))
+    other.open_all(2, "fit", checkpoint={"every_s": 10.0})
     other.ready(0, {})
     assert "is over" in other.session.events[-1]
     assert other.lease(0, job=2).state == "wait", "it begins with the cut that is still asked for"
@@ -371,9 +367,8 @@ def test_a_cut_is_made_before_the_next_call_has_begun_and_given_up_when_that_tra
 def test_a_cut_in_an_evaluation_is_given_up_when_that_is_over() -> None:
     cluster = paused(between_fits(to_come=0, then=("evaluate", "evaluate")))
     cluster.lease(0, job=3)
-    cluster.ask(EndLease(0, 10, 3, 3 << 32, 0, {}))
-    for rank in cluster.trainers:
-        cluster.ask(OpenJob(rank, 4, "evaluate", 8, {}, np.arange(1, dtype=np.uint32)))
+    cluster.end(3)
+    cluster.open_all(4, "evaluate")
     cluster.ready(0, {})
     assert "is over" in cluster.session.events[-1]
 
@@ -382,7 +377,7 @@ def test_a_cut_in_an_evaluation_is_given_up_when_that_is_over() -> None:
 def test_after_a_save_there_is_nothing_to_wait_for_unless_a_fit_follows(to_come: int, asked: bool) -> None:
     cluster = between_fits(to_come, then=("save",))
     cluster.lease(0, job=2)
-    cluster.ask(EndLease(0, 10, 2, 2 << 32, 0, {}))
+    cluster.end(2)
     assert cluster.ask(SaveSoon()).values["asked"] is asked
 
 
@@ -418,8 +413,7 @@ def paused(cluster: Cluster) -> Cluster:
 def made(cluster: Cluster) -> dict[str, Any]:
     """The table of the first cut, for which all trainers pause at once."""
     paused(cluster)
-    for rank in cluster.trainers:
-        cluster.ready(rank, {})
+    cluster.all_ready()
     begun = cluster.step("begun")
     assert isinstance(begun, CutTable)
     return dict(plain_of(begun.table))
@@ -429,14 +423,12 @@ def between_fits(to_come: int, by_rank: bool = False, then: Sequence[str] = ("ev
     """The first epoch is trained, and evaluated; ``then``: calls after it, all done but the last."""
     cluster = Cluster(leases=2 if by_rank else 1, to_come=to_come, by_rank=by_rank)
     for rank in cluster.trainers if by_rank else [0]:
-        lease = cluster.lease(rank)
-        cluster.ask(EndLease(rank, 10 + rank, 1, lease.stream, lease.epoch, {}))
+        cluster.end(1, cluster.lease(rank).index, rank)
     for job, what in enumerate(then, 2):
         if job > 2:
             cluster.lease(0, job=job - 1)
-            cluster.ask(EndLease(0, 10, job - 1, (job - 1) << 32, 0, {}))
-        for rank in cluster.trainers:
-            cluster.ask(OpenJob(rank, job, what, 8, {}, np.arange(1, dtype=np.uint32)))
+            cluster.end(job - 1)
+        cluster.open_all(job, what)
     cluster.wait(2.0)
     return cluster
 
@@ -496,3 +488,48 @@ def test_servers_that_begin_before_all_are_ready_begin_nothing() -> None:
     cluster.pause()
     assert isinstance(cluster.step("begun"), Failure)
     assert cluster.beat(0, cut=1)["phase"] == "pause"
+
+
+# --- trainers in different calls ----------------------------------------------------------------------------
+
+
+DETAILS = {"checkpoint": {"every_s": 10.0}}
+
+
+def opens(cluster: Cluster, rank: int, job: int, what: str = "fit", leases: int = 3) -> None:
+    """A trainer begins a call, and has a lease of it."""
+    details = DETAILS if what == "fit" else {}
+    cluster.ask(OpenJob(rank, job, what, 9, details, np.arange(leases, dtype=np.uint32)))
+    assert cluster.lease(rank, job=job).state == "held"
+
+
+@pytest.mark.parametrize(
+    ("what", "cut"), [("fit", False), ("measure", False), ("evaluate", True), ("export", True)]
+)
+def test_no_cut_of_a_fit_is_made_while_somebody_pushes_in_a_later_call(what: str, cut: bool) -> None:
+    """Those batches are in the rows: who went on from it trained them twice."""
+    cluster = Cluster()
+    cluster.lease(0)
+    opens(cluster, 1, 2, what)
+    cluster.wait(30.0)
+    assert (cluster.session.cuts._cut is not None) == cut
+
+
+def test_a_cut_that_is_asked_for_in_an_evaluation_waits_for_whoever_is_in_the_next_fit() -> None:
+    cluster = Cluster(leases=1)
+    cluster.lease(0)
+    cluster.ask(EndLease(0, 10, 1, 1 << 32, 0, {}))
+    opens(cluster, 1, 2, "evaluate")
+    opens(cluster, 0, 3)
+    cluster.ask(SaveSoon())
+    cluster.wait(5.0)
+    assert cluster.session.cuts._cut is None
+
+
+def test_a_cut_that_is_asked_for_keeps_no_lease_from_those_for_whom_it_waits() -> None:
+    """All would wait for each other: the cut for the first call to be over, and its leases for the cut."""
+    cluster = Cluster()
+    opens(cluster, 0, 2)
+    cluster.ask(SaveSoon())
+    cluster.wait(30.0)
+    assert cluster.lease(1).state == "held"

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from pslib.coordinator.leases import stream_of
-from pslib.wire.messages import (
-    Done,
-    Lease,
-    Leave,
-    Stop,
-)
+from pslib.wire.messages import Done, Lease, Leave, Stop
 from tests.support.simulated.one_coordinator import EVERYBODY, Cluster
 
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.decommission import LEAVE_BEATS, Decommission
-from pslib.coordinator.membership import Membership
-from pslib.coordinator.wave import Wave
+from pslib.coordinator.membership import Membership, Wave
 
 BEAT_S = 1.0
 STAYS_S = LEAVE_BEATS * BEAT_S
@@ -39,7 +38,7 @@ class Leaving:
         return number + (10 if role == "server" else 20)
 
     def look(self, now_s: float) -> list[int]:
-        """Who leaves the map now; it is done."""
+        """Apply the records of servers that leave the map now; return their ranks."""
         records = self.decommission.look(now_s, {2})
         for record in records:
             self.decommission.replay(record["rank"], record["version"])
@@ -57,7 +56,7 @@ class Leaving:
             self.has_heard(trainer)
 
     def may_leave(self, now_s: float) -> bool:
-        """Whether it may go now."""
+        """Return True if the server may go now."""
         return self.decommission.may_leave(now_s, 2)
 
     def comes_back(self) -> None:
@@ -104,7 +103,7 @@ def test_it_stays_while_it_owns_a_unit() -> None:
 
 
 def test_it_may_not_go_before_each_trainer_knows_the_map_without_it() -> None:
-    """Who has the older map would send to it, and wait for a peer that is no more."""
+    """A trainer with the older map would send to it, and wait for a peer that is no more."""
     leaving = Leaving()
     leaving.look(0.0)
     leaving.has_heard(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -170,7 +171,7 @@ class TestTheDesk:
     def test_a_lease_that_was_given_out_is_given_out_when_the_journal_is_replayed(self) -> None:
         """Also by a coordinator that waited for less, as earlier ones did: the trainer has done the work."""
         cluster = Cluster()
-        records = [[cluster.session.journal.image(cluster.now_s)]]
+        records = [[cluster.session.image(cluster.now_s)]]
         cluster.session.journal.append = lambda entries: records.append(list(entries))
         cluster.session._must_wait = lambda _job: False  # type: ignore[method-assign]
         for rank in range(2):
@@ -181,7 +182,7 @@ class TestTheDesk:
         assert held.state == "held"
         cluster.session = CoordinatorSession(CONFIG)
         for record in records:
-            cluster.session.journal.replay(record)
+            cluster.session.replay(record)
         assert cluster.end(0, 0, held.epoch, job=1) == Done()
 
     def give_up(self, cluster: Cluster) -> None:
@@ -239,51 +240,27 @@ def test_what_was_computed_before_counts_once_and_is_in_when_the_fit_ends(tmp_pa
         assert examples_counted(cluster) == 24 * 5 + ROWS
 
 
-def test_a_script_that_catches_it_and_is_done_with_the_cluster_ends_well(tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.parquet", ROWS)
-    with pslib.connect(servers=2) as cluster:
-        last = last_status(cluster)
-        with pytest.raises(KeyboardInterrupt):
-            trainer_on(cluster, interrupted_once(3)).fit(path)
-    assert (last["error"], last["phase"]) == (None, "done")
-
-
-def test_a_script_that_catches_it_and_closes_the_cluster_by_hand_ends_well(tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.parquet", ROWS)
-    cluster = pslib.connect(servers=2)
-    last = last_status(cluster)
-    with pytest.raises(KeyboardInterrupt):
-        trainer_on(cluster, interrupted_once(3)).fit(path)
-    cluster.close()
-    assert (last["error"], last["phase"]) == (None, "done")
-
-
-def test_a_cluster_that_is_closed_while_the_error_is_on_its_way_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("catches", [True, False])
+def test_a_script_that_catches_it_before_the_cluster_closes_ends_well_and_another_has_failed(
+    tmp_path: Path, catches: bool, by_hand: bool
+) -> None:
+    """Also where the cluster is closed by hand, while the error is on its way or after it."""
     path = write_examples(tmp_path / "a.parquet", ROWS)
     cluster = pslib.connect(servers=2)
     last = last_status(cluster)
 
     def script() -> None:
-        try:
-            trainer_on(cluster, interrupted_once(3)).fit(path)
-        finally:
-            cluster.close()
+        with contextlib.closing(cluster) if by_hand else cluster:
+            trainer = trainer_on(cluster, interrupted_once(3))
+            with pytest.raises(KeyboardInterrupt) if catches else contextlib.nullcontext():
+                trainer.fit(path)
 
-    assert isinstance(within(5.0, script), KeyboardInterrupt)
-    assert last["phase"] == "failed"
-
-
-def test_a_script_that_does_not_catch_it_has_failed(tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.parquet", ROWS)
-    cluster = pslib.connect(servers=2)
-    last = last_status(cluster)
-
-    def script() -> None:
-        with cluster:
-            trainer_on(cluster, interrupted_once(3)).fit(path)
-
-    assert isinstance(within(5.0, script), KeyboardInterrupt)
-    assert last["phase"] == "failed"
+    if catches:
+        script()
+    else:
+        assert isinstance(within(5.0, script), KeyboardInterrupt)
+    assert (last["error"] is None, last["phase"]) == ((True, "done") if catches else (False, "failed"))
 
 
 def test_under_a_launcher_it_ends_with_done_too(start: Start, tmp_path: Path) -> None:

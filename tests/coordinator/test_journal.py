@@ -1,25 +1,29 @@
-"""The coordinator's journal: whoever reads it is where the one was who wrote it."""
+"""The coordinator's journal: whoever reads it is where the one was who wrote it; its files on a disk."""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.coordinator import Coordinator, run_coordinator
-from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.leases import LeaseBook, stream_of
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import (
     AddressInUseError,
+    LogCorruptError,
     LogError,
+    LogFullError,
+    PslibError,
+    UnavailableError,
 )
 from pslib.metrics.metrics import ScoreCounts
 from pslib.transport import MemoryTransport, ServerLink
@@ -85,8 +89,7 @@ class Talk:
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
         self.session = CoordinatorSession(CONFIG)
-        self.session.journal = CoordinatorJournal(self.session, positions_s=0.0)
-        self.session.failure_detector._note_member = self.session.journal.note_member
+        self.session.journal.positions_s = 0.0
         self.records: list[bytes] = []
         self.session.journal.append = lambda entries: self.records.append(
             b"".join(bytes(piece) for piece in pieces_of(entries))
@@ -142,6 +145,7 @@ class Talk:
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 150))
+@example(587, 27)  # a member registers again and names the rank of another, which loses nothing by that
 def test_who_reads_a_journal_is_where_its_writer_was(seed: int, steps: int) -> None:
     talk = Talk(seed)
     for _ in range(steps):
@@ -150,7 +154,7 @@ def test_who_reads_a_journal_is_where_its_writer_was(seed: int, steps: int) -> N
     written: list[Any] = []
     successor.journal.append = written.append
     for record in talk.records:
-        successor.journal.replay(entries_of(record))
+        successor.replay(entries_of(record))
     assert written == []  # reading writes nothing
     assert state_of(successor) == state_of(talk.session)
 
@@ -176,7 +180,7 @@ def test_what_changes_nothing_is_not_written() -> None:
 
 def test_positions_are_written_now_and_then() -> None:
     talk = Talk(1)
-    talk.session.journal._positions_s = 5.0
+    talk.session.journal.positions_s = 5.0
     for rank in range(2):
         talk.ask(Register("server", "a", 10 + rank, 7, "host", rank))
         talk.ask(Heartbeat("server", rank, 10 + rank, 1, {}))
@@ -195,7 +199,7 @@ def test_nobody_counts_as_lost_for_a_while_after_a_coordinator_has_come_back() -
         talk.ask(Register("server", "a", 10 + rank, 7, "host", rank))
     successor = CoordinatorSession(CONFIG, term=1)
     for record in talk.records:
-        last_s = successor.journal.replay(entries_of(record))
+        last_s = successor.replay(entries_of(record))
     now_s = last_s + 1000.0
     successor.begin_again(now_s)
     successor.tick(now_s + TIMING.silence_s)
@@ -321,3 +325,142 @@ def test_nobody_is_answered_before_the_journal_holds_it(tmp_path: Path) -> None:
     assert len(link.receive()) == 1
     assert [entries[0]["note"] for entries in journal.records()] == ["began", "asked"]
     link.close()
+
+
+# --- the journal on a disk ----------------------------------------------------------------------------------
+
+
+def test_two_coordinators_never_write_one_journal(tmp_path: Path) -> None:
+    first = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock())
+    with pytest.raises(UnavailableError, match="another process has used this folder"):
+        CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock(), patience_s=0.1)
+    first.close()
+    assert CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock()).term == 1
+
+
+def test_a_term_that_can_not_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "generation").write_text("x")
+    with pytest.raises(LogCorruptError, match="expected a number"):
+        CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock())
+
+
+@pytest.mark.parametrize(("cluster_id", "generation"), [("another", b"0"), ("demo", b"x")])
+def test_a_journal_that_can_not_be_opened_is_let_go_of(
+    cluster_id: str, generation: bytes, tmp_path: Path
+) -> None:
+    """A process that has not ended can try again."""
+    first = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock())
+    first.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert first.flush()
+    first.close()
+    (tmp_path / "generation").write_bytes(generation)
+    with pytest.raises(LogError):
+        CoordinatorLog(DiskFiles(tmp_path), cluster_id, SystemClock())
+    (tmp_path / "generation").write_bytes(b"7")
+    again = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock(), patience_s=0.1)
+    assert again.term == 8
+    again.close()
+
+
+class SteppedClock:
+    time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.time_s += seconds
+
+
+class FullFiles(DiskFiles):
+    full = False
+
+    def append(self, name: str, pieces: Any) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().append(name, pieces)
+
+
+def test_without_space_it_is_tried_for_a_while_which_begins_again_when_there_was_some(tmp_path: Path) -> None:
+    files, clock = FullFiles(tmp_path), SteppedClock()
+    journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
+    for _time in range(2):
+        files.full = True
+        journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+        assert not journal.flush()
+        try_for(journal, clock, 5.0)
+        files.full = False
+        assert journal.flush()
+    files.full = True
+    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert not journal.flush()
+    try_for(journal, clock, 5.0)
+    clock.time_s += 0.4
+    with pytest.raises(LogFullError, match=r"here: no space for .*; tried for 5 s"):
+        journal.flush()
+
+
+def try_for(journal: CoordinatorLog, clock: SteppedClock, seconds: float) -> None:
+    """Flush in vain, four times a second."""
+    for _turn in range(int(seconds * 4)):
+        clock.time_s += 0.25
+        assert not journal.flush()
+
+
+def test_time_in_which_a_coordinator_was_stopped_is_no_wait_for_space(tmp_path: Path) -> None:
+    """Nobody could make room that it would have seen; each look back counts half a second."""
+    files, clock = FullFiles(tmp_path), SteppedClock()
+    journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
+    files.full = True
+    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert not journal.flush()
+    for _stop in range(2):
+        clock.time_s += 3600.0
+        assert not journal.flush()
+    try_for(journal, clock, 4.0)
+    clock.time_s += 0.25
+    with pytest.raises(LogFullError, match="tried for 5 s"):
+        journal.flush()
+
+
+class StoppedClock(SteppedClock):
+    """Of a process that is stopped, for an hour, as it sleeps for the third time."""
+
+    naps = 0
+
+    def sleep_s(self, seconds: float) -> None:
+        self.naps += 1
+        self.time_s += 3600.0 if self.naps == 3 else seconds
+
+
+def test_a_successor_that_was_stopped_goes_on_waiting_for_its_predecessor(tmp_path: Path) -> None:
+    first, clock = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock()), StoppedClock()
+    with pytest.raises(UnavailableError, match="another process has used this folder for 5 s"):
+        CoordinatorLog(DiskFiles(tmp_path), "demo", clock, patience_s=5.0)
+    assert 80 < clock.naps < 100
+    first.close()
+
+
+@pytest.mark.parametrize(("number", "kind"), [(28, LogFullError), (122, LogFullError), (30, LogError)])
+def test_a_folder_that_can_not_be_claimed_is_named_in_one_line_and_given_back(
+    tmp_path: Path, number: int, kind: type[PslibError]
+) -> None:
+    class Refusing(DiskFiles):
+        def replace(self, name: str, content: bytes) -> None:
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(kind, match=r"^here: ") as caught:
+        CoordinatorLog(Refusing(tmp_path), "demo", SystemClock(), place="here")
+    assert type(caught.value) is kind
+    CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock(), patience_s=0.0).close()
+
+
+def test_without_space_it_is_tried_again(tmp_path: Path) -> None:
+    files = FullFiles(tmp_path)
+    journal = CoordinatorLog(files, "demo", SystemClock(), disk=True)
+    files.full = True
+    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert not journal.flush()
+    files.full = False
+    assert journal.flush()
+    assert list(journal.records()) == [[{"note": "fail", "at_s": 1.0, "reason": "x"}]]

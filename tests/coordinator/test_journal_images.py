@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from pslib.clock import SystemClock
 from pslib.coordinator.coordinator import Coordinator
-from pslib.coordinator.job import CollectiveJob
-from pslib.coordinator.journal import CoordinatorJournal
+from pslib.coordinator.jobs import CollectiveJob
 from pslib.coordinator.leases import LeaseBook, RankedLeases, book_of
 from pslib.coordinator.session import CoordinatorSession
-from pslib.coordinator.status import status_of
 from pslib.metrics.metrics import ScoreCounts
 from pslib.transport import MemoryTransport
 from pslib.update_log import CoordinatorLog, RollingLog, entries_of, pieces_of
@@ -36,9 +34,8 @@ def through_bytes(note: Any) -> Any:
 
 def heir_of(session: CoordinatorSession, now_s: float) -> CoordinatorSession:
     successor = CoordinatorSession(CONFIG)
-    successor.journal = CoordinatorJournal(successor, positions_s=0.0)
-    successor.failure_detector._note_member = successor.journal.note_member
-    successor.journal.replay([through_bytes(session.journal.image(now_s))])
+    successor.journal.positions_s = 0.0
+    successor.replay([through_bytes(session.image(now_s))])
     return successor
 
 
@@ -58,7 +55,7 @@ def test_who_reads_an_image_is_where_its_writer_was_and_goes_on_like_it(
         talk.step()
         successor.step()
     assert state_of(successor.session) == state_of(talk.session)
-    told, expected = (status_of(one.session, one.now_s) for one in (successor, talk))
+    told, expected = (one.session.status(one.now_s) for one in (successor, talk))
     assert told.pop("events")[:1] == expected.pop("events")[:1]  # that somebody is awaited is said again
     assert told == expected
 
@@ -128,13 +125,13 @@ class Written:
         self.images = 0
 
     def turn(self, flush: bool = True) -> None:
-        """What `Coordinator._turn` does, with one question."""
+        """Do as `Coordinator._turn` with one request."""
         self.talk.step()
         if flush:
             assert self.log.flush()
             self._note()
             if self.log.is_long:
-                self.log.write_image(self.talk.session.journal.image(self.talk.now_s))
+                self.log.write_image(self.talk.session.image(self.talk.now_s))
                 self.images += 1
                 self._note()
 
@@ -148,7 +145,7 @@ def recovered(files: SimulatedFiles, disk_mode: bool = False) -> tuple[int, Stat
     log = CoordinatorLog(files, "demo", SystemClock(), disk=disk_mode, patience_s=0.0)
     successor = CoordinatorSession(CONFIG)
     for entries in log.records():
-        successor.journal.replay(entries)
+        successor.replay(entries)
     return log._log.last, state_of(successor)
 
 
@@ -213,7 +210,7 @@ def test_without_space_for_an_image_the_journal_stays_and_one_is_written_later()
         written.turn()
     written.log._due_bytes = 0
     disk.space = disk.used + 100
-    written.log.write_image(written.talk.session.journal.image(written.talk.now_s))
+    written.log.write_image(written.talk.session.image(written.talk.now_s))
     assert not written.log.is_long
     assert written.log._due_bytes >= 5 * written.log._log.size_bytes, "or it would be tried at every turn"
     disk.space = None
@@ -248,7 +245,7 @@ def test_a_journal_of_many_leases_is_bounded_and_its_reader_is_where_its_writer_
         ask_over(transport, coordinator.address, register, coordinator)
         ask_over(transport, coordinator.address, Heartbeat("trainer", rank, own, 0, {}), coordinator)
         longest = max(longest, journal._log.size_bytes)
-    image = sum(len(piece) for piece in pieces_of([coordinator.session.journal.image(0.0)]))
+    image = sum(len(piece) for piece in pieces_of([coordinator.session.image(0.0)]))
     assert longest < 20_000 + 6 * image
     before = state_of(coordinator.session)
     disk.kill(files)

@@ -1,4 +1,4 @@
-"""Who is in the cluster: joining, waiting for each other, falling silent."""
+"""Membership of a cluster: joining, waiting for each other, falling silent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pslib.config import ClusterConfig, Timing
-from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.wave import Wave
+from pslib.coordinator.membership import Member, Membership, Wave
 
 CONFIG = ClusterConfig(
     servers=2, trainers=2, partition_bits=5, dense_blocks=4, timing=Timing(silence_s=6.0, start_s=60.0)

@@ -1,4 +1,4 @@
-"""Who is asked to leave, and when: the launcher's turns and the coordinator's answers, without processes."""
+"""Processes are asked to leave in turn: the launcher's turns and the coordinator's answers, no processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growing and shrinking as the coordinator sees it: waves, who joins and leaves, and what restarts repeat."""
+"""Growing and shrinking as the coordinator sees it: waves, placement, who joins and leaves, and restarts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pslib.coordinator.membership import Membership
-from pslib.coordinator.rebalance import Rebalance
-from pslib.coordinator.wave import SCALE_REQUESTS_KEPT, ScaleRequests
+from pslib.coordinator.rebalance import SCALE_REQUESTS_KEPT, Rebalance, ScaleRequests, even_owners
+from pslib.errors import ConfigurationError
+from pslib.table.partition_map import PartitionMap
 from pslib.wire.messages import Failure, NextHand, Result, Scale
 from tests.support.simulated.move_world import CONFIG, World, first_map, grown
 
@@ -18,7 +19,7 @@ class TestGrowing:
     def test_a_wish_for_more_servers_says_how_many_must_be_started(self) -> None:
         world = World()
         assert world.scale(4).values["awaited"] == 2
-        assert world.lines == ["4 servers shall own all units: 2 more must join"]
+        assert world.lines == ["scaling to 4 servers: waiting for 2 more to join"]
         world.tick()
         assert world.moves.wave is None
 
@@ -35,9 +36,7 @@ class TestGrowing:
             server.progress["memory_bytes"] = 132 * (16 << 20)
         world.scale(3)
         world.join()
-        world.tick()
-        world.beat()
-        world.tick()
+        world.settle()
         assert world.moves.wave is not None
         assert np.bincount(world.moves.wave.sources).tolist() == [4, 4]
 
@@ -72,7 +71,7 @@ class TestGrowing:
         world.hand_over_all()
         assert world.units() == [86, 85, 85]
         assert world.moves.awaited == 0
-        assert "2 servers have not come; 3 own all units" in world.lines[1]
+        assert "2 servers have not joined in time: scaling to 3 servers instead" in world.lines[1]
 
     def test_a_server_that_nobody_has_wished_for_owns_nothing(self) -> None:
         world = World()
@@ -156,9 +155,7 @@ class TestShrinking:
         world = World()
         assert world.scale(2, drain=(0,)).values["awaited"] == 1
         world.join()
-        world.tick()
-        world.beat()
-        world.tick()
+        world.settle()
         world.hand_over_all()
         assert world.units() == [0, 128, 128]
 
@@ -175,9 +172,7 @@ class TestLosses:
         world.members.servers[0].state = "lost"
         world.scale(3)
         world.join()
-        world.tick()
-        world.beat()
-        world.tick()
+        world.settle()
         assert world.moves.wave is None
         world.members.servers[0].state = "live"  # as its successor would be
         world.tick()
@@ -312,9 +307,7 @@ class TestAgain:
             world.scale(wish)
             for _ in range(world.moves.awaited):
                 world.join()
-            world.tick()
-            world.beat()
-            world.tick()
+            world.settle()
             for _ in range(data.draw(some.integers(0, 3))):
                 for server in world.members.live("server"):
                     world.ask(server.rank, world.ask(server.rank))
@@ -338,3 +331,82 @@ class TestAgain:
         assert (world.members.map.owners == before.owners).all()
         world.members.map = before
         world.tick()
+
+
+# --- placement ----------------------------------------------------------------------------------------------
+
+
+PARTITIONS = 16
+
+
+@some.composite
+def placements(draw: some.DrawFn) -> tuple[np.ndarray, list[int]]:
+    """Owners of 16 partitions and a few dense blocks, and the servers that shall own them from now on."""
+    blocks = draw(some.integers(1, 9))
+    owners = draw(some.lists(some.integers(0, 5), min_size=PARTITIONS + blocks, max_size=PARTITIONS + blocks))
+    servers = draw(some.lists(some.integers(0, 7), min_size=1, unique=True))
+    return np.asarray(owners, np.uint16), servers
+
+
+def fewest_moves(owners: list[int], servers: list[int]) -> int:
+    """The definition: of all even shares the one that lets most units stay, found by trying all of them."""
+    share, larger = divmod(len(owners), len(servers))
+    owned = {rank: owners.count(rank) for rank in servers}
+    gains = sorted((min(owned[rank], share + 1) - min(owned[rank], share) for rank in servers), reverse=True)
+    stay = sum(min(owned[rank], share) for rank in servers) + sum(gains[:larger])
+    return len(owners) - stay
+
+
+class TestPlan:
+    @settings(max_examples=200, deadline=None)
+    @given(placements())
+    def test_shares_are_even_and_nobody_else_owns_anything(
+        self, given_: tuple[np.ndarray, list[int]]
+    ) -> None:
+        owners, servers = given_
+        after = even_owners(owners, PARTITIONS, servers)
+        assert after.dtype == np.uint16
+        assert set(after.tolist()) <= set(servers)
+        for units in (after[:PARTITIONS], after[PARTITIONS:]):
+            counts = [int((units == rank).sum()) for rank in servers]
+            assert max(counts) - min(counts) <= 1
+
+    @settings(max_examples=200, deadline=None)
+    @given(placements())
+    def test_no_other_even_placement_moves_fewer_units(self, given_: tuple[np.ndarray, list[int]]) -> None:
+        owners, servers = given_
+        after = even_owners(owners, PARTITIONS, servers)
+        for units in (slice(PARTITIONS), slice(PARTITIONS, None)):
+            moved = int((after[units] != owners[units]).sum())
+            assert moved == fewest_moves(owners[units].tolist(), servers)
+
+    @settings(max_examples=100, deadline=None)
+    @given(placements(), some.data())
+    def test_a_plan_that_is_half_done_is_planned_on_to_the_same_end_and_no_unit_moves_twice(
+        self, given_: tuple[np.ndarray, list[int]], data: some.DataObject
+    ) -> None:
+        """Nothing of a plan has to be remembered: what is left follows from who owns what."""
+        owners, servers = given_
+        after = even_owners(owners, PARTITIONS, servers)
+        moving = np.flatnonzero(after != owners)
+        done = data.draw(some.lists(some.sampled_from(moving.tolist()), unique=True)) if moving.size else []
+        halfway = owners.copy()
+        halfway[done] = after[done]
+        on = even_owners(halfway, PARTITIONS, servers)
+        assert (on[done] == after[done]).all()
+        assert int((on != halfway).sum()) == moving.size - len(done)
+
+    def test_an_even_map_stays_as_it_is(self) -> None:
+        owners = PartitionMap.even(6, 7, ("a", "b", "c")).owners
+        assert (even_owners(owners, 64, range(3)) == owners).all()
+
+    def test_two_servers_give_half_of_their_units_to_two_new_ones(self) -> None:
+        owners = PartitionMap.even(12, 64, ("a", "b")).owners
+        after = even_owners(owners, 4096, range(4))
+        assert np.bincount(after[:4096]).tolist() == [1024] * 4
+        assert np.bincount(after[4096:]).tolist() == [16] * 4
+        assert int((after != owners).sum()) == 2080
+
+    def test_nobody_to_own_the_units_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="at least one server"):
+            even_owners(np.zeros(5, np.uint16), 4, ())

@@ -234,12 +234,12 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
 def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durability: str) -> None:
     """By what the journal has of its predecessors, whoever they were and however often it was tried."""
     cluster, records = Cluster(recovery="log", durability=durability), list[Any]()
-    images = [[cluster.session.journal.image(1.0)]]
+    images = [[cluster.session.image(1.0)]]
     for launch in range(1, 4):
         for number, record in enumerate(images + records):
             if number == 0:
                 cluster.session = CoordinatorSession(cluster.session.config, term=launch)
-            cluster.session.journal.replay(record)
+            cluster.session.replay(record)
         cluster.session.journal.append = records.append
         cluster.session.resume(10.0 * launch)
         assert cluster.session.error == ""
@@ -344,7 +344,7 @@ def comes_back(server: OneServer, begins: dict[str, Any], load: Callable[[Shard,
 
 
 def ignored(server: OneServer, message: Message) -> bool:
-    """Whether a request gets no answer at all."""
+    """Return True if a request gets no answer at all."""
     frames = [bytes(frame) for frame in server.codec.encode(1, message)]
     return server.session.receive(b"peer", frames) is None and not server.session.outbox
 

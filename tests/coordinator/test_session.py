@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pslib.config import ClusterConfig
-from pslib.coordinator.job import SCORES_KEPT
+from pslib.coordinator.jobs import SCORES_KEPT
 from pslib.coordinator.leases import stream_of
 from pslib.metrics.metrics import ScoreCounts
 from pslib.wire.messages import (

@@ -148,7 +148,7 @@ def ask(shard: Shard, message: CheckLoad | Load | Push) -> Any:
 
 
 def outcome(shard: Shard, lease: tuple[int, int], kind: type[CheckLoad] | type[Load] = Load) -> str:
-    """Why a load under a lease is refused, or nothing."""
+    """Return the refusal of a load under a lease; empty when it is done."""
     found = ask(shard, kind("any", "stem", stream=lease[0], epoch=lease[1]))
     return f"{found.code}: {found.text}" if isinstance(found, Failure) else ""
 

@@ -297,5 +297,5 @@ def failed_at(cluster: Cluster, rank: int, job: int) -> None:
 def come_back(cluster: Cluster) -> CoordinatorSession:
     """A coordinator that knows what this one has written down."""
     session = CoordinatorSession(cluster.session.config)
-    session.journal.replay([cluster.session.journal.image(cluster.now_s)])
+    session.replay([cluster.session.image(cluster.now_s)])
     return session

@@ -58,7 +58,7 @@ def trained(running: Trainers) -> Client:
 
 
 def weights(client: Client) -> list[set[float]]:
-    """What rows of the first server hold, and those of the second."""
+    """Return the values of the rows of the first server and of the second."""
     pulled = [client.pull({"t": keys[:100]}).wait().rows["t"] for keys in (FIRST, SECOND)]
     return [set(np.unique(rows).tolist()) for rows in pulled]
 
@@ -77,7 +77,7 @@ def test_where_one_server_has_no_room_no_server_loads(tmp_path: Path) -> None:
 def test_a_load_that_ends_half_way_says_how_many_servers_have_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What could not be seen before: rows that take more than they had to."""
+    """A fault that no check before the load sees: rows take more memory than their minimum."""
     place, real = saved(tmp_path, FIRST[:100], SECOND[:100]), shard_thread.load_into
 
     def has_no_room(shard: Shard, message: shard_thread.Load) -> dict[str, int]:

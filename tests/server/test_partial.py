@@ -13,13 +13,7 @@ from cython_ext.common.hashing import partition_of
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from tests.support.processes.command import Command
-from tests.support.processes.counting_runs import (
-    SLOWLY,
-    Start,
-    counts_of,
-    launch_counting,
-    train_in_step,
-)
+from tests.support.processes.counting_runs import SLOWLY, Start, counts_of, launch_counting, train_in_step
 from tests.support.waiting import wait_until
 
 CONFIG = ClusterConfig(servers=2)
@@ -27,13 +21,13 @@ PARTIAL = ("--recovery", "partial")
 
 
 def lost_pushes(command: Command) -> list[int]:
-    """How many pushes each trainer has missed."""
+    """Return the number of pushes that each trainer has missed."""
     found = (re.search(r"server 1 came back without (\d+) of", line) for line in command.output.splitlines())
     return [int(match[1]) for match in found if match]
 
 
 def examples_lost(checkpoint: Path, examples: Path) -> int:
-    """How many examples do not count on server 1; on server 0 each one does, once, and nowhere twice."""
+    """Count the examples lost on server 1; on server 0 each one counts once, and nowhere twice."""
     keys, counts = counts_of("id", checkpoint, examples)
     partitions = PartitionMap.even(CONFIG.partition_bits, CONFIG.dense_blocks, ("a", "b")).owners
     on_the_other = partitions[partition_of(keys, CONFIG.partition_bits)] == 0

@@ -16,13 +16,7 @@ from pslib.clock import SystemClock
 from pslib.cluster import Embedded, connect
 from pslib.config import ClusterConfig
 from pslib.coordinator.coordinator import Coordinator
-from pslib.errors import (
-    LogCorruptError,
-    LogForeignError,
-    LogFullError,
-    PslibError,
-    UnavailableError,
-)
+from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError, UnavailableError
 from pslib.server.server import Server
 from pslib.server.shard_thread import load_into
 from pslib.table.optimizers import SGD

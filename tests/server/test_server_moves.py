@@ -7,17 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.wire.messages import (
-    NOBODY,
-    Adopt,
-    Done,
-    Erase,
-    Failure,
-    Keep,
-    Pull,
-    Release,
-    Stats,
-)
+from pslib.wire.messages import NOBODY, Adopt, Done, Erase, Failure, Keep, Pull, Release, Stats
 from tests.support.simulated.protocol_worlds import (
     OneServer,
     keys_in,
@@ -31,12 +21,29 @@ from tests.support.simulated.protocol_worlds import (
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
 
+def two_servers(shards: int = 1) -> tuple[OneServer, OneServer]:
+    """Two servers with one table; the first owns all units."""
+    servers = OneServer(shards), OneServer(shards, [])
+    for server in servers:
+        server.ask(setup_of(t=1))
+    return servers
+
+
+def given(server: OneServer) -> Adopt:
+    """Release unit 3 under map 2; return the message for its new owner."""
+    image = server.ask(Release(3, 1, 2))
+    return Adopt(3, 2, image.marks, image.content, image.keys)
+
+
+def arrays(rows: int, dim: int, kind: Any = np.float32) -> dict[str, Any]:
+    """Content of an image of table t."""
+    return {"t.weights": np.zeros((rows, dim), kind), "t.state": np.zeros((rows, 0), np.float32)}
+
+
 class TestMoves:
     def test_an_erase_that_goes_on_after_a_move_erases_nothing_that_came_back(self) -> None:
         """Its part for unit 4 was refused first; unit 3 has new rows since it was erased there."""
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
+        first, second = two_servers()
         move_unit(4, first, second, owner=1, version=2)
         erase = Erase(7, 1, 0, 1, 0, {"t": keys_in(3, 4)})
         assert refusals(first.ask(erase)) == {4: 1}
@@ -48,9 +55,7 @@ class TestMoves:
         assert values_of(first, keys_in(4)) == [0.0]
 
     def test_an_image_with_keys_of_another_partition_is_refused_whole(self) -> None:
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
+        first, second = two_servers()
         first.ask(push_ones(0, keys_in(3)))
         image = first.ask(Release(3, 1, 2))
         answer = second.ask(Adopt(4, 2, image.marks, image.content, image.keys))
@@ -60,9 +65,7 @@ class TestMoves:
 
     @SHARDS
     def test_rows_state_and_marks_move_and_the_old_owner_names_the_new_one(self, shards: int) -> None:
-        old, new = OneServer(shards), OneServer(shards, [])
-        for server in (old, new):
-            server.ask(setup_of(t=1))
+        old, new = two_servers(shards)
         push = push_ones(0, keys_in(3, 4))
         old.ask(push)
         move_unit(3, old, new, owner=1, version=2)
@@ -88,9 +91,7 @@ class TestMoves:
         assert list(server.shards[0].moves.released) == [4]
 
     def test_a_second_copy_of_an_adoption_changes_nothing(self) -> None:
-        old, new = OneServer(), OneServer(1, [])
-        for server in (old, new):
-            server.ask(setup_of(t=1))
+        old, new = two_servers()
         adopt = move_unit(3, old, new, owner=1, version=2)
         new.ask(push_ones(0, keys_in(3)))
         assert new.ask(adopt) == Done()
@@ -107,9 +108,7 @@ class TestMoves:
         assert refusals(second.ask(push_ones(0, keys_in(3)))) == {3: 2}
 
     def test_a_late_copy_of_a_release_takes_nothing_away_from_the_unit_that_came_back(self) -> None:
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
+        first, second = two_servers()
         move_unit(3, first, second, owner=1, version=2)
         move_unit(3, second, first, owner=0, version=3)
         assert first.ask(Release(3, 1, 2)).code == "configuration"
@@ -120,8 +119,7 @@ class TestMoves:
         first.ask(setup_of(t=1))
         push = push_ones(0, keys_in(3))
         first.ask(push)
-        image = first.ask(Release(3, 1, 2))
-        adopt = Adopt(3, 2, image.marks, image.content, image.keys)
+        adopt = given(first)
         assert second.ask(adopt).code == "configuration"  # it has no table t
         for _ in range(2):
             assert first.ask(Keep(3, 2)) == Done()
@@ -132,8 +130,7 @@ class TestMoves:
         """By then the unit is back at its old owner: taking it would make a second one."""
         first, second = OneServer(), OneServer(1, [])
         first.ask(setup_of(t=1))
-        image = first.ask(Release(3, 1, 2))
-        adopt = Adopt(3, 2, image.marks, image.content, image.keys)
+        adopt = given(first)
         second.ask(adopt)
         first.ask(Keep(3, 2))
         second.ask(setup_of(t=1))
@@ -141,12 +138,9 @@ class TestMoves:
         move_unit(3, first, second, owner=1, version=3)
 
     def test_nothing_is_adopted_under_a_map_that_is_published(self) -> None:
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
-        image = first.ask(Release(3, 1, 2))
+        first, second = two_servers()
+        adopt = given(first)
         second.shards[0].moves.forget_images(2)
-        adopt = Adopt(3, 2, image.marks, image.content, image.keys)
         assert "that move is over" in second.ask(adopt).text
 
     def test_a_unit_that_was_not_released_is_not_kept(self) -> None:
@@ -196,20 +190,11 @@ class TestMoves:
         ("content", "keys"),
         [
             ({}, {"t": keys_in(3)}),
-            (
-                {"t.weights": np.zeros((1, 2), np.float32), "t.state": np.zeros((1, 0), np.float32)},
-                {"t": keys_in(3)},
-            ),
-            (
-                {"t.weights": np.zeros((2, 1), np.float32), "t.state": np.zeros((2, 0), np.float32)},
-                {"t": keys_in(3)},
-            ),
-            ({"t.weights": np.zeros((1, 1)), "t.state": np.zeros((1, 0), np.float32)}, {"t": keys_in(3)}),
+            (arrays(1, 2), {"t": keys_in(3)}),
+            (arrays(2, 1), {"t": keys_in(3)}),
+            (arrays(1, 1, np.float64), {"t": keys_in(3)}),
             ({"t.weights": np.zeros((1, 1), np.float32)}, {"t": keys_in(3)}),
-            (
-                {"t.weights": np.zeros((1, 1), np.float32), "t.state": np.zeros((1, 0), np.float32)},
-                {"t": keys_in(4)},
-            ),
+            (arrays(1, 1), {"t": keys_in(4)}),
             ({}, {"x": keys_in(3)}),
         ],
         ids=["no rows", "too wide", "too many", "float64", "no state", "another partition", "unknown table"],

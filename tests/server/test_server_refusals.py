@@ -1,4 +1,4 @@
-"""What a server refuses of pushes with counts and of maintenances: in one line, and nothing changes."""
+"""A server refuses bad counts and bad maintenances in one line, and nothing changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPEC = replace(
 
 
 def answer(shard: Shard, message: Message) -> Message:
-    """What a server with this one shard answers, through the bytes of the wire."""
+    """Return the answer of a server with this one shard, through the bytes of the wire."""
     session = ServerSession(CODEC, [shard])
     request = session.receive(b"peer", [bytes(frame) for frame in CODEC.encode(1, message)])
     if request:

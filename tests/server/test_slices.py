@@ -88,9 +88,7 @@ def pull(keys: np.ndarray, dense: bool = False) -> Pull:
 
 requests = st.lists(
     st.tuples(
-        st.sampled_from(["push", "push", "again", "pull", "erase"]),
-        st.integers(1, 24),
-        st.integers(0, 2**20),
+        st.sampled_from(["push", "push", "again", "pull", "erase"]), st.integers(1, 24), st.integers(0, 2**20)
     ),
     min_size=1,
     max_size=12,

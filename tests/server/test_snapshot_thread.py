@@ -1,4 +1,4 @@
-"""How a busy server shares its time between requests and the image of a save; the clock is the test's own."""
+"""A busy server shares its time between requests and the image of a save; the clock is the test's own."""
 
 from __future__ import annotations
 

@@ -13,17 +13,7 @@ from pslib.shard.shard import Shard
 from pslib.table.policies import ByBloom, ByChance, Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.messages import Adopt, Push, Release, Setup
-from tests.shard.test_maintain import (
-    BITS,
-    NO_BLOCKS,
-    NO_FLOATS,
-    ONE,
-    PLAIN,
-    content,
-    many,
-    push_of,
-    shard_of,
-)
+from tests.shard.test_maintain import BITS, NO_BLOCKS, NO_FLOATS, ONE, PLAIN, content, many, push_of, shard_of
 from tests.support.clusters import cluster_of
 from tests.support.definitions.table import unmix64
 

@@ -10,10 +10,9 @@ import pytest
 
 from pslib.client.membership import MemberHandle
 from pslib.coordinator.membership import Member, Membership
-from pslib.coordinator.rebalance import Rebalance
+from pslib.coordinator.rebalance import Rebalance, ScaleRequests
 from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.session import CoordinatorSession
-from pslib.coordinator.wave import ScaleRequests
 from pslib.server.rejoin import Rejoin
 from pslib.shard.shard import Shard
 from pslib.wire.journal import Entry

@@ -78,7 +78,7 @@ def test_without_power_everything_synced_is_there_and_the_state_is_that_after_so
 
 
 class Log:
-    """What a gate looks at."""
+    """Log as an acknowledgement gate sees it."""
 
     def __init__(self) -> None:
         self.last = self.durable = 0

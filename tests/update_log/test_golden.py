@@ -28,7 +28,7 @@ STEPS = (
 
 
 def write_golden(folder: Path) -> None:
-    """How the golden log was made; it is never made again."""
+    """Write the golden log: done once, and never again."""
     run = Run(TABLES["counted"], 11, log_bytes=1 << 40)
     for step in STEPS:
         getattr(run, step)()

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pslib.coordinator.job import CollectiveJob
+from pslib.coordinator.jobs import CollectiveJob
 from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.results import RESULTS_TOLD, fresh_results, of_kind
 from pslib.wire.fields import json_array, plain_of

@@ -199,8 +199,8 @@ def test_a_trainers_successor_has_its_place_and_its_leases_under_the_next_epoch(
     assert (again.index, again.epoch) == (first.index, first.epoch + 1)
     beat = world.late_beat("trainer", 0, 1)
     assert beat.order == "fail"
-    assert "trainer 0 is pid 101 on host now (generation 1)" in beat.reason
-    assert any("trainer 0 is pid 101 on host now (generation 1), after pid 1 on host" in e for e in
+    assert "trainer 0 was restarted as pid 101 on host (generation 1)" in beat.reason
+    assert any("trainer 0 restarted as pid 101 on host (generation 1; was pid 1 on host)" in e for e in
                world.session.events)  # fmt: skip
 
 

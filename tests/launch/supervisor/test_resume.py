@@ -203,7 +203,7 @@ class Journalled:
         self.session = CoordinatorSession(LOGGED, term=self.generation)
         last_s = 0.0
         for record in records:
-            last_s = self.session.journal.replay(record)
+            last_s = self.session.replay(record)
         self.session.begin_again(last_s)
         self.session.journal.append = self.records.append
         self.session.resume(last_s)

@@ -121,7 +121,7 @@ def test_a_server_that_is_asked_to_leave_gives_its_units_to_the_others_and_nothi
     options = ["--durability", durability]
     command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=options)
     command.kill("server 1", signal.SIGTERM)
-    command.wait_for("1 server shall own all units: servers [1] leave", 60)
+    command.wait_for("scaling to 1 server: servers [1] leave", 60)
     command.hurry()
     assert command.finish(120) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.client.failover import meet_successors
+from pslib.client.failover import Failover
 from pslib.client.membership import Joined, Place
 from pslib.client.session import ClientSession, PushName
 from pslib.config import ANY_RANK
@@ -118,8 +118,9 @@ class Trainer(Member):
 
     def new_map(self, new_map: PartitionMap) -> None:
         assert self.session is not None
-        setup = SETUP if self.world.config.recovery == "partial" else None
-        meet_successors(self.endpoint, self.member, self.session.map, new_map, setup)
+        failover = Failover(self.endpoint, self.member, self.world.config)
+        failover.setup = SETUP if self.world.config.recovery == "partial" else None
+        failover.meet(self.session.map, new_map)
         self.session.set_map(self.endpoint.clock.now_s(), new_map)
 
     # --- jobs and leases ----------------------------------------------------------------------------------

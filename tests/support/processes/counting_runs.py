@@ -141,3 +141,20 @@ def assert_counted_once(checkpoint: Path, examples: Path, epochs: int = 1) -> No
     assert not wrong, f"{len(wrong)} of {len(expected)} keys, for example {list(wrong.items())[:5]}"
     assert rows.keys() == expected.keys()
     assert dense == [float(epochs * table.num_rows)] * DENSE
+
+
+def assert_ends_well(command: Command, examples: Path) -> None:
+    """Let a run of `launch_counting` go on without pauses to its end, with each example counted once."""
+    command.hurry()
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(command.out.parent / "checkpoint", examples)
+
+
+def wait_for_successors(command: Command, before: Mapping[str, int], seconds: float = 20.0) -> None:
+    """Wait until each process that had one of these ids has been started again."""
+    for victim, pid in before.items():
+        wait_until(
+            lambda name=victim, old=pid: command.pid_of(name) != old,
+            seconds,
+            lambda name=victim: f"{name} to be started again:\n{command.output}",
+        )

@@ -1,6 +1,6 @@
 """A disk that loses what was not synced, tears what was being written, gets full and is slow. Seeded.
 
-`SimulatedDisk.files` gives what `pslib.update_log.LogFiles` promises, for one folder and one process. When
+`SimulatedDisk.files` gives what `pslib.update_log.DiskFiles` promises, for one folder and one process. When
 that process is killed (`SimulatedDisk.kill`) its locks are free, and the bytes that it has written stay. When
 the power is lost (`lose_power`) every file falls back to what was synced and a random part of what was not.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import random
 from dataclasses import dataclass, field
+
+from pslib.update_log import DiskFiles
 
 BLOCK = 512
 
@@ -87,8 +89,8 @@ class SimulatedDisk:
         return one.safe + bytes(tail)
 
 
-class SimulatedFiles:
-    """`LogFiles` of one folder of a `SimulatedDisk`."""
+class SimulatedFiles(DiskFiles):
+    """`DiskFiles` of one folder of a `SimulatedDisk`."""
 
     def __init__(self, disk: SimulatedDisk, folder: str) -> None:
         self._disk, self._folder, self.dead = disk, folder, False

@@ -42,6 +42,12 @@ class World:
         for member in (*self.members.servers, *self.members.trainers):
             member.map_version, member.heard_s = self.members.map.version, self.now_s
 
+    def settle(self) -> None:
+        """Everybody hears of the newest servers, and moves begin if they may."""
+        self.tick()
+        self.beat()
+        self.tick()
+
     def scale(self, servers: int, drain: tuple[int, ...] = ()) -> Any:
         return self.moves.scale(self.now_s, Scale(servers, list(drain), next(self.names)))
 
@@ -88,9 +94,7 @@ def grown(servers: int = 4) -> World:
     world.scale(servers)
     for _ in range(servers - 2):
         world.join()
-    world.tick()
-    world.beat()
-    world.tick()
+    world.settle()
     return world
 
 
