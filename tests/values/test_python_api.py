@@ -13,7 +13,8 @@ import pytest
 from tests.support.processes.command import ROOT, Command
 
 SCRIPT = ROOT / "examples" / "train_deepfm.py"
-TRAIN_ROWS = 60_000
+TRAIN_ROWS = 240_000
+"""So many batches that what two asynchronous trainers learn does not hang on who was first."""
 
 
 @pytest.fixture(scope="module")
