@@ -22,6 +22,7 @@ from pslib.wire.counters import STORE_COUNTERS
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import failure_of
 from pslib.wire.messages import (
+    CLIENT_STREAMS,
     Adopt,
     BeginSave,
     CheckLoad,
@@ -43,7 +44,6 @@ from pslib.wire.messages import (
     Witness,
 )
 from pslib.wire.quantization import QuantizedRows
-from pslib.wire.streams import CLIENT_STREAMS
 
 __all__ = [
     "HELD",

@@ -13,8 +13,7 @@ from pslib.coordinator.leases import stream_of
 from pslib.errors import PslibError
 from pslib.server import requests
 from pslib.shard.shard import Shard
-from pslib.wire.messages import CheckLoad, Lease, Load, Message, NextLease, OpenJob
-from pslib.wire.streams import CLIENT_STREAMS
+from pslib.wire.messages import CLIENT_STREAMS, CheckLoad, Lease, Load, Message, NextLease, OpenJob
 from tests.simulation.members import COORDINATOR, TIMING
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.runs import with_log, without_log
