@@ -11,7 +11,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.session import CoordinatorSession
 from pslib.coordinator.status import status_of
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
-from pslib.process.file_limit import allow_peers
+from pslib.process.machine import allow_peers
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 from pslib.update_log.coordinator_log import has_begun

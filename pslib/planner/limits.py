@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pslib.config import ClusterConfig
 from pslib.planner.demand import US, Demand
 from pslib.planner.workload import MachineSpec
-from pslib.process.file_limit import files_for
+from pslib.process.machine import files_for
 
 __all__ = ["CARD", "Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
 

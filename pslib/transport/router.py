@@ -1,9 +1,11 @@
-"""ROUTER socket of ZeroMQ: its messages and its wait; the links are in zmq_link.py."""
+"""ROUTER socket of ZeroMQ: its messages, its wait and what ends it; the links are in zmq_link.py."""
 
 from __future__ import annotations
 
 import errno
+import os
 import select
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import ceil
@@ -11,7 +13,6 @@ from math import ceil
 import zmq
 
 from pslib.config import Limits
-from pslib.transport.waker import Waker
 from pslib.wire.codec import Buffer
 
 __all__ = ["NOW", "OPTIONS", "Router"]
@@ -48,6 +49,39 @@ OPTIONS: dict[int, tuple[int, str]] = {
     zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
     zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
 }
+
+
+class Waker:
+    """Event file descriptor that ends a wait.
+
+    `wake` comes from any thread, also after `close`: by then the descriptor's number may belong to another
+    file, so both check ``_open`` under a lock.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._open = True
+        self._lock = threading.Lock()
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        with self._lock:
+            if self._open:
+                os.eventfd_write(self.fd, 1)
+
+    def drain(self) -> None:
+        """Clear the event, before the next wait."""
+        try:  # not `suppress`: this is on the path of each reply
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.fd)
 
 
 class Router:
