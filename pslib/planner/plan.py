@@ -155,7 +155,7 @@ class Plan:
         return [limit for limit in self.limits if limit.grows_with == "rate"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form for JSON."""
+        """Return the plain form for JSON."""
         plain = asdict(self)
         work = self.request.workload
         plain["request"] = {
@@ -202,7 +202,7 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def _trainers_for_cards(request: PlanRequest, demand: Demand, cluster: Cluster) -> int:
-    """Trainers for as many machines as their network cards require; more per machine do not help a card."""
+    """Return the trainers for as many machines as their network cards require."""
     share = next(one.share for one in limits_of(demand, request.machine, cluster) if one.name == CARD)
     most = max(cluster.a_machine, cluster.trainers)
     return min(math.ceil(most * share / HEADROOM), TRAINERS_MAX) if share > HEADROOM else 1
@@ -237,7 +237,7 @@ def _servers_for_memory(request: PlanRequest) -> tuple[int, str]:
 
 
 def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[int, str]:
-    """Servers at the headroom each, and the binding limit; more servers do not reduce messages."""
+    """Return the servers at the headroom each, and the binding limit; more do not reduce messages."""
     limits = limits_of(demand, request.machine, cluster)
     limit = next(limit for limit in limits if limit.name in HELPED_BY_SERVERS)
     servers = math.ceil(cluster.servers * limit.share / HEADROOM)
@@ -245,7 +245,7 @@ def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) ->
 
 
 def _shard_threads(demand: Demand, machine: MachineSpec, rate: float) -> int:
-    """Threads for the rows of a server at that rate; each adds a small cost to every request."""
+    """Return the threads for the rows of a server at that rate; each adds a small cost to every request."""
     busy = rate / demand.workload.batch_rows * (demand.pull_rows_s + demand.push_rows_s)
     return max(1, min(math.ceil(busy / HEADROOM), machine.cores - 1, SHARD_THREADS_MAX))
 

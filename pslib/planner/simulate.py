@@ -438,7 +438,7 @@ class _World:
         self._settled_s = 0.0
 
     def jitter(self) -> float:
-        """A factor around 1."""
+        """Return a random factor around 1."""
         spread = self.scene.jitter
         return 1.0 + spread * (2.0 * self._random.random() - 1.0) if spread else 1.0
 

@@ -89,7 +89,7 @@ def memory_limit(proc: Path = PROC) -> int | None:
 
 
 def oom_kills(proc: Path = PROC) -> int:
-    """Return how many processes the kernel has killed so far for lack of memory.
+    """Return the number of processes that the kernel has killed so far for lack of memory.
 
     Counts the kills in this process's control group, caused by its own limit or by the machine, as far as the
     group counts them (the root of cgroup v2 does not); else those of the whole machine. Only growth of the

@@ -265,7 +265,7 @@ def test_two_who_have_nothing_to_say_by_zeromq_stay_connected(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server asks now and then, and who is asked does not wait for the next time."""
-    monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 200)
+    monkeypatch.setattr(zmq_link, "SERVER_HEARTBEAT_MS", 200)
     for option in (zmq.HEARTBEAT_TTL, zmq.HEARTBEAT_TIMEOUT):
         monkeypatch.setitem(OPTIONS, option, (100, "less than until the next time"))
     server, client = opened(LOOPBACK), opened()

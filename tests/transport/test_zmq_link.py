@@ -213,7 +213,7 @@ def test_a_server_lets_go_of_a_client_that_was_busy_and_says_nothing_any_more(
     closing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Data after a client's last PING puts off what ZeroMQ does for want of another: servers ask, too."""
-    monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 100)
+    monkeypatch.setattr(zmq_link, "SERVER_HEARTBEAT_MS", 100)
     patience = 2000, "no longer than this thread may stand still before the client has said a word"
     monkeypatch.setitem(router.OPTIONS, zmq.HEARTBEAT_TIMEOUT, patience)
     server = closing(ZmqTransport()).listen(LOOPBACK)
