@@ -1,4 +1,4 @@
-"""CRC-32 of bytes, as zlib has it and several times as fast: of checkpoints and of update logs."""
+"""CRC-32 of checkpoints and update logs: that of zlib, several times as fast."""
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -12,27 +12,27 @@ cdef extern from "wire/crc.h" nogil:
     bint pslib_crc_folds()
     uint32_t pslib_crc(uint32_t crc, const uint8_t *data, int64_t size)
 
-# Of shorter bytes the sum takes less time than giving the interpreter away and asking for it again.
+# Below this size the sum takes less time than to release the interpreter lock and take it again.
 cdef int64_t ALONE_BYTES = 1 << 15
 
 pslib_crc_prepare()
 
 
 def _folded(data, value=0, /):
-    """CRC-32 (ISO 3309, zlib's) of contiguous bytes.
+    """Return the CRC-32 (ISO 3309, zlib's) of contiguous bytes.
 
     Parameters
     ----------
     data : buffer
         Contiguous bytes of any shape and type.
     value : int
-        0..2^32-1, of the bytes before it; 0: there are none.
+        CRC of the preceding bytes, 0..2^32-1; 0 if there are none.
 
     Returns
     -------
     int
-        ``zlib.crc32(data, value)``; where the processor has no carry-less products it is that function.
-        20 GB/s where Debian's zlib does 2.7 (1 MiB in the cache; Intel Xeon, Sapphire Rapids).
+        ``zlib.crc32(data, value)``, which is called on processors without carry-less products. 20 GB/s;
+        Debian's zlib reaches 2.7 (1 MiB in the cache; Intel Xeon, Sapphire Rapids).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-/* crc.h: CRC-32 as zlib, gzip and PNG have it, by carry-less products.
+/* crc.h: CRC-32 of zlib, gzip and PNG, by carry-less products.
  *
  * A CRC is the rest of a division of polynomials over GF(2), written with the coefficient of x^0 in the highest bit.
  * Bytes that stand n bits before others may be replaced by anything with the same rest times x^n:
@@ -56,8 +56,8 @@ PSLIB_FOR_PCLMUL static inline __m128i pslib_crc_fold(__m128i before, __m128i by
 /* IN rest, data[size], size >= PSLIB_CRC_FOLDED_MIN. The rest after these bytes. */
 PSLIB_FOR_PCLMUL static uint32_t pslib_crc_folded(uint32_t rest, const uint8_t *data, int64_t size)
 {
-    /* x^(n+32) and x^(n-32) mod P for n = 512 and 128, as 33 reversed bits: what 64 reversed bits times these leave in
-     * 128 is the x^(n+64) and x^n of above. */
+    /* x^(n+32) and x^(n-32) mod P for n = 512 and 128, as 33 reversed bits: 64 reversed bits times these
+     * give, in 128 bits, the x^(n+64) and x^n of above. */
     const __m128i by_64 = _mm_set_epi64x(0x1C6E41596, 0x154442BD4);
     const __m128i by_16 = _mm_set_epi64x(0x0CCAA009E, 0x1751997D0);
     const __m128i *from = (const __m128i *)data;

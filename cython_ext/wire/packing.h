@@ -1,6 +1,6 @@
-/* packing.h: rows and gradients as they travel: 2 bytes or 1 byte a number instead of 4.
+/* packing.h: rows and gradients packed for the wire: 2 bytes or 1 byte a number instead of 4.
  *
- *     bfloat16   uint16        the nearest value, ties to even                         (storage.h says which there are)
+ *     bfloat16   uint16        the nearest value, ties to even                         (kinds: see storage.h)
  *     float16    float16       the nearest of w * factor; factor is a power of two for all rows of a message
  *     int8       int8, scale   w = q * scale, one float32 scale a row; q = nearest(w / scale), or stochastic:
  *                              q = floor(|w| / scale + u), whose mean is |w| / scale, with the 16 random bits of
@@ -9,8 +9,8 @@
  * Finite numbers stay finite (the largest one of the type at most), infinity and NaN stay what they are in 16 bits
  * and make the whole row NaN in int8.
  *
- * With error feedback (Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019, arXiv:1901.09847) what rounding cuts
- * off is not lost but added to the next gradient:
+ * With error feedback (Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019, arXiv:1901.09847) the rounding error
+ * is added to the next gradient:
  *
  *     sum = gradient + residual;   out = nearest(sum);   residual = sum - out          0 where sum is not finite
  *
@@ -64,7 +64,7 @@ PSLIB_INLINE void pslib_nearest_columns(int count, const float *restrict w, floa
     for (int j = 0; j < count; j++) to[j] = (int8_t)wide[j];
 }
 
-/* One row; base: of its random bits, `stochastic` whether they are used. to: OUT, (dim,). Returns the scale. */
+/* Packs one row; base: of its random bits, used if `stochastic`. to: OUT, (dim,). Returns the scale. */
 PSLIB_INLINE float pslib_pack8(int64_t dim, const float *restrict w, int stochastic, uint64_t base,
                                int8_t *restrict to)
 {
@@ -91,8 +91,8 @@ PSLIB_INLINE float pslib_pack8(int64_t dim, const float *restrict w, int stochas
     return scale;
 }
 
-/* What rows are packed into, or unpacked from. places: where row i lies among the packed ones when packing, among
- * the floats when unpacking; NULL: at i. scales: (n,) of int8; (1,) or NULL of the others. bases: of stochastic
+/* Parameters of packing and unpacking. places: the place of row i among the packed rows when packing, among the
+ * floats when unpacking; NULL: i. scales: (n,) of int8; (1,) or NULL of the others. bases: of stochastic
  * rounding, or NULL. */
 typedef struct {
     int kind, level;

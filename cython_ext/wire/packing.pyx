@@ -1,7 +1,7 @@
-"""Rows and gradients as they travel: bfloat16 (as uint16), float16, or int8 with one float32 scale a row.
+"""Packing of rows for the wire: bfloat16 (as uint16), float16, or int8 with one float32 scale a row.
 
-The arithmetic stands in `packing.h`; the dtype of the packed array says which it is. All instruction sets
-give the same bits.
+The arithmetic is in `packing.h`; the dtype of the packed array selects it. All instruction sets give the same
+bits.
 """
 
 cimport numpy as cnp
@@ -62,7 +62,7 @@ _KINDS = {
 
 _INFINITE = {_F32: 0x7F800000, np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
 
-# Of fewer numbers the look takes less time than giving the interpreter away and asking for it again.
+# Below this many numbers the scan takes less time than to release the interpreter lock and take it again.
 cdef int64_t ALONE = 1 << 14
 
 # The least float32 whose nearest bfloat16 is infinite, 3.3961e38; float16 and int8 have scales and hold more.
@@ -80,7 +80,7 @@ cdef object kind_of(str where, object packed):
 
 
 cdef int set_places(PslibPacking *how, str where, object places, int64_t n, int64_t room) except -1:
-    """Places of n rows among `room` rows, or NULL for rows that lie one after the other."""
+    """Check and set the places of n rows among `room` rows: NULL for rows that lie one after the other."""
     cdef int32_t low = 0, high = -1
     cdef int64_t i
     how.places = NULL
@@ -109,11 +109,11 @@ def pack(rows, out, scales=None, places=None, bases=None, factor=1.0, *, vectors
     scales : (m,) float32, written to
         One a row; int8 only.
     places : (n,) int32 or None
-        Where each row goes in ``out``; None: one after the other.
+        Row of ``out`` to which each row goes; None: one after the other.
     bases : (n,) uint64 or None
         Random bits of each row, from `rounding_bases`; int8 only.
     factor : float
-        What every number is multiplied by first; 16 bits only. A power of two changes no digit.
+        Factor applied to every number first; 16 bits only. A power of two changes no digit.
     vectors : str or None
         Instruction set, of `vector_levels`; None takes the best.
 
@@ -156,7 +156,7 @@ def unpack(packed, scales, out, places=None, *, vectors=None):
     out : (m, dim) float32, written to
         m = n without ``places``.
     places : (n,) int32 or None
-        Where each row goes in ``out``; None: one after the other.
+        Row of ``out`` to which each row goes; None: one after the other.
     vectors : str or None
         As for `pack`.
 
@@ -189,7 +189,7 @@ def unpack(packed, scales, out, places=None, *, vectors=None):
 
 
 def pack_with_feedback(gradient, residual, out, *, vectors=None):
-    """Round ``gradient + residual`` to 16 bits and keep in ``residual`` what was cut off.
+    """Round ``gradient + residual`` to 16 bits, and write the rounding error to ``residual``.
 
     Parameters
     ----------
@@ -222,13 +222,13 @@ def pack_with_feedback(gradient, residual, out, *, vectors=None):
 
 
 def first_beyond(values, *, narrow=False, vectors=None):
-    """Place of the first number that is NaN or infinite, or would be infinite in a narrower type.
+    """Return the place of the first number that is NaN or infinite, or would be infinite in a narrower type.
 
     Parameters
     ----------
     values : contiguous float32, uint16 (bfloat16) or float16 of any shape
     narrow : bool
-        Whether float32 is to travel as a narrower type: the largest numbers round up to infinity.
+        True if float32 will travel as a narrower type, in which the largest numbers round up to infinity.
     vectors : str or None
         As for `pack`.
 
@@ -259,7 +259,7 @@ def first_beyond(values, *, narrow=False, vectors=None):
 
 
 def rounding_bases(const uint64_t[::1] keys, salt):
-    """Random bits of each row of a push: a function of its key and of the push's name alone.
+    """Return random bits for each row of a push: a function of its key and of the push's name alone.
 
     Parameters
     ----------

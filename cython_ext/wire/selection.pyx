@@ -1,6 +1,6 @@
-"""What a process picks out of a request: keys of one owner, their rows, and back to their places.
+"""Selection of keys and rows of a request: by owner, by partition, and rows to and from their places.
 
-One pass over the keys each: hashing is most of it (1 ns a key), so nothing here hashes a key twice.
+Each function makes one pass over the keys and hashes each once: hashing takes most of its time (1 ns a key).
 """
 
 cimport numpy as cnp
@@ -19,7 +19,8 @@ __all__ = ["first_of_others", "gather_rows", "group_by_owner", "partition_set", 
 cnp.import_array()
 
 cdef enum:
-    OWNERS_SHORT = 64  # so many owners have four counters each: one would wait for its own last addition
+    # up to here each owner has four counters: additions to one alone would wait for each other
+    OWNERS_SHORT = 64
 
 cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
 
@@ -34,7 +35,7 @@ cdef int check_owners(object keys, int partition_bits, object owners) except -1:
 
 
 def first_of_others(const uint64_t[::1] keys, int partition_bits, const uint16_t[::1] owners, uint16_t owner):
-    """Place of the first key whose partition does not belong to ``owner``.
+    """Return the place of the first key whose partition does not belong to ``owner``.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def first_of_others(const uint64_t[::1] keys, int partition_bits, const uint16_t
 
 
 def partition_set(const uint64_t[::1] keys, int partition_bits):
-    """Partitions that hold at least one of the keys, as one integer: bit ``p`` is partition ``p``.
+    """Return the partitions of the keys as one integer, in which bit ``p`` is partition ``p``.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def partition_set(const uint64_t[::1] keys, int partition_bits):
     Returns
     -------
     int
-        What `pslib.table.partition_map.mask_of_units` gives.
+        Mask as of `pslib.table.partition_map.mask_of_units`.
 
     Raises
     ------
@@ -104,7 +105,7 @@ cdef void place_keys(
     int32_t *order,  # OUT, n
     uint64_t *grouped,  # OUT, n, or NULL
 ) noexcept nogil:
-    """Counting sort: how many keys each owner has, then each key to its place."""
+    """Counting sort: count the keys of each owner, then write each key to its place."""
     cdef Py_ssize_t i, way, ways = 4 if owner_count <= OWNERS_SHORT else 1
     cdef int64_t place = 0
     cdef uint16_t owner
@@ -130,7 +131,7 @@ def group_by_owner(
     const uint64_t[::1] keys, int partition_bits, const uint16_t[::1] owners, int owner_count,
     uint64_t[::1] grouped=None
 ):
-    """Stable counting sort of keys by the owner of their partition.
+    """Sort keys by the owner of their partition: a stable counting sort.
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ def group_by_owner(
 
 
 cdef object checked_places(str where, object places, Py_ssize_t rows):
-    """Places as int32, each a row of an array of ``rows`` rows."""
+    """Return places as int32, each checked to be a row of an array of ``rows`` rows."""
     places = checked_array(f"{where}: places", places, np.dtype(np.int32), (None,))
     cdef const int32_t *place = <const int32_t *>cnp.PyArray_DATA(<cnp.ndarray>places)
     cdef Py_ssize_t i, n = len(places)
@@ -192,14 +193,14 @@ cdef object checked_places(str where, object places, Py_ssize_t rows):
         for i in range(n):
             sound &= 0 <= place[i] < rows
     if not sound:
-        raise ValueError(f"{where}: places: expected 0..{rows - 1}, got another one")
+        raise ValueError(f"{where}: places: expected 0..{rows - 1}, got {np.min(places)}..{np.max(places)}")
     return places
 
 
 cdef void copy_rows(
     const uint8_t *rows, uint8_t *out, const int32_t *places, Py_ssize_t n, Py_ssize_t size, bint scatter
 ) noexcept nogil:
-    """out[i] = rows[places[i]] or, with scatter, out[places[i]] = rows[i]; rows of ``size`` bytes."""
+    """Copy rows of ``size`` bytes: out[i] = rows[places[i]] or, with scatter, out[places[i]] = rows[i]."""
     cdef Py_ssize_t i
     if size == 64:  # a size that the compiler knows: 16 floats, the most common row
         for i in range(n):
@@ -216,7 +217,7 @@ cdef void copy_rows(
 
 
 def gather_rows(rows, places, out):
-    """``out[i] = rows[places[i]]``.
+    """Copy the rows at ``places``: ``out[i] = rows[places[i]]``.
 
     Parameters
     ----------
@@ -242,7 +243,7 @@ def gather_rows(rows, places, out):
 
 
 def scatter_rows(rows, places, out):
-    """``out[places[i]] = rows[i]``; of a repeated place the last row counts.
+    """Copy rows to ``places``: ``out[places[i]] = rows[i]``; of a repeated place the last row counts.
 
     Parameters
     ----------

@@ -127,8 +127,7 @@ def run_plan(options: argparse.Namespace) -> int:
     """Print the plan and return 0, also when the plan reports an exceeded limit."""
     from pslib.errors import EXIT_DONE
     from pslib.planner.coefficients import read_coefficients, shipped_coefficients
-    from pslib.planner.plan import PlanRequest, make_plan
-    from pslib.planner.text import plan_lines
+    from pslib.planner.plan import PlanRequest, make_plan, plan_lines
 
     costs = read_coefficients(options.coefficients) if options.coefficients else shipped_coefficients()
     request = PlanRequest(

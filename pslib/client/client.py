@@ -31,10 +31,9 @@ from pslib.validation import checked
 from pslib.wire.applied_pushes import record_salt
 from pslib.wire.codec import Codec
 from pslib.wire.dense_delta import KnownDense
-from pslib.wire.messages import Load, Message, Save, Setup, Stats
+from pslib.wire.messages import CLIENT_STREAMS, Load, Message, Save, Setup, Stats
 from pslib.wire.quantization import pack_gradients
 from pslib.wire.staleness import NOTHING_SEEN, Seen
-from pslib.wire.streams import CLIENT_STREAMS
 
 __all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
 

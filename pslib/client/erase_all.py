@@ -13,8 +13,7 @@ from cython_ext.common.hashing import partition_of
 from pslib.clock import Clock
 from pslib.errors import PslibError, UnavailableError
 from pslib.text import counted
-from pslib.wire.messages import Erase, Message, Pushed, TrimLog
-from pslib.wire.streams import CLIENT_STREAMS
+from pslib.wire.messages import CLIENT_STREAMS, Erase, Message, Pushed, TrimLog
 
 __all__ = ["erase_everywhere", "trim_logs"]
 

@@ -19,7 +19,7 @@ from pslib.client.pending import Pending
 from pslib.config import ANY_RANK, ClusterConfig
 from pslib.coordinator.checkpoint_barrier import moment_of_cut
 from pslib.errors import PslibError, ServerLostError, SupersededError, UnavailableError, WaitTimeoutError
-from pslib.process.file_limit import allow_peers
+from pslib.process.machine import allow_peers
 from pslib.process.shutdown import preemption
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.error_codes import COUNTS_AS_LOST

@@ -10,7 +10,7 @@ from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
-from pslib.process.file_limit import allow_peers
+from pslib.process.machine import allow_peers
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 from pslib.update_log.coordinator_log import has_begun

@@ -56,7 +56,7 @@ class _Ranked:
 def paired_difference(
     labels: Floats, pairs: Sequence[tuple[Floats, Floats]], draws: int = 200, seed: int = 0
 ) -> tuple[Difference, Difference]:
-    """Mean advantage of the second model over the first of each pair: (AUC, log loss).
+    """Return the mean advantage of the second model over the first of each pair: (AUC, log loss).
 
     Parameters
     ----------

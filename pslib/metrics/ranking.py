@@ -43,7 +43,7 @@ class RankResult:
 
 
 def mean_ranks(scores: NDArray[np.floating], targets: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Rank of each example's target.
+    """Return the rank of each example's target.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def mean_ranks(scores: NDArray[np.floating], targets: NDArray[np.integer]) -> ND
 
 
 def counts_of_ranks(ranks: NDArray[np.float64]) -> ScoreCounts:
-    """Ranks as mergeable counts of their reciprocals."""
+    """Return ranks as mergeable counts of their reciprocals."""
     return ScoreCounts.of((1 / ranks).astype(np.float32), np.ones(ranks.size))
 
 
 def result_of_ranks(counts: ScoreCounts, at: Sequence[int]) -> RankResult:
-    """Figures of merged counts, for each k of ``at``."""
+    """Return the figures of merged counts, for each k of ``at``."""
     times = counts.positives.astype(np.float64)
     with np.errstate(divide="ignore"):
         ranks = np.round(2 / counts.scores.astype(np.float64)) / 2
@@ -88,7 +88,7 @@ def result_of_ranks(counts: ScoreCounts, at: Sequence[int]) -> RankResult:
 
 
 def plain_ranks(counts: ScoreCounts, at: Sequence[int]) -> dict[str, object]:
-    """The figures for a message: lists in the order of ``at``."""
+    """Return the figures for a message: lists in the order of ``at``."""
     found = result_of_ranks(counts, at)
     figures = {name: [getattr(found, name)[k] for k in at] for name in ("recall", "mrr", "ndcg")}
     return {"examples": found.examples, "at": list(at), **figures}

@@ -158,20 +158,20 @@ class Coefficients:
     together: float
 
     def row_us(self, storage: str, floats: int) -> TableCost:
-        """Cost of a row of so many floats; see `row_cost`."""
+        """Return the cost of a row of so many floats; see `row_cost`."""
         return row_cost(self.tables, storage, floats)
 
     def row_bytes(self, payload_bytes: float) -> float:
-        """Memory of one row; ``payload_bytes`` are its weights, state and counters."""
+        """Return the memory of one row; ``payload_bytes`` are its weights, state and counters."""
         return payload_bytes * (1 + self.row_overhead_share) + self.row_overhead_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form for a JSON file."""
+        """Return the plain form for a JSON file."""
         return {"format": FORMAT} | asdict(self)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any], where: str) -> Coefficients:
-        """Inverse of `to_dict`.
+        """Parse the output of `to_dict`; ``where`` names the source in errors.
 
         Raises
         ------
@@ -203,7 +203,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def _tables_of(given: Any, where: str) -> tuple[tuple[TableCost, ...], list[str]]:
-    """Row costs, sorted, and the problems found in them."""
+    """Return row costs, sorted, and the problems found in them."""
     names = {field.name for field in fields(TableCost)}
     costs = []
     for one in given if isinstance(given, list | tuple) else ():
@@ -233,7 +233,7 @@ def read_coefficients(path: str | Path) -> Coefficients:
 
 
 def shipped_coefficients() -> Coefficients:
-    """Coefficients shipped with pslib, of the machine and date in ``machine`` and ``date``."""
+    """Return the coefficients shipped with pslib, of the machine and date that they name."""
     return _parsed(files("pslib.planner").joinpath(SHIPPED).read_text(encoding="utf-8"), SHIPPED)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pslib.config import ClusterConfig
 from pslib.planner.demand import US, Demand
 from pslib.planner.workload import MachineSpec
-from pslib.process.file_limit import files_for
+from pslib.process.machine import files_for
 
 __all__ = ["CARD", "Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
 
@@ -60,7 +60,7 @@ class Limit:
     used : str
         The used amount in its own unit.
     remedy : str
-        Remedy.
+        Change of the cluster or job that relieves it.
     grows_with : {"rate", "rows", "processes"}
         The quantity that increases its use.
     """
@@ -73,13 +73,13 @@ class Limit:
 
 
 def partition_bits(rows: float, servers: int) -> int:
-    """Bits of the smallest partition count with at least 16 per server and at most 2^20 rows each."""
+    """Return the bits of the smallest partition count with 16 per server and at most 2^20 rows each."""
     wanted = max(servers * PARTITIONS_A_SERVER, rows / PARTITION_ROWS, ClusterConfig().partitions)
     return max(4, (int(-(-wanted // 1)) - 1).bit_length())
 
 
 def limits_of(demand: Demand, machine: MachineSpec, cluster: Cluster) -> list[Limit]:
-    """All limits, tightest first."""
+    """Return all limits, tightest first."""
     found = [
         *_server_limits(demand, machine, cluster),
         *_trainer_limits(demand, machine, cluster),
@@ -89,7 +89,7 @@ def limits_of(demand: Demand, machine: MachineSpec, cluster: Cluster) -> list[Li
 
 
 def rates_of(demand: Demand, machine: MachineSpec, cluster: Cluster) -> tuple[float, float]:
-    """Largest examples/s of the servers, and of the trainers, without any waiting."""
+    """Return the largest examples/s of the servers, and of the trainers, without any waiting."""
 
     def most(limits: Iterator[Limit]) -> float:
         share = max(limit.share for limit in limits if limit.grows_with == "rate")

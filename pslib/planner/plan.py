@@ -1,4 +1,4 @@
-"""Planner: number of servers and trainers for a workload and machine type, with the limits reached first."""
+"""Planner: number of servers and trainers for a workload and machine type, and the limits reached first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pslib.planner.scenes import cluster_rate
 from pslib.planner.simulate import Simulated
 from pslib.planner.workload import MachineSpec, Workload
 
-__all__ = ["Plan", "PlanRequest", "make_plan"]
+__all__ = ["Plan", "PlanRequest", "make_plan", "plan_lines"]
 
 HEADROOM = 0.7
 """Planned share of memory, cores and network; the rest is for growth, uneven hashing, a failed peer."""
@@ -32,6 +32,7 @@ TURNS = 8
 HELPS = 0.3
 """Share of the expected gain of more trainers that the simulated rate must reach to add them."""
 SHARD_THREADS_MAX = 64
+LIMITS_SHOWN = 10
 SERVERS_MAX, TRAINERS_MAX = ClusterConfig.SERVERS_MAX, ClusterConfig.TRAINERS_MAX
 
 
@@ -154,7 +155,7 @@ class Plan:
         return [limit for limit in self.limits if limit.grows_with == "rate"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form for JSON."""
+        """Return the plain form for JSON."""
         plain = asdict(self)
         work = self.request.workload
         plain["request"] = {
@@ -201,7 +202,7 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def _trainers_for_cards(request: PlanRequest, demand: Demand, cluster: Cluster) -> int:
-    """Trainers for as many machines as their network cards require; more per machine do not help a card."""
+    """Return the trainers for as many machines as their network cards require."""
     share = next(one.share for one in limits_of(demand, request.machine, cluster) if one.name == CARD)
     most = max(cluster.a_machine, cluster.trainers)
     return min(math.ceil(most * share / HEADROOM), TRAINERS_MAX) if share > HEADROOM else 1
@@ -236,7 +237,7 @@ def _servers_for_memory(request: PlanRequest) -> tuple[int, str]:
 
 
 def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[int, str]:
-    """Servers at the headroom each, and the binding limit; more servers do not reduce messages."""
+    """Return the servers at the headroom each, and the binding limit; more do not reduce messages."""
     limits = limits_of(demand, request.machine, cluster)
     limit = next(limit for limit in limits if limit.name in HELPED_BY_SERVERS)
     servers = math.ceil(cluster.servers * limit.share / HEADROOM)
@@ -244,7 +245,7 @@ def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) ->
 
 
 def _shard_threads(demand: Demand, machine: MachineSpec, rate: float) -> int:
-    """Threads for the rows of a server at that rate; each adds a small cost to every request."""
+    """Return the threads for the rows of a server at that rate; each adds a small cost to every request."""
     busy = rate / demand.workload.batch_rows * (demand.pull_rows_s + demand.push_rows_s)
     return max(1, min(math.ceil(busy / HEADROOM), machine.cores - 1, SHARD_THREADS_MAX))
 
@@ -301,3 +302,89 @@ def _finished(request: PlanRequest, demand: Demand, cluster: Cluster, because: s
         simulated=result,
         limits=limits,
     )
+
+
+# --- plan as text -------------------------------------------------------------------------------------------
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Format the plan for people, as lines."""
+    return [*_workload_lines(plan), "", *_cluster_lines(plan), "", *_limit_lines(plan), *_problem_lines(plan)]
+
+
+def _workload_lines(plan: Plan) -> Iterator[str]:
+    work, costs, machine = plan.request.workload, plan.request.costs, plan.request.machine
+    optimizers = sorted({type(part.optimizer).__name__ for part in work.table.parts})
+    dims = " + ".join(str(part.dim) for part in work.table.parts)
+    yield (
+        f"{work.rows:,.0f} rows of {dims} floats, {work.parameters:,.0f} parameters, "
+        f"{', '.join(optimizers)}, {work.table.storage}"
+    )
+    yield (
+        f"batches of {work.batch_rows:,} examples of {work.keys} keys, {work.distinct:.2f} of them distinct; "
+        f"{work.dense_floats:,} dense parameters"
+    )
+    yield (
+        f"machines of {machine.cores} cores, {machine.memory_bytes / 1e9:,.0f} GB, "
+        f"{machine.network_bit_s / 1e9:g} Gbit/s; cores like those of {costs.machine}, measured {costs.date}"
+    )
+
+
+def _cluster_lines(plan: Plan) -> Iterator[str]:
+    cluster, threads = plan.cluster, plan.shard_threads
+    wanted = plan.request.examples_per_s
+    asked = f" of {wanted:,.0f} wanted" if wanted else ""
+    yield _row("servers", f"{cluster.servers:,}", f"{plan.servers_because}; shard_threads {threads}")
+    yield _row(
+        "trainers",
+        f"{cluster.trainers:,}",
+        f"{plan.trainers_because}; on {cluster.trainer_machines:,} machines, "
+        f"{min(cluster.a_machine, cluster.trainers)} on each",
+    )
+    yield _row("examples/s", f"{cluster.examples_per_s:,.0f}", f"simulated{asked}")
+    yield _row(
+        "memory a server",
+        f"{plan.server_bytes / 1e9:,.1f} GB",
+        f"{plan.row_bytes:.1f} bytes a row with index and state",
+    )
+    yield _row(
+        "network a server",
+        _bits(plan.server_bit_s),
+        f"{plan.keys_a_message:,.0f} keys a message; a trainer's machine {_bits(plan.trainer_bit_s)}",
+    )
+    yield _row(
+        "checkpoint",
+        f"{plan.checkpoint_bytes / 1e9:,.0f} GB",
+        f"before compression; {plan.checkpoint_s:,.0f} s when every server writes its own",
+    )
+    yield _row("partition_bits", str(plan.partition_bits), "16 partitions a server, 2^20 rows each at most")
+    work = plan.request.workload
+    flying = cluster.trainers * (work.staleness + 1) * work.batch_rows
+    yield _row(
+        "on their way",
+        f"{flying:,}",
+        f"examples whose gradients are not applied, at staleness {work.staleness}",
+    )
+
+
+def _limit_lines(plan: Plan) -> Iterator[str]:
+    yield "what breaks first (share of it used at that rate)"
+    for limit in plan.limits[:LIMITS_SHOWN]:
+        yield f"  {limit.share:5.0%}  {limit.name}: {limit.used}"
+        if limit is plan.limits[0] or limit.share > 1:
+            yield f"         then: {limit.remedy}"
+
+
+def _problem_lines(plan: Plan) -> Iterator[str]:
+    if plan.problems:
+        yield ""
+        yield "as it stands this does not run:"
+        yield from (f"  {problem}" for problem in plan.problems)
+
+
+def _row(name: str, value: str, why: str) -> str:
+    return f"{name:18}{value:>14}  {why}"
+
+
+def _bits(bit_s: float) -> str:
+    return f"{bit_s / 1e9:.2f} Gbit/s" if bit_s >= 1e8 else f"{bit_s / 1e6:.1f} Mbit/s"

@@ -162,7 +162,7 @@ class Workload:
 
 
 def distinct_share(batch_rows: int, vocabulary: float, zipf: float) -> float:
-    """Expected distinct values among ``batch_rows`` draws of one field, over the draws.
+    """Return the expected share of distinct values among ``batch_rows`` draws of one field.
 
     ``sum over ranks k of 1 - (1 - p_k)^B``, divided by B, with ``p_k ~ k^-zipf``. The first 4,096 ranks are
     counted one by one, later ones in ranges of geometric widths at their middle.

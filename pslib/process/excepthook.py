@@ -13,7 +13,7 @@ __all__ = ["told", "uncaught_in_a_line"]
 
 
 def told(error: BaseException) -> bool:
-    """Tell whether the error's message suffices: the fault is not in pslib."""
+    """Return True if the error's message suffices: the fault is not in pslib."""
     ours = isinstance(error, PslibError) and error.exit_code == PslibError.exit_code
     return isinstance(error, PslibError) and not ours and os.environ.get(DEBUG_VARIABLE) != "1"
 

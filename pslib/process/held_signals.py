@@ -1,4 +1,4 @@
-"""Hold back signal handlers of Python while a step that must not be interrupted runs."""
+"""Hold back Python's signal handlers during a step that must not be interrupted."""
 
 from __future__ import annotations
 

@@ -1,23 +1,28 @@
-"""Cores and memory available to this process, control-group limits included.
+"""Cores, memory and open files available to this process, control-group limits included.
 
 In a container a process sees all cores and all memory of the machine, but may only use what its control
 groups (cgroups) allow: those of Docker, Kubernetes, Slurm or systemd. A group cannot allow more than its
 ancestors, so the tightest limit on the path to the root counts; a container sees the path up to its own root.
 The groups are found through ``/proc/self/cgroup`` and ``/proc/self/mountinfo``, for cgroup v2, v1, and both
-at once. A value that cannot be read counts as no limit: nothing here fails.
+at once. A value that cannot be read counts as no limit: reading never fails.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from pslib.errors import ConfigurationError
+
 __all__ = [
+    "allow_peers",
     "control_groups",
     "cores",
     "cpu_quota",
+    "files_for",
     "memory_bytes",
     "memory_limit",
     "oom_kills",
@@ -29,6 +34,11 @@ PROC = Path("/proc")
 
 V2 = ""
 """Controller name for cgroup v2, which has one tree for all controllers."""
+
+FILES_OWN = 96
+"""Files open without any peer: 12 to 18 (2026-11-21), plus data and log files."""
+FILES_A_PEER = 2
+"""Files per peer: one connection, and a second one briefly while it is reopened."""
 
 
 def cores(proc: Path = PROC) -> int:
@@ -79,7 +89,7 @@ def memory_limit(proc: Path = PROC) -> int | None:
 
 
 def oom_kills(proc: Path = PROC) -> int:
-    """Return how many processes the kernel has killed so far for lack of memory.
+    """Return the number of processes that the kernel has killed so far for lack of memory.
 
     Counts the kills in this process's control group, caused by its own limit or by the machine, as far as the
     group counts them (the root of cgroup v2 does not); else those of the whole machine. Only growth of the
@@ -91,6 +101,36 @@ def oom_kills(proc: Path = PROC) -> int:
         if found := re.search(r"^oom_kill (\d+)$", _read(file), re.MULTILINE):
             return _number(found[1]) or 0
     return 0
+
+
+def files_for(peers: int) -> int:
+    """Return the number of open files that a process needs for this many peers."""
+    return FILES_OWN + FILES_A_PEER * peers
+
+
+def allow_peers(peers: int) -> None:
+    """Ensure that this process may connect to this many peers; raise its limit where possible.
+
+    Parameters
+    ----------
+    peers : int
+        Number of processes to connect with.
+
+    Raises
+    ------
+    ConfigurationError
+        If the system does not allow that many open files; beyond its limit, ZeroMQ aborts the process.
+    """
+    needed = files_for(peers)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigurationError(
+            f"open files: {peers} peers need {needed}, and the limit is {hard}; raise it (ulimit -n "
+            f"{needed}, or nofile in limits.conf)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def control_groups(controller: str, proc: Path = PROC) -> list[Path]:

@@ -44,14 +44,14 @@ def _tell_launcher(number: int, frame: FrameType | None) -> None:
 
 
 class Preemption:
-    """Preemption state of this process: whether it was asked to leave, and the time left.
+    """Preemption state of this process: the request to leave, and the time left.
 
     Attributes
     ----------
     drain_s : float
         Time for finishing work; the cluster's `Timing.drain_s` once known.
     asked : bool
-        Whether the process was asked to leave. A plain attribute, since a signal handler sets it.
+        True once the process was asked to leave. A plain attribute, since a signal handler sets it.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ class EventFile:
 
 
 def _curves(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Tags and values of the figures in a line."""
+    """Yield tags and values of the figures in a line."""
     if line["event"] == "evaluation":
         result = line["result"]
         parts = (result.get("name") or result.get("kind", "evaluation"), result.get("label"))

@@ -49,11 +49,11 @@ class RunRecorder:
     clock : Clock
         Seconds count from the construction of the recorder.
     progress : bool
-        Whether to show a bar on ``stream``, or a line every 10 s if it is not a terminal.
+        Show a bar on ``stream``, or a line every 10 s if it is not a terminal.
     stream : text file, optional
         Default: standard error.
     tensorboard : bool
-        Whether to write the same figures to an event file below ``out/tensorboard``.
+        Write the same figures to an event file below ``out/tensorboard``.
 
     Notes
     -----

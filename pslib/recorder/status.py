@@ -115,8 +115,8 @@ class Window:
 
 
 def auc_of(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> float:
-    """AUC of two histograms of logits, possibly differences of cumulative ones; nan if undefined."""
-    # One trainer's counters may fall when another takes over its lease: such a difference says nothing.
+    """Return the AUC of two histograms of logits, or of differences of cumulative ones; nan if undefined."""
+    # One trainer's counters may fall when another takes over its lease: the difference is then undefined.
     if min(positives.min(), negatives.min()) < 0:
         return math.nan
     return LogitBins(positives.astype(np.uint64), negatives.astype(np.uint64)).auc()

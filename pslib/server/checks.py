@@ -5,7 +5,7 @@ Each finding is a `Failure`, or None where there is no fault. Only table descrip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from pslib.config import Limits
 from pslib.errors import ConfigurationError, UnknownTableError
 from pslib.server.requests import failure_in
 from pslib.shard.shard import Shard
+from pslib.table.optimizers import Optimizer, rate_problem
+from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.error_codes import failure_of
 from pslib.wire.messages import (
@@ -29,11 +31,12 @@ from pslib.wire.messages import (
     Reserve,
     Setup,
 )
-from pslib.wire.push_checks import manner_problem
 from pslib.wire.quantization import gradients_of, request_problem
 
-__all__ = ["RequestChecks"]
+__all__ = ["RATE_MAX", "RequestChecks", "push_options_problem"]
 
+RATE_MAX = 1e6
+"""Maximum factor of a learning rate; no schedule is known to go beyond a few thousand."""
 TIME_S_MAX = 1e12
 """Maximum time: 31,000 years; tables keep times in float32, which ends at 3e38."""
 
@@ -147,7 +150,7 @@ class RequestChecks:
             )
         _check_counts(message)
         dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
-        _refuse(manner_problem(message, first.tables, dense, units))
+        _refuse(push_options_problem(message, first.tables, dense, units))
 
 
 def _refuse(problem: str | None, where: str = "") -> None:
@@ -170,3 +173,40 @@ def _check_counts(message: Push) -> None:
                 raise ConfigurationError(f"{what} of {name}: expected one for each of its keys")
             if not (np.isfinite(counts) & (counts >= least)).all():
                 raise ConfigurationError(f"{what} of {name}: expected finite numbers >= {least:g}")
+
+
+def push_options_problem(
+    message: Push, tables: Mapping[str, TableSpec], dense: DenseSpec | None, units: int
+) -> str | None:
+    """Return the fault of a push's rate and sync step, one line; None where there is none.
+
+    Parameters
+    ----------
+    message
+    tables : mapping of name to TableSpec
+    dense : DenseSpec or None
+    units : int
+        Number of units of the cluster.
+    """
+    if not 0 <= message.rate <= RATE_MAX:
+        return f"rate: expected 0..{RATE_MAX:g}, got {message.rate:g}"
+    if message.rate != 1 and not message.delta:
+        used: list[Optimizer] = [part.optimizer for name in message.keys for part in tables[name].parts]
+        if message.blocks.size and dense:
+            used.append(dense.optimizer)
+        if problem := rate_problem(used):
+            return problem
+    return _sync_problem(message, units) if message.sync else None
+
+
+def _sync_problem(message: Push, units: int) -> str | None:
+    if set(message.sync) != {"contributors", "units"}:
+        return f"sync: expected contributors and units, got {sorted(message.sync)}"
+    contributors, spoken_for = message.sync["contributors"], message.sync["units"]
+    if not contributors.size or (np.diff(contributors.astype(np.int64)) <= 0).any():
+        return "sync: contributors: expected ascending ranks"
+    if message.rank not in contributors.tolist():
+        return f"sync: rank {message.rank} is not among the contributors of step {message.step}"
+    if spoken_for.size and int(spoken_for.max()) >= units:
+        return f"sync: units: expected 0..{units - 1}, got {spoken_for.max()}"
+    return None

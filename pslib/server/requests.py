@@ -17,6 +17,7 @@ from pslib.wire.counters import STORE_COUNTERS
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import failure_of
 from pslib.wire.messages import (
+    CLIENT_STREAMS,
     Adopt,
     BeginSave,
     CheckLoad,
@@ -38,7 +39,6 @@ from pslib.wire.messages import (
     Witness,
 )
 from pslib.wire.quantization import QuantizedRows
-from pslib.wire.streams import CLIENT_STREAMS
 
 __all__ = ["Loads", "ShardRequest", "ShardTurns", "Work", "run_on_shard", "saves_over", "shard_stats"]
 

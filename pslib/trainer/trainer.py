@@ -530,7 +530,7 @@ class Trainer:
             ``items``, the best first, and ``scores``; shorter than k where fewer items are left.
         k : int
         approximate : bool
-            Look for them in a graph of the items' vectors instead, see `pslib.metrics.nearest`; needs faiss.
+            Look for them in a graph of the items' vectors instead, see `pslib.metrics.top_k`; needs faiss.
 
         Raises
         ------

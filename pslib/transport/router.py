@@ -1,9 +1,11 @@
-"""ROUTER socket of ZeroMQ: its messages and its wait; the links are in zmq_link.py."""
+"""ROUTER socket of ZeroMQ: its messages, its wait and its waker; the links are in zmq_link.py."""
 
 from __future__ import annotations
 
 import errno
+import os
 import select
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import ceil
@@ -11,7 +13,6 @@ from math import ceil
 import zmq
 
 from pslib.config import Limits
-from pslib.transport.waker import Waker
 from pslib.wire.codec import Buffer
 
 __all__ = ["NOW", "OPTIONS", "Router"]
@@ -36,18 +37,51 @@ OPTIONS: dict[int, tuple[int, str]] = {
         "the default -1 hangs at exit when a peer is dead; what must arrive is acknowledged anyway",
     ),
     zmq.HEARTBEAT_IVL: (1000, "without it a cut cable raises no event at all"),
-    zmq.HEARTBEAT_TIMEOUT: (5000, "a machine that is short of CPU answers late"),
-    zmq.HEARTBEAT_TTL: (5000, "the same for the other side: a server asks more seldom"),
+    zmq.HEARTBEAT_TIMEOUT: (5000, "a machine short of CPU replies late"),
+    zmq.HEARTBEAT_TTL: (5000, "the same for the other side: a server sends heartbeats less often"),
     zmq.CONNECT_TIMEOUT: (3000, "the kernel's own is 127 s, seen after a restarted peer"),
     zmq.RECONNECT_IVL: (50, "a restarted peer is found quickly"),
-    zmq.RECONNECT_IVL_MAX: (2000, "hundreds of clients must not storm it"),
+    zmq.RECONNECT_IVL_MAX: (2000, "hundreds of clients must not overload it"),
     zmq.SNDHWM: (1000, "bounds the queue to a dead peer"),
     zmq.RCVHWM: (1000, "the same on the way in"),
-    zmq.HANDSHAKE_IVL: (10000, "a connection that says nothing is dropped"),
-    zmq.ROUTER_HANDOVER: (0, "else anybody who guesses an identity gets the answers of its owner"),
-    zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
+    zmq.HANDSHAKE_IVL: (10000, "a connection that sends nothing is dropped"),
+    zmq.ROUTER_HANDOVER: (0, "else a peer that guesses an identity receives its owner's replies"),
+    zmq.ROUTER_MANDATORY: (1, "a reply to a vanished peer raises an error, instead of a silent drop"),
     zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
 }
+
+
+class Waker:
+    """Event file descriptor that ends a wait.
+
+    `wake` comes from any thread, also after `close`: by then the descriptor's number may belong to another
+    file, so both check ``_open`` under a lock.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._open = True
+        self._lock = threading.Lock()
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        with self._lock:
+            if self._open:
+                os.eventfd_write(self.fd, 1)
+
+    def drain(self) -> None:
+        """Clear the event, before the next wait."""
+        try:  # not `suppress`: this is on the path of each reply
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.fd)
 
 
 class Router:
@@ -59,7 +93,7 @@ class Router:
     """
 
     _held: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Context of each send and receive; a client's holds back handlers that raise, a server ends by them."""
+    """Context of each send and receive; a client's holds back signal handlers that raise."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
         self._socket = context.socket(zmq.ROUTER)
@@ -67,9 +101,9 @@ class Router:
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
         self.idle = False
-        """Whether the last wait brought nothing."""
+        """True if the last wait ended without a message."""
         self.is_empty = False
-        """Whether the last look found nothing, with no wait or send since."""
+        """True if the last check found no message, with no wait or send since."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()

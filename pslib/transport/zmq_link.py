@@ -23,9 +23,9 @@ from pslib.wire.codec import Buffer
 
 __all__ = ["ZmqTransport"]
 
-TURNS_A_LOOK = 64
+TURNS_A_CHECK = 64
 """Turns between checks of silent peers on a busy link; an idle one checks each time that nothing has come."""
-SERVER_ASKS_MS = 10_000
+SERVER_HEARTBEAT_MS = 10_000
 """Heartbeat interval of servers; clients send one every second. A server sends them too, less often: arriving
 data defers ZeroMQ's timeout, so a peer that vanished while it was busy would stay for ever.
 """
@@ -123,7 +123,7 @@ class ZmqClientLink(Router):
     def refusals(self) -> list[tuple[str, str]]:
         """Return peers that refused the connection, and why; ZeroMQ gives up on some, so none are kept."""
         self._turns += 1
-        if not self.silent or not (self.idle or self._turns % TURNS_A_LOOK == 0):
+        if not self.silent or not (self.idle or self._turns % TURNS_A_CHECK == 0):
             return []
         told = list(troubles(self._monitor, self.silent, self._role).items())
         for peer, _reason in told:
@@ -154,7 +154,7 @@ class ZmqServerLink(Router):
     ) -> None:
         super().__init__(context, limits)
         self._monitor: Monitor | None = None
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_HEARTBEAT_MS)
         if keys:
             encrypt_server(self._socket, keys)
             self._monitor = Monitor(self._socket)
@@ -223,13 +223,13 @@ class ZmqTransport:
     limits : Limits
         ``frame_bytes_max`` is enforced by ZeroMQ itself before memory is taken.
     insecure_network : bool
-        Whether to listen beyond this machine without encryption; must be given by name.
+        Allow listening beyond this machine without encryption.
     io_threads : int
         Threads of ZeroMQ that move bytes, and encrypt them.
     keys : Keys or None
         Encrypt all links, and let only known keys connect; None encrypts nothing.
     same_host : bool or None
-        Whether to use Unix sockets to processes of this machine (`pslib.transport.addresses`); None: unless
+        Use Unix sockets to processes of this machine (`pslib.transport.addresses`); None: unless
         PSLIB_SAME_HOST is tcp.
     """
 

@@ -3,23 +3,18 @@
 A message is a msgpack header, with the small arrays in it, and one raw little-endian frame for each other
 array; docs/design/wire.md has the grammar. Decoded arrays are views of the received frames: large ones are
 never copied.
-
-This is the definition, in plain Python. `cython_ext.wire.message_writer` and `message_reader` do the same for
-the common messages in a tenth of the time; messages that they do not take come here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, get_type_hints
 
 import msgpack
 import numpy as np
 
-from cython_ext.wire.message_reader import MessageReader
-from cython_ext.wire.message_writer import MessageWriter
 from pslib.config import Limits
 from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
 from pslib.wire.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
@@ -46,6 +41,9 @@ _LIMITS = Limits()
 NAME_CHARS_MAX = 4096
 """Longest name or text in a message: names are identifiers, and 4096 is the limit of paths on Linux."""
 
+_Array = np.ndarray[Any, Any]
+_Refusal = type[LocalProtocolError] | type[RemoteProtocolError]
+
 
 class Reply(NamedTuple):
     """Instruction to send frames to a peer."""
@@ -61,30 +59,7 @@ class Envelope(NamedTuple):
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    plain: type | None
-    one: ArrayRule | None
-    many: ArrayRule | None
-
-
-def _describe(cls: type[Message]) -> tuple[_Field, ...]:
-    hints = get_type_hints(cls)
-    described = []
-    for spec in fields(cls):  # type: ignore[arg-type]
-        hint = hints[spec.name]
-        plain = hint if hint in (int, str, bool, float) else list if hint == PlainList else dict
-        one, many = spec.metadata.get("array"), spec.metadata.get("arrays")
-        described.append(_Field(spec.name, None if one or many else plain, one, many))
-    return tuple(described)
-
-
-_LAYOUT = {kind: _describe(cls) for kind, cls in ALL_MESSAGES.items()}
-
-
-def _fits(array: np.ndarray[Any, Any], rule: ArrayRule) -> bool:
-    return array.ndim == rule.ndim and (not rule.dtypes or array.dtype in rule.dtypes)
+# --- arrays of a message: small ones in the header, all others in frames of their own -----------------------
 
 
 def _small_start(size: int, used: int) -> int | None:
@@ -93,17 +68,16 @@ def _small_start(size: int, used: int) -> int | None:
     return start if size <= SMALL_BYTES_MAX and start + size <= SMALL_ROOM_BYTES else None
 
 
-class _Arrays:
-    """Arrays of a message being encoded: small ones together, all others as frames of their own."""
+class _ArrayWriter:
+    """Arrays of a message being encoded."""
 
     def __init__(self) -> None:
-        self.descriptions: list[Any] = []
+        self.descriptions: list[list[Any]] = []
         self.small = bytearray()
         self.frames: list[Buffer] = []
 
-    def add(self, spec: _Field, array: Any, rule: ArrayRule) -> None:
-        if not _fits(array, rule) or array.dtype not in _CODES:
-            raise LocalProtocolError(f"field {spec.name}: expected {rule}, got {array.ndim}-d {array.dtype}")
+    def add(self, array: _Array) -> None:
+        """Add an array: to the small ones, or as a frame that is a view of it."""
         self.descriptions.append([_CODES[array.dtype], *array.shape])
         start = _small_start(array.nbytes, len(self.small))
         if start is None:
@@ -112,15 +86,15 @@ class _Arrays:
             self.small += bytes(start - len(self.small)) + array.tobytes()
 
 
-class _Views:
+class _ArrayReader:
     """Arrays of a received message, in order."""
 
     def __init__(self, descriptions: list[Any], small: bytes, frames: Sequence[Buffer]) -> None:
-        self._descriptions, self._small, self._frames = iter(descriptions), small, iter(frames)
-        self._used = 0
+        self._descriptions, self._frames = iter(descriptions), iter(frames)
+        self._small, self._used = small, 0
 
-    def next(self) -> np.ndarray[Any, Any] | None:
-        """Return the next array, its size checked against its description; None: there is no other."""
+    def next(self) -> _Array | None:
+        """Return the next array, its size checked against its description; None when there is no other."""
         description = next(self._descriptions, None)
         if description is None:
             return None
@@ -130,22 +104,145 @@ class _Views:
             frame = next(self._frames, b"")
             if len(frame) != size:
                 raise RemoteProtocolError(f"array {dtype} {shape}: frame has {len(frame)} bytes")
-            return np.frombuffer(frame, dtype).reshape(shape)
+            return np.ndarray(shape, dtype, frame)
         if size == 0:
             return np.empty(shape, dtype)
         if start + size > len(self._small):
             raise RemoteProtocolError(f"array {dtype} {shape}: small arrays end at {len(self._small)} bytes")
         self._used = start + size
-        return np.frombuffer(self._small, dtype, math.prod(shape), start).reshape(shape)
+        return np.ndarray(shape, dtype, self._small, start)
 
     def check_end(self) -> None:
-        left = sum(1 for _ in self._descriptions), sum(1 for _ in self._frames)
-        if any(left):
+        """Raise TypeError when there is more than the message has."""
+        descriptions, frames = len(list(self._descriptions)), len(list(self._frames))
+        if descriptions or frames:
             raise TypeError(
-                f"more arrays than the message has, got {left[0]} more descriptions and {left[1]} more frames"
+                "more arrays than the message has, "
+                f"got {descriptions} more descriptions and {frames} more frames"
             )
         if self._used != len(self._small):
             raise TypeError(f"small arrays of {self._used} bytes, {len(self._small)} came")
+
+
+def _described(description: Any) -> tuple[np.dtype[Any], list[int], int]:
+    """Return dtype, shape and number of bytes of an array from its description."""
+    if not isinstance(description, list) or not 2 <= len(description) <= 3:
+        raise RemoteProtocolError("array: expected [dtype, length] or [dtype, rows, columns]")
+    code, *shape = description
+    dtype = DTYPES.get(code) if isinstance(code, str) else None
+    if dtype is None:
+        raise RemoteProtocolError(f"array dtype: expected one of {', '.join(DTYPES)}, got {_told(code)}")
+    size = dtype.itemsize
+    for length in shape:
+        if type(length) is not int or length < 0:
+            raise RemoteProtocolError("array: expected lengths >= 0")
+        size *= length
+    return dtype, shape, size
+
+
+def _told(value: Any) -> str:
+    """Format a received value for an error text, in bounded length and depth."""
+    return f"{value!r:.80}" if isinstance(value, str | int | float | bytes | None) else type(value).__name__
+
+
+# --- fields of a message: the same check before a value is sent and after it came ---------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainField:
+    name: str
+    type: type
+
+    def write(self, value: Any, values: list[Any], arrays: _ArrayWriter) -> None:
+        values.append(self.checked(value))
+
+    def read(self, values: Iterator[Any], arrays: _ArrayReader) -> Any:
+        return self.checked(next(values, None))
+
+    def checked(self, value: Any) -> Any:
+        """Return the value; raise TypeError or ValueError when the field does not allow it."""
+        kind = type(value)
+        if kind is not self.type:
+            raise TypeError(f"{self.name}: expected {self.type.__name__}, got {kind.__name__}")
+        if kind is int:
+            if not 0 <= value < _UINT64_END:
+                raise ValueError(f"{self.name}: expected 0..2^64-1, got {value}")
+        elif kind is float:
+            if not math.isfinite(value):
+                raise ValueError(f"{self.name}: expected a finite number, got {value}")
+        elif kind is str and len(value) > NAME_CHARS_MAX:
+            raise ValueError(f"{self.name}: longer than {NAME_CHARS_MAX} characters")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrayField:
+    name: str
+    rule: ArrayRule
+    dtypes: frozenset[np.dtype[Any]]
+
+    def write(self, value: Any, values: list[Any], arrays: _ArrayWriter) -> None:
+        arrays.add(self.checked(value))
+
+    def read(self, values: Iterator[Any], arrays: _ArrayReader) -> _Array:
+        return self.checked(arrays.next())
+
+    def checked(self, array: Any) -> _Array:
+        """Return the array; raise TypeError when the field does not allow it."""
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{self.name}: expected {self.rule}, got {_told(array)}")
+        if array.ndim != self.rule.ndim or array.dtype not in self.dtypes:
+            raise TypeError(f"{self.name}: expected {self.rule}, got {array.ndim}-d {array.dtype}")
+        return array
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedArraysField:
+    name: str
+    array: _ArrayField
+
+    def write(self, value: Mapping[str, _Array], values: list[Any], arrays: _ArrayWriter) -> None:
+        values.append([_name(name) for name in value])
+        for array in value.values():
+            arrays.add(self.array.checked(array))
+
+    def read(self, values: Iterator[Any], arrays: _ArrayReader) -> dict[str, _Array]:
+        names = next(values, None)
+        if not isinstance(names, list):
+            raise TypeError(f"{self.name}: expected a list of names, got {_told(names)}")
+        named = {_name(name): self.array.checked(arrays.next()) for name in names}
+        if len(named) != len(names):
+            raise TypeError(f"{self.name}: expected distinct names")
+        return named
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or len(name) > NAME_CHARS_MAX:
+        raise TypeError(f"array name: expected a short string, got {_told(name)}")
+    return name
+
+
+_Field = _PlainField | _ArrayField | _NamedArraysField
+
+
+def _fields_of(cls: type[Message]) -> Iterator[_Field]:
+    hints = get_type_hints(cls)
+    for spec in fields(cls):  # type: ignore[arg-type]
+        rule = spec.metadata.get("array") or spec.metadata.get("arrays")
+        if rule:
+            one = _ArrayField(spec.name, rule, frozenset(rule.dtypes or _CODES))
+            yield one if "array" in spec.metadata else _NamedArraysField(spec.name, one)
+        else:
+            hint = hints[spec.name]
+            plain = hint if hint in (int, str, bool, float) else list if hint == PlainList else dict
+            yield _PlainField(spec.name, plain)
+
+
+_FIELDS = {kind: tuple(_fields_of(cls)) for kind, cls in ALL_MESSAGES.items()}
+_REQUEST_ID = _PlainField("request_id", int)
+
+
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 class Codec:
@@ -161,9 +258,6 @@ class Codec:
 
     def __init__(self, cluster_id: str, limits: Limits = _LIMITS) -> None:
         self.cluster_id, self.limits = cluster_id, limits
-        self._writer: MessageWriter | None
-        self._reader: MessageReader | None
-        self._writer, self._reader = _compiled(cluster_id, limits)
 
     def encode(self, request_id: int, message: Message) -> list[Buffer]:
         """Encode a message as frames; large arrays are passed as views, without a copy if C-contiguous.
@@ -173,59 +267,21 @@ class Codec:
         LocalProtocolError
             When a value or an array is not what its field allows, or a limit is passed.
         """
-        frames = self._writer.encode(request_id, message.kind, message) if self._writer else None
-        return self.encode_by_definition(request_id, message) if frames is None else frames
-
-    def encode_by_definition(self, request_id: int, message: Message) -> list[Buffer]:
-        """Encode in plain Python, to the same bytes as `encode`."""
+        kind = message.kind
         values: list[Any] = []
-        arrays = _Arrays()
-        for spec in _LAYOUT[message.kind]:
-            value = getattr(message, spec.name)
-            if spec.one is not None:
-                arrays.add(spec, value, spec.one)
-            elif spec.many is not None:
-                values.append(list(value))
-                for array in value.values():
-                    arrays.add(spec, array, spec.many)
-            else:
-                values.append(value)
-        about = [PROTOCOL_VERSION, self.cluster_id, message.kind, request_id]
+        arrays = _ArrayWriter()
+        header = [PROTOCOL_VERSION, self.cluster_id, kind, request_id, values, arrays.descriptions]
         try:
-            self._check_plain(message)
-            header = msgpack.packb([*about, values, arrays.descriptions, bytes(arrays.small)])
+            _REQUEST_ID.checked(request_id)
+            for field in _FIELDS[kind]:
+                field.write(getattr(message, field.name), values, arrays)
+            packed = msgpack.packb([*header, bytes(arrays.small)])
         except (TypeError, ValueError, OverflowError) as error:
-            raise LocalProtocolError(f"{message.kind}: {error}") from error
-        frames = [header, *arrays.frames]
-        self._check_sizes(frames, len(arrays.descriptions), LocalProtocolError)
+            raise LocalProtocolError(f"{kind}: {error}") from error
+        frames = [packed, *arrays.frames]
+        self._check_frames(frames, LocalProtocolError)
+        self._check_arrays(len(arrays.descriptions), LocalProtocolError)
         return frames
-
-    @staticmethod
-    def _check_plain(message: Message) -> None:
-        """Raise LocalProtocolError for values that the receiver would refuse."""
-        for spec in _LAYOUT[message.kind]:
-            if spec.plain is not None:
-                _plain(spec, getattr(message, spec.name))
-            elif spec.many is not None:
-                for name in getattr(message, spec.name):
-                    _name(name)
-
-    def _check_sizes(
-        self,
-        frames: Sequence[Any],
-        arrays: int,
-        error: type[LocalProtocolError] | type[RemoteProtocolError],
-    ) -> None:
-        limits = self.limits
-        sizes = [len(frame) for frame in frames]
-        for what, size, limit in (
-            ("frames", max(len(sizes), 1 + arrays), limits.frames_max),
-            ("header bytes", sizes[0] if sizes else 0, limits.header_bytes_max),
-            ("bytes in one frame", max(sizes, default=0), limits.frame_bytes_max),
-            ("bytes in all frames", sum(sizes), limits.message_bytes_max),
-        ):
-            if size > limit:
-                raise error(f"message of {size} {what}: at most {limit} are allowed; send less at a time")
 
     def decode(self, frames: Sequence[Buffer]) -> Envelope:
         """Check all frames and build the message; large arrays are views of ``frames``.
@@ -235,22 +291,34 @@ class Codec:
         RemoteProtocolError
             When the bytes are not a message of this protocol version and this cluster.
         """
-        read = self._reader.decode(frames) if self._reader else None
-        return self.decode_by_definition(frames) if read is None else Envelope(*read)
-
-    def decode_by_definition(self, frames: Sequence[Buffer]) -> Envelope:
-        """Decode in plain Python, to the same message as `decode`."""
         if not frames:
             raise RemoteProtocolError("expected a header frame, got nothing")
-        self._check_sizes(frames, 0, RemoteProtocolError)
+        self._check_frames(frames, RemoteProtocolError)
         kind, request_id, values, descriptions, small = self._header(frames[0])
-        self._check_sizes(frames, len(descriptions), RemoteProtocolError)
+        self._check_arrays(len(descriptions), RemoteProtocolError)
+        arrays, left = _ArrayReader(descriptions, small, frames[1:]), iter(values)
         try:
-            return Envelope(request_id, _build(kind, values, _Views(descriptions, small, frames[1:])))
+            _REQUEST_ID.checked(request_id)
+            message = ALL_MESSAGES[kind](*[field.read(left, arrays) for field in _FIELDS[kind]])
+            arrays.check_end()
+            if more := list(left):
+                raise TypeError(f"more fields than the message has, got {_told(more[0])}")
         except (TypeError, ValueError, IndexError, OverflowError) as error:
             raise RemoteProtocolError(f"{kind}: {error}") from error
+        return Envelope(request_id, message)
 
-    def _header(self, frame: Buffer) -> tuple[str, int, list[Any], list[Any], bytes]:
+    def _check_frames(self, frames: Sequence[Buffer], error: _Refusal) -> None:
+        limits, sizes = self.limits, [len(frame) for frame in frames]
+        _check_limit("frames", len(sizes), limits.frames_max, error)
+        _check_limit("header bytes", sizes[0], limits.header_bytes_max, error)
+        _check_limit("bytes in one frame", max(sizes), limits.frame_bytes_max, error)
+        _check_limit("bytes in all frames", sum(sizes), limits.message_bytes_max, error)
+
+    def _check_arrays(self, count: int, error: _Refusal) -> None:
+        """Bound the number of arrays as if each had a frame of its own."""
+        _check_limit("frames", 1 + count, self.limits.frames_max, error)
+
+    def _header(self, frame: Buffer) -> tuple[str, Any, list[Any], list[Any], bytes]:
         try:
             header = msgpack.unpackb(frame, strict_map_key=False, max_array_len=1 << 20, max_map_len=1 << 16)
         except Exception as error:  # msgpack raises ValueError, but also its own and C-level kinds
@@ -261,10 +329,8 @@ class Codec:
             raise ForeignMessageError(
                 f"cluster id: expected {self.cluster_id!r}, got {_told(cluster_id)}; this is another cluster"
             )
-        if not isinstance(kind, str) or kind not in _LAYOUT:
+        if not isinstance(kind, str) or kind not in _FIELDS:
             raise RemoteProtocolError(f"message kind: unknown {_told(kind)}")
-        if type(request_id) is not int or not 0 <= request_id < _UINT64_END:
-            raise RemoteProtocolError("request_id: expected 0..2^64-1")
         if not isinstance(values, list) or not isinstance(descriptions, list) or type(small) is not bytes:
             raise RemoteProtocolError(
                 "header: expected lists of values and of arrays, and bytes of small arrays"
@@ -272,36 +338,9 @@ class Codec:
         return kind, request_id, values, descriptions, small
 
 
-def _compiled(cluster_id: str, limits: Limits) -> tuple[MessageWriter, MessageReader] | tuple[None, None]:
-    """Return the compiled writer and reader of common messages; None for cluster names they do not take."""
-    places = {dtype: place for place, dtype in enumerate(DTYPES.values())}
-    kinds = {}
-    for kind, layout in _LAYOUT.items():
-        rules = [(spec.name, _compiled_rule(spec, places)) for spec in layout]
-        if all(rule is not None for _name, rule in rules):
-            kinds[kind] = (ALL_MESSAGES[kind], rules)
-    bounds = (
-        limits.frames_max,
-        limits.header_bytes_max,
-        limits.frame_bytes_max,
-        limits.message_bytes_max,
-    )
-    numbers = [(name, dtype.num) for name, dtype in DTYPES.items()]
-    small = (SMALL_BYTES_MAX, SMALL_ROOM_BYTES)
-    try:
-        known = (PROTOCOL_VERSION, cluster_id, bounds, small, numbers, kinds)
-        return MessageWriter(*known), MessageReader(*known)
-    except ValueError:
-        return None, None
-
-
-def _compiled_rule(spec: _Field, places: Mapping[np.dtype[Any], int]) -> Any:
-    """Return the rule of a field for `MessageLayouts`; None for nested values, left to the definition."""
-    rule = spec.one or spec.many
-    if rule is None:
-        return None if spec.plain in (dict, list) else spec.plain
-    allowed = rule.dtypes or tuple(places)
-    return (spec.many is not None, tuple(places[dtype] for dtype in allowed), rule.ndim)
+def _check_limit(what: str, size: int, limit: int, error: _Refusal) -> None:
+    if size > limit:
+        raise error(f"message of {size} {what}: at most {limit} are allowed; send less at a time")
 
 
 def _check_version(header: Any) -> None:
@@ -316,70 +355,3 @@ def _check_version(header: Any) -> None:
         )
     if len(header) != 7:
         raise RemoteProtocolError(f"header: expected a list of 7, got {len(header)}")
-
-
-def _told(value: Any) -> str:
-    """Format a received value for an error text, in bounded length and depth."""
-    return f"{value!r:.80}" if isinstance(value, str | int | float | bytes | None) else type(value).__name__
-
-
-def _described(description: Any) -> tuple[np.dtype[Any], list[int], int]:
-    """Return dtype, shape and bytes of an array from its description."""
-    if not isinstance(description, list) or not 2 <= len(description) <= 3:
-        raise RemoteProtocolError("array: expected [dtype, length] or [dtype, rows, columns]")
-    if not isinstance(description[0], str) or description[0] not in DTYPES:
-        raise RemoteProtocolError(
-            f"array dtype: expected one of {', '.join(DTYPES)}, got {_told(description[0])}"
-        )
-    shape = description[1:]
-    if any(type(length) is not int or length < 0 for length in shape):
-        raise RemoteProtocolError("array: expected lengths >= 0")
-    dtype = DTYPES[description[0]]
-    return dtype, shape, math.prod(shape) * dtype.itemsize
-
-
-def _build(kind: str, values: list[Any], views: _Views) -> Message:
-    rest = iter(values)
-    arguments: dict[str, Any] = {}
-    for spec in _LAYOUT[kind]:
-        if spec.one is not None:
-            arguments[spec.name] = _checked(spec.name, views.next(), spec.one)
-        elif spec.many is not None:
-            names = next(rest, None)
-            if not isinstance(names, list):
-                raise TypeError(f"{spec.name}: expected a list of names, got {_told(names)}")
-            named = {_name(n): _checked(spec.name, views.next(), spec.many) for n in names}
-            if len(named) != len(names):
-                raise TypeError(f"{spec.name}: expected distinct names")
-            arguments[spec.name] = named
-        else:
-            arguments[spec.name] = _plain(spec, next(rest, None))
-    views.check_end()
-    if left := list(rest):
-        raise TypeError(f"more fields than the message has, got {_told(left[0])}")
-    return ALL_MESSAGES[kind](**arguments)
-
-
-def _name(name: Any) -> str:
-    if not isinstance(name, str) or len(name) > NAME_CHARS_MAX:
-        raise TypeError(f"array name: expected a short string, got {_told(name)}")
-    return name
-
-
-def _checked(name: str, array: np.ndarray[Any, Any] | None, rule: ArrayRule) -> np.ndarray[Any, Any]:
-    if array is None or not _fits(array, rule):
-        raise TypeError(f"{name}: expected {rule}")
-    return array
-
-
-def _plain(spec: _Field, value: Any) -> Any:
-    if type(value) is not spec.plain:
-        expected = spec.plain.__name__ if spec.plain else "an array"
-        raise TypeError(f"{spec.name}: expected {expected}, got {type(value).__name__}")
-    if isinstance(value, int) and not 0 <= value < _UINT64_END:
-        raise ValueError(f"{spec.name}: expected 0..2^64-1")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{spec.name}: expected a finite number, got {value}")
-    if isinstance(value, str) and len(value) > NAME_CHARS_MAX:
-        raise ValueError(f"{spec.name}: longer than {NAME_CHARS_MAX} characters")
-    return value

@@ -75,7 +75,7 @@ class DenseDelta:
         return DenseDelta(vector, blocks, ends, known, np.zeros(blocks.size, np.uint64))
 
     def put(self, places: Sequence[int], weights: Mapping[int, Floats], versions: Mapping[int, int]) -> int:
-        """Write current blocks, except those the client has; return how many floats were written.
+        """Write current blocks, except those the client has; return the number of floats written.
 
         Parameters
         ----------

@@ -2,58 +2,35 @@
 
 A new message touches three places: its class here, the session that sends it, the session that answers it.
 Fields are plain values (checked against their annotation by the codec), one array, or `Arrays` (named
-arrays); arrays travel as frames of their own and are never copied. ``docs/design/wire.md`` has the grammar of
-the bytes.
+arrays); large arrays travel as frames of their own and are never copied. ``docs/design/wire.md`` has the
+grammar of the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
-from pslib.wire.checkpoint_messages import (
-    BeginSave,
-    CheckLoad,
-    DescribeTables,
-    EndSave,
-    Load,
-    Save,
-    SaveFiles,
+from pslib.wire.fields import (
+    ArrayRule,
+    Arrays,
+    Message,
+    Plain,
+    PlainList,
+    array,
+    arrays,
+    no_array,
+    no_arrays,
 )
-from pslib.wire.coordinator_messages import (
-    NOWHERE,
-    Beat,
-    Clock,
-    Clocks,
-    CutReady,
-    CutStep,
-    CutTable,
-    EndLease,
-    Hand,
-    Heartbeat,
-    JobResult,
-    Lease,
-    Leave,
-    Missing,
-    NextHand,
-    NextLease,
-    OpenJob,
-    Register,
-    Registered,
-    SaveSoon,
-    Scale,
-    Status,
-    Stop,
-)
-from pslib.wire.fields import ArrayRule, Arrays, Message, Plain, PlainList, array, arrays, no_arrays
 
 __all__ = [
     "ALL_MESSAGES",
+    "CLIENT_STREAMS",
     "NOBODY",
     "NOWHERE",
     "Adopt",
@@ -109,8 +86,12 @@ __all__ = [
     "Witness",
 ]
 
+CLIENT_STREAMS = 1 << 63
+"""First number of the streams of pushes that belong to clients: streams of leases are below it."""
 NOBODY = 0xFFFF
 """Owner in a refusal when the server does not know one: retry a little later, or wait for the map."""
+NOWHERE = (1 << 64) - 1
+"""Value of `CutReady.reached` for a trainer without a next batch."""
 
 
 # --- between client and server -----------------------------------------------------------------------------
@@ -341,6 +322,399 @@ class Keep(Message):
 
     unit: int
     map_version: int
+
+
+# --- checkpoints of a server --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Save(Message):
+    """Request: write all rows and dense blocks of this server below ``path``. Reply: `Result` with the files.
+
+    ``stem`` goes into the file names: it differs for every checkpoint and server, so nothing is overwritten.
+    """
+
+    path: str
+    stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSave(Message):
+    """Request: take an image of this instant; it is written while pushes go on. Reply: `Done`, at once.
+
+    ``path`` and ``stem`` as for `Save`. With ``base`` it is an increment of the committed image of that name,
+    or refused (``checkpoint``) where that is not the last one; with ``keep`` the next may be one of this.
+    """
+
+    path: str
+    stem: str
+    base: str = ""
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFiles(Message):
+    """Request: the files of an image begun by `BeginSave`. Reply: as for `Save`, when they are written."""
+
+    stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSave(Message):
+    """Request: end an image, ``committed`` under ``name`` or abandoned. Reply: `Done`."""
+
+    stem: str
+    name: str
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLoad(Message):
+    """Request: check a `Load` of the same fields, as far as possible without reading files whole.
+
+    Changes no row. Reply: `Done`, or the refusal of the load. ``stem`` differs for every load, so that a copy
+    does not repeat the check.
+    """
+
+    path: str
+    stem: str
+    state: bool = True
+    tables: str = ""
+    stream: int = CLIENT_STREAMS
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTables(Message):
+    """Request: describe the tables of the checkpoint at ``path``, for a client that may not see it.
+
+    Reply: `Result` with ``tables``, each as this server has it, or as it was saved if it has none. With no
+    ``path``: all tables of this server, for a client that reads their rows and has not created them.
+    """
+
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    """Request: read all that this server owns from the checkpoint at ``path``. Reply: `Result` with counts.
+
+    ``stem`` differs for every load: a late copy must not undo later pushes. Without ``state`` the optimizer's
+    begins anew; ``tables`` names those to load, separated by commas, or is empty for all of them and the
+    dense parameters. Rows that are loaded without state, or by name, count as seen last at ``step`` and
+    ``time_s``.
+
+    ``stream`` and ``epoch`` are those of the load's lease. A server that knows of a later holder (from a
+    `Load` or a `CheckLoad`), or that the lease is over, refuses it (``fenced``). Streams from 2^63 on are of
+    no lease.
+    """
+
+    path: str
+    stem: str
+    state: bool = True
+    tables: str = ""
+    step: int = 0
+    time_s: float = 0.0
+    stream: int = CLIENT_STREAMS
+    epoch: int = 0
+
+
+# --- between any process and the coordinator ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Register(Message):
+    """Request: join the cluster as ``role``; repeated until `Registered.ready`.
+
+    ``incarnation`` is a number that no other process has. ``rank`` is the rank to take, 2^32-1 for any free
+    one; of two processes that ask for the same, the one of the higher ``generation`` has it, and the other is
+    fenced. ``empty``: a server without the state of its predecessor.
+    """
+
+    role: str
+    address: str
+    incarnation: int
+    pid: int
+    host: str
+    rank: int = 0xFFFFFFFF
+    generation: int = 0
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Message):
+    """Reply: rank in the role, the cluster's settings and, once all servers are there, the map.
+
+    ``term`` is the coordinator's, as in `Beat`: a process that has joined it ignores earlier ones.
+    ``begins`` tells a server that has lost its state how it begins (`Recovery.begins`).
+    """
+
+    rank: int
+    ready: bool
+    missing: str
+    config: Plain
+    map_version: int
+    addresses: PlainList
+    owners: NDArray[np.uint16] = array(np.uint16)
+    term: int = 0
+    begins: Plain = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """Request: heartbeat; ``progress`` holds cumulative counters, ``term`` is the highest received."""
+
+    role: str
+    rank: int
+    incarnation: int
+    map_version: int
+    progress: Plain
+    term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Message):
+    """Reply to a heartbeat: an order (``go``, ``leave`` or ``fail``), and the map when it has changed.
+
+    ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
+    ``term`` counts the starts of the coordinator: a process that knows a higher one ignores this.
+    ``cut`` tells a trainer of a cut that is under way: its ``number``, ``phase``, ``leader`` and ``step``
+    (`CheckpointBarrier`).
+    """
+
+    order: str
+    reason: str
+    streams_done_below: int
+    map_version: int
+    addresses: PlainList
+    owners: NDArray[np.uint16] = array(np.uint16)
+    hand: bool = False
+    term: int = 0
+    cut: Plain = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CutReady(Message):
+    """Request: a trainer stops for cut ``cut`` before the batch of step ``reached`` (2^64-1: it has none).
+
+    With ``paused`` all its pushes are acknowledged, and ``batches`` are the batches applied of each of
+    ``streams``. Reply: `Done`, or `Failure` where that cut is over.
+    """
+
+    rank: int
+    incarnation: int
+    cut: int
+    reached: int
+    paused: bool
+    streams: NDArray[np.uint64] = array(np.uint64)
+    batches: NDArray[np.uint64] = array(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class CutStep(Message):
+    """Request: progress of a cut's leader: ``begun``, ``commit`` (asks consent), ``saved``, ``failed``.
+
+    Reply: `Done`, to ``begun`` `CutTable`, and `Failure` where that cut is over.
+    """
+
+    rank: int
+    incarnation: int
+    cut: int
+    state: str
+    details: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class CutTable(Message):
+    """Reply: the table of jobs at a cut, as JSON, since a stream of months exceeds the limits of a header."""
+
+    table: NDArray[np.uint8] = array(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob(Message):
+    """Request: start, or join, collective call number ``job``; all trainers must agree. Reply: `Done`.
+
+    With ``by_rank`` each trainer gets leases of its own (`RankedLeases`); the reply is `Result` with
+    ``ranks``, those that share the job, fixed when the first trainer opens it.
+
+    ``resume`` is empty, or the table of a `CutTable`: jobs before this one are skipped, and this one
+    continues with its leases.
+    """
+
+    rank: int
+    job: int
+    what: str
+    fingerprint: int
+    details: Plain
+    windows: NDArray[np.uint32] = array(np.uint32)
+    by_rank: bool = False
+    resume: NDArray[np.uint8] = no_array(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class NextLease(Message):
+    """Request: ask for a lease; ``holding`` are the streams that this trainer knows it holds."""
+
+    rank: int
+    incarnation: int
+    job: int
+    holding: NDArray[np.uint64] = array(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Message):
+    """Reply: a lease (``state`` "held"), none now ("wait") or none any more ("done").
+
+    ``time_s`` is the coordinator's time, since the cluster began, when it first granted this lease: the time
+    of all records of the lease, whichever trainer sends them.
+    """
+
+    state: str
+    stream: int
+    index: int
+    epoch: int
+    first_batch: int
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndLease(Message):
+    """Request: end a lease, all batches applied everywhere; ``payload`` is its result. Reply: `Done`.
+
+    For a save or load it has the ``place`` (JSON) of the checkpoint itself, as servers find it. With
+    ``given_back`` in it the lease has failed here, and is returned to other trainers.
+    """
+
+    rank: int
+    incarnation: int
+    job: int
+    stream: int
+    epoch: int
+    payload: Arrays = arrays()
+
+
+@dataclass(frozen=True, slots=True)
+class Clock(Message):
+    """Request: the number of batches of a job applied for this trainer. Reply: `Clocks`."""
+
+    rank: int
+    incarnation: int
+    job: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks(Message):
+    """Reply: the clocks of the sender, as the coordinator counts it, and of the slowest trainer with work."""
+
+    clock: int
+    slowest: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult(Message):
+    """Request: the outcome of a job. Reply: `Result` with ``done`` true or false."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing(Message):
+    """Request: report that a restarted server lacks ``pushes`` of ``asked`` pushes it had acknowledged to us.
+
+    Reply: `Done`.
+    """
+
+    rank: int
+    incarnation: int
+    server: int
+    pushes: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Message):
+    """Request: the state of the cluster; with ``details``, of every member. Reply: `Result`."""
+
+    details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Request: end the cluster. Reply: `Done`."""
+
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSoon(Message):
+    """Request: a checkpoint of the training as soon as possible (`CheckpointBarrier`).
+
+    Reply: `Result`; ``asked`` is false where no training goes on that can be saved.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Message):
+    """Request: this process has flushed all its work and leaves. Reply: `Done`.
+
+    ``preempted``: it leaves by request, with work left; it, or another one, may join again.
+    """
+
+    role: str
+    rank: int
+    incarnation: int
+    progress: Plain
+    preempted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Message):
+    """Request: scale to ``servers`` owners of units (0: as many as now), with none on those in ``drain``.
+
+    The highest ranks leave when there are too many. Reply: `Result` with the progress of the moves. A
+    repeated request (same ``name``, any number) is answered and not applied again, however late.
+    """
+
+    servers: int
+    drain: PlainList
+    name: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextHand(Message):
+    """Request: a server asks which of its units to hand over, and reports earlier ones.
+
+    Of the wave ``version`` the units in ``done`` have arrived, and those in ``kept`` are here again because
+    of ``reason``. ``bytes`` were sent since the last such message. ``owners`` are the known ``[rank,
+    address]`` of the receivers of units: one that has come back elsewhere may have lost them.
+    """
+
+    rank: int
+    incarnation: int
+    version: int
+    bytes: int
+    reason: str
+    done: NDArray[np.uint32] = array(np.uint32)
+    kept: NDArray[np.uint32] = array(np.uint32)
+    owners: PlainList = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Hand(Message):
+    """Reply: hand these ``units`` to the servers ``owners`` under map ``version`` (``state`` "hand").
+
+    "wait": nothing now, ask again; "done": no unit moves any more. Both with the ``version`` of the published
+    map, up to which all moves are complete.
+    """
+
+    state: str
+    version: int
+    addresses: PlainList
+    units: NDArray[np.uint32] = array(np.uint32)
+    owners: NDArray[np.uint16] = array(np.uint16)
 
 
 # --- answers of both ---------------------------------------------------------------------------------------

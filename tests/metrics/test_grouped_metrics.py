@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pslib.metrics.grouped_metrics import grouped_auc
-from pslib.metrics.metrics import EvalResult, ScoreCounts
+from pslib.metrics.metrics import EvalResult, ScoreCounts, grouped_auc
 
 examples = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.booleans()), max_size=60)
 

@@ -13,11 +13,10 @@ from pslib.errors import ConfigurationError
 from pslib.planner.coefficients import Coefficients, read_coefficients, shipped_coefficients
 from pslib.planner.demand import Demand
 from pslib.planner.limits import partition_bits
-from pslib.planner.plan import HEADROOM, make_plan
+from pslib.planner.plan import HEADROOM, make_plan, plan_lines
 from pslib.planner.scenes import one_machine_rate
-from pslib.planner.text import plan_lines
 from pslib.planner.workload import MachineSpec, Workload, distinct_share
-from pslib.process.file_limit import allow_peers
+from pslib.process.machine import allow_peers
 from pslib.schema import Schema
 from pslib.table.optimizers import Adam, Optimizer, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec

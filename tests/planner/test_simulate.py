@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslib.planner import simulate as simulated
-from pslib.planner.events import Cores, Events, Network, Worker
-from pslib.planner.simulate import BatchCost, Scene, simulate
+from pslib.planner.simulate import BatchCost, Cores, Events, Network, Scene, Worker, simulate
 from pslib.trainer.pipeline import pipeline
 
 ROWS = 100

@@ -238,14 +238,6 @@ def test_a_terminal_gets_a_bar_and_results_above_it():
     assert text.endswith("\n")
 
 
-def test_a_run_that_only_waits_shows_neither_a_speed_nor_a_loss():
-    stream = io.StringIO()
-    looks = [training(1_000), training(2_000), training(2_000, phase="saving")]
-    watch(None, looks, every_s=1, stream=stream, progress=True)
-    last = stream.getvalue().splitlines()[-1]
-    assert "saving, 2,000 of 10,000 examples, staleness" in last
-
-
 def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed_of_before():
     stream, clock = io.StringIO(), HandClock()
     run = RunRecorder(None, clock, progress=True, stream=stream)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cython_ext.table.store import Store, apply_dense, vector_levels
+from pslib.server.checks import RATE_MAX, push_options_problem
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowwiseAdagrad
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.wire.messages import Push
-from pslib.wire.push_checks import RATE_MAX, manner_problem
 from tests.support.definitions.optimizers import full_step
 
 f32 = np.float32
@@ -156,13 +156,15 @@ def contributors(*ranks: int, units: tuple[int, ...] = (0,)) -> dict[str, np.nda
     ],
 )
 def test_a_manner_that_can_not_be_is_told_in_a_line(push: Push, problem: str | None) -> None:
-    found = manner_problem(push, {"t": spec_with(SGD(0.1), 16)}, None, 9)
+    found = push_options_problem(push, {"t": spec_with(SGD(0.1), 16)}, None, 9)
     assert (found is None) if problem is None else (problem in (found or ""))
 
 
 def test_ftrl_has_one_learning_rate() -> None:
     table, dense = {"t": spec_with(FTRL(0.1), 16)}, DenseSpec(4, FTRL(0.1))
-    assert "FTRL" in (manner_problem(push_with(rate=0.5), table, None, 9) or "")
-    assert "FTRL" in (manner_problem(push_with(1, rate=0.5), {"t": spec_with(SGD(0.1), 16)}, dense, 9) or "")
-    assert manner_problem(push_with(rate=1.0), table, dense, 9) is None
-    assert manner_problem(push_with(1, delta=True, rate=0.5), table, dense, 9) is None
+    assert "FTRL" in (push_options_problem(push_with(rate=0.5), table, None, 9) or "")
+    assert "FTRL" in (
+        push_options_problem(push_with(1, rate=0.5), {"t": spec_with(SGD(0.1), 16)}, dense, 9) or ""
+    )
+    assert push_options_problem(push_with(rate=1.0), table, dense, 9) is None
+    assert push_options_problem(push_with(1, delta=True, rate=0.5), table, dense, 9) is None

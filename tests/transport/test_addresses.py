@@ -255,17 +255,17 @@ def test_a_successor_without_a_unix_socket_is_found_by_tcp_when_its_predecessor_
 def test_who_connects_by_a_unix_socket_does_not_ask_whether_the_other_lives(
     opened: Any, same_host: bool
 ) -> None:
-    server, client = opened(LOOPBACK, same_host=addresses), opened()
+    server, client = opened(LOOPBACK, same_host=same_host), opened()
     talk(client, server)
     asks_ms = client._socket.getsockopt(zmq.HEARTBEAT_IVL)
-    assert asks_ms == (0 if addresses else OPTIONS[zmq.HEARTBEAT_IVL][0])
+    assert asks_ms == (0 if same_host else OPTIONS[zmq.HEARTBEAT_IVL][0])
 
 
 def test_two_who_have_nothing_to_say_by_zeromq_stay_connected(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server asks now and then, and who is asked does not wait for the next time."""
-    monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 200)
+    monkeypatch.setattr(zmq_link, "SERVER_HEARTBEAT_MS", 200)
     for option in (zmq.HEARTBEAT_TTL, zmq.HEARTBEAT_TIMEOUT):
         monkeypatch.setitem(OPTIONS, option, (100, "less than until the next time"))
     server, client = opened(LOOPBACK), opened()

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -78,21 +79,29 @@ def serve() -> Iterator[Callable[..., Answering]]:
         server.close()
 
 
+@contextmanager
+def endpoint_of(keys: Keys | None, cluster_id: str = "demo") -> Iterator[Endpoint]:
+    """A client's endpoint on a transport of its own."""
+    transport = ZmqTransport(keys=keys)
+    endpoint = Endpoint(transport.connect(), Codec(cluster_id), Timing(), SystemClock(), 1)
+    try:
+        yield endpoint
+    finally:
+        endpoint.close()
+        transport.close()
+
+
 def ask(
     address: str, keys: Keys | None, wait_s: float = 10.0, cluster_id: str = "demo"
 ) -> tuple[Exception, float]:
     """What a question ends with, and after how many seconds."""
-    transport = ZmqTransport(keys=keys)
-    endpoint = Endpoint(transport.connect(), Codec(cluster_id), Timing(), SystemClock(), 1)
-    started_s = time.monotonic()
-    try:
-        endpoint.ask(address, Stats()).wait(wait_s)
-        raise AssertionError("an answer that is no failure")
-    except Exception as error:
-        return error, time.monotonic() - started_s
-    finally:
-        endpoint.close()
-        transport.close()
+    with endpoint_of(keys, cluster_id) as endpoint:
+        started_s = time.monotonic()
+        try:
+            endpoint.ask(address, Stats()).wait(wait_s)
+            raise AssertionError("an answer that is no failure")
+        except Exception as error:
+            return error, time.monotonic() - started_s
 
 
 @pytest.mark.parametrize("role", sorted(MADE))
@@ -148,32 +157,22 @@ def test_a_key_that_is_refused_is_refused_again_and_never_waits_in_silence(serve
     """ZeroMQ gives a refused connection up for good: a second question on it would wait for ever."""
     server = serve(MADE["server"])
     stranger = replace(OTHERS["trainer"], server_public=MADE["server"].server_public)
-    transport = ZmqTransport(keys=stranger)
-    endpoint = Endpoint(transport.connect(), Codec("demo"), Timing(), SystemClock(), 1)
-    try:
+    with endpoint_of(stranger) as endpoint:
         for _ in range(3):
             with pytest.raises(AccessError, match="it refused this key"):
                 endpoint.ask(server.address, Stats()).wait(PATIENCE * NAMED_S)
-    finally:
-        endpoint.close()
-        transport.close()
 
 
 def test_a_server_that_comes_back_with_this_key_is_found(serve: Any) -> None:
     """A port may be somebody else's for a moment; what is asked later finds the right one."""
     first = serve(OTHERS["server"])
-    transport = ZmqTransport(keys=MADE["trainer"])
-    endpoint = Endpoint(transport.connect(), Codec("demo"), Timing(), SystemClock(), 1)
-    try:
+    with endpoint_of(MADE["trainer"]) as endpoint:
         with pytest.raises(AccessError, match="another server key"):
             endpoint.ask(first.address, Stats()).wait(PATIENCE * NAMED_S)
         first.close()
         serve(MADE["server"], first.address)
         with pytest.raises(Exception, match="trainer"):
             endpoint.ask(first.address, Stats()).wait(PATIENCE_S)
-    finally:
-        endpoint.close()
-        transport.close()
 
 
 def test_a_proxy_whose_server_is_gone_is_no_wrong_key() -> None:

@@ -10,7 +10,7 @@ import pytest
 TRY = """
 import resource
 from pslib.errors import ConfigurationError
-from pslib.process.file_limit import allow_peers
+from pslib.process.machine import allow_peers
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 try:
     allow_peers({peers})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
 
 import msgpack
 import numpy as np
@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from pslib.errors import RemoteProtocolError
-from pslib.wire.codec import _LAYOUT, DTYPES, PROTOCOL_VERSION, SMALL_BYTES_MAX, SMALL_ROOM_BYTES, Codec
+from pslib.wire.codec import DTYPES, PROTOCOL_VERSION, SMALL_BYTES_MAX, SMALL_ROOM_BYTES, Codec
 from pslib.wire.messages import (
     ALL_MESSAGES,
     ArrayRule,
-    Done,
     EndLease,
     Message,
+    Plain,
+    PlainList,
     Pull,
     Pulled,
     Push,
-    Pushed,
-    Stats,
 )
-from tests.support.messages import SEEDS, mutants
 
 CODEC = Codec("demo")
 U64 = st.integers(0, 2**64 - 1)
@@ -45,25 +43,26 @@ def _array(rule: ArrayRule) -> st.SearchStrategy[np.ndarray[Any, Any]]:
     return npst.arrays(dtypes, shape)
 
 
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    int: U64,
+    str: NAMES,
+    bool: st.booleans(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    Plain: st.dictionaries(NAMES, PLAIN, max_size=3),
+    PlainList: st.lists(PLAIN, max_size=3),
+}
+
+
 def _messages(cls: type[Message]) -> st.SearchStrategy[Message]:
     """Any message of one kind, from what its fields say about themselves."""
-    plain = {
-        int: U64,
-        str: NAMES,
-        bool: st.booleans(),
-        float: st.floats(allow_nan=False, allow_infinity=False),
-        dict: st.dictionaries(NAMES, PLAIN, max_size=3),
-        list: st.lists(PLAIN, max_size=3),
-    }
-    values = {}
-    for spec in _LAYOUT[cls.kind]:
-        if spec.one:
-            values[spec.name] = _array(spec.one)
-        elif spec.many:
-            values[spec.name] = st.dictionaries(NAMES, _array(spec.many), max_size=3)
+    hints, values = get_type_hints(cls), {}
+    for spec in fields(cls):  # type: ignore[arg-type]
+        if one := spec.metadata.get("array"):
+            values[spec.name] = _array(one)
+        elif many := spec.metadata.get("arrays"):
+            values[spec.name] = st.dictionaries(NAMES, _array(many), max_size=3)
         else:
-            assert spec.plain is not None
-            values[spec.name] = plain[spec.plain]
+            values[spec.name] = VALUES[hints[spec.name]]
     return st.builds(cls, **values)
 
 
@@ -191,55 +190,6 @@ class TestSmallArrays:
         small = bytes(8 if spare else 7) + spare
         with pytest.raises(RemoteProtocolError, match="small arrays"):
             CODEC.decode([header_of(small=small)])
-
-
-class TestDefinition:
-    """What is compiled and what it is defined by are the same function."""
-
-    @pytest.mark.parametrize("kind", sorted(ALL_MESSAGES))
-    def test_they_write_the_same_bytes_and_read_the_same_message(self, kind: str) -> None:
-        @given(_messages(ALL_MESSAGES[kind]), U64)
-        def check(message: Message, request_id: int) -> None:
-            frames = [bytes(frame) for frame in CODEC.encode_by_definition(request_id, message)]
-            assert [bytes(frame) for frame in CODEC.encode(request_id, message)] == frames
-            _check_reading(frames)
-
-        check()
-
-    def test_the_messages_of_every_step_are_compiled(self) -> None:
-        for message in (SMALL, LARGE, PUSH, Pushed(PUSH.blocks, np.zeros(1, np.uint16)), Done(), Stats()):
-            frames = CODEC._writer.encode(7, message.kind, message)  # type: ignore[union-attr]
-            assert frames is not None
-            assert CODEC._reader.decode(frames) is not None  # type: ignore[union-attr]
-
-    def test_they_take_and_refuse_the_same_bytes(self) -> None:
-        for frames in mutants(CODEC, SEEDS, 20_000, seed=3):
-            _check_reading(frames)
-
-    @pytest.mark.parametrize("cluster", ["x" * 256, "\udc80"])
-    def test_a_cluster_with_an_odd_name_does_without(self, cluster: str) -> None:
-        assert Codec(cluster)._writer is None
-
-    def test_an_odd_name_of_a_cluster_that_fits_a_header(self) -> None:
-        codec = Codec("ä" * 200)
-        assert codec.decode([bytes(frame) for frame in codec.encode(1, SMALL)]).message.kind == "Pull"
-
-
-def _check_reading(frames: list[Any]) -> None:
-    """Both ways of reading give the same message, or the same refusal."""
-    try:
-        expected = CODEC.decode_by_definition(frames)
-    except RemoteProtocolError as error:
-        refusal = str(error)
-        with pytest.raises(RemoteProtocolError) as caught:
-            CODEC.decode(frames)
-        assert str(caught.value) == refusal
-        return
-    envelope = CODEC.decode(frames)
-    assert envelope.request_id == expected.request_id
-    assert type(envelope.message) is type(expected.message)
-    for name in expected.message.__dataclass_fields__:  # type: ignore[attr-defined]
-        assert _same(getattr(envelope.message, name), getattr(expected.message, name))
 
 
 class TestGoldenBytes:

@@ -190,17 +190,29 @@ class TestWhatThisSideMayNotSend:
             Pull({"t": np.zeros((1, 1), np.uint64)}, np.empty(0, np.uint32)),
             Pull({"t": np.zeros(1, ">u8")}, np.empty(0, np.uint32)),
             Pull({}, np.array(1, np.uint32)),
+            Pull({}, [1]),  # type: ignore[arg-type]
             Result({"number": np.int64(1)}),
             Result({"number": 1 << 64}),
             Result([1]),  # type: ignore[arg-type]
             Failure("internal", None),  # type: ignore[arg-type]
         ],
-        ids=["dtype", "shape", "byte order", "0-d", "numpy number", "too large", "a list", "no text"],
+        ids=[
+            "dtype",
+            "shape",
+            "byte order",
+            "0-d",
+            "no array",
+            "numpy number",
+            "too large",
+            "a list",
+            "no text",
+        ],
     )
     def test_is_found_before_it_is_sent(self, message: Message) -> None:
         with pytest.raises(LocalProtocolError):
             CODEC.encode(1, message)
 
-    def test_a_request_id_beyond_64_bits(self) -> None:
+    @pytest.mark.parametrize("request_id", [-1, 1 << 64])
+    def test_a_request_id_beyond_64_bits(self, request_id: int) -> None:
         with pytest.raises(LocalProtocolError):
-            CODEC.encode(1 << 64, Stats())
+            CODEC.encode(request_id, Stats())

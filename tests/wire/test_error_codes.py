@@ -22,38 +22,44 @@ PEER = "tcp://10.0.0.2:7000"
 
 
 @pytest.mark.parametrize(
-    "kind", [AccessError, CheckpointError, ConfigurationError, LogFullError, MemoryLimitError]
+    ("raised", "expected"),
+    [
+        (AccessError, AccessError),
+        (CheckpointError, CheckpointError),
+        (ConfigurationError, ConfigurationError),
+        (LogFullError, LogFullError),
+        (MemoryLimitError, MemoryLimitError),
+        (DataError, ConfigurationError),
+        (CheckpointCorruptError, CheckpointError),
+        (FencedError, SupersededError),
+        (ValueError, UnavailableError),
+    ],
 )
-def test_an_error_of_a_server_is_the_same_error_at_who_asked(kind):
-    error = error_of(failure_of(kind("no")), PEER)
-    assert type(error) is kind
-    assert str(error) == f"{PEER}: no"
+def test_an_error_of_a_server_is_that_error_at_the_client_or_what_it_derives_from(raised, expected):
+    failure = failure_of(raised("no"))
+    error = error_of(failure, PEER)
+    assert type(error) is expected
+    assert str(error) == f"{PEER}: {failure.text}"
+
+
+def test_an_error_that_is_not_of_pslib_is_an_internal_one():
+    assert failure_of(ValueError("odd")) == Failure("internal", "ValueError: odd")
 
 
 @pytest.mark.parametrize(
-    ("special", "kind"), [(DataError, ConfigurationError), (CheckpointCorruptError, CheckpointError)]
+    ("code", "expected"),
+    [
+        ("unavailable", UnavailableError),
+        ("of a later version", UnavailableError),
+        ("protocol", RemoteProtocolError),
+    ],
 )
-def test_a_special_error_is_the_one_that_it_derives_from(special, kind):
-    assert type(error_of(failure_of(special("no")), PEER)) is kind
+def test_a_code_without_an_error_of_a_server(code, expected):
+    assert type(error_of(Failure(code, "no"), PEER)) is expected
 
 
-def test_what_is_no_error_of_ours_is_told_as_a_fault():
-    assert failure_of(ValueError("odd")) == Failure("internal", "ValueError: odd")
-    assert failure_of(FencedError("late")) == Failure("fenced", "late")
-
-
-@pytest.mark.parametrize("code", ["unavailable", "internal", "of a later version"])
-def test_a_refusal_without_an_error_of_its_own_is_that_somebody_is_not_available(code):
-    assert type(error_of(Failure(code, "no"), PEER)) is UnavailableError
-
-
-def test_who_is_fenced_hears_that_others_have_its_work():
-    assert type(error_of(failure_of(FencedError("late")), PEER)) is SupersededError
+def test_a_fenced_client_is_one_that_may_connect_again():
     assert issubclass(SupersededError, UnavailableError)
-
-
-def test_what_a_peer_could_not_read_is_an_error_of_the_protocol():
-    assert type(error_of(Failure("protocol", "no"), PEER)) is RemoteProtocolError
 
 
 def test_a_thread_of_this_process_is_not_named():

@@ -13,9 +13,8 @@ from pslib.client.client import Client
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import ScoreCounts, diverged
-from pslib.metrics.nearest import NearestIndex
 from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks
-from pslib.metrics.top_k import best_of
+from pslib.metrics.top_k import NearestIndex, best_of
 from pslib.trainer.collective import Job
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.retrieval.towers import Parameters, RankedItems, Sides
