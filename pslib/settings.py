@@ -8,14 +8,17 @@ standard dataclasses: pydantic's would cost every process its import, and take N
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache, wraps
 from math import inf
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 from pslib.errors import ConfigurationError
 from pslib.validation import came, is_finite, kind_problem, plain_fields
@@ -24,13 +27,20 @@ __all__ = [
     "Setting",
     "Settings",
     "SettingsError",
+    "fields_help",
+    "keywords_of",
     "kind_and_fields",
     "numbers_of",
     "setting_of",
+    "settings_as_keywords",
     "settings_of",
 ]
 
 KindT = TypeVar("KindT")
+SelfT = TypeVar("SelfT")
+FirstT = TypeVar("FirstT")
+SecondT = TypeVar("SecondT")
+Given = ParamSpec("Given")
 
 _KINDS = {int: "a whole number", float: "a number"}
 
@@ -207,6 +217,76 @@ def settings_of(kind: Any) -> Mapping[str, tuple[Any, Setting | None]]:
     hints = get_type_hints(kind, include_extras=True)
     plain = get_type_hints(kind)
     return {one.name: (plain[one.name], setting_of(hints[one.name])) for one in fields(kind)}
+
+
+def settings_as_keywords(
+    kind: Callable[Given, KindT],
+) -> Callable[
+    [Callable[[SelfT, FirstT, SecondT, KindT], None]],
+    Callable[Concatenate[SelfT, FirstT, SecondT, Given], None],
+]:
+    """Let a constructor take the fields of a settings class as keywords, in place of its last argument.
+
+    Its signature, its help and what a type checker accepts are made of the class.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass of keywords, derived from `Settings`.
+
+    Raises
+    ------
+    TypeError
+        From the constructor, if the class has no such field.
+    """
+
+    def around(
+        init: Callable[[SelfT, FirstT, SecondT, KindT], None],
+    ) -> Callable[Concatenate[SelfT, FirstT, SecondT, Given], None]:
+        positional = list(inspect.signature(init).parameters.values())[:-1]
+        signature = inspect.Signature([*positional, *keywords_of(kind).values()])
+
+        @wraps(init)
+        def call(*given: Any, **keywords: Any) -> None:
+            for name in keywords.keys() - signature.parameters.keys():
+                close = difflib.get_close_matches(name, signature.parameters, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(keywords_of(kind))}"
+                raise TypeError(f"{type(given[0]).__name__}: unknown keyword {name!r}; {hint}")
+            bound = signature.bind(*given, **keywords)
+            init(*bound.args, kind(**bound.kwargs))  # type: ignore[call-arg]
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = f"{inspect.cleandoc(init.__doc__ or '')}\n\n{fields_help(kind)}"
+        return cast("Any", call)
+
+    return around
+
+
+def keywords_of(kind: Any) -> dict[str, inspect.Parameter]:
+    """Return the fields of a settings class as parameters of a function."""
+    found = {}
+    for one in fields(kind):
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        hint, _setting = settings_of(kind)[one.name]
+        found[one.name] = inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is MISSING else default,
+            annotation=hint,
+        )
+    return found
+
+
+def fields_help(kind: Any) -> str:
+    """Return the section "Parameters" of a docstring, as the annotations of a settings class have it."""
+    lines = ["Parameters", "----------"]
+    for name, (hint, setting) in settings_of(kind).items():
+        lines.append(f"{name} : {inspect.formatannotation(hint)}")
+        if setting is not None:
+            bounds = " ".join(filter(None, (setting.bounds, setting.unit)))
+            told = f"{setting.help} ({bounds})" if bounds else setting.help
+            lines += textwrap.wrap(told, 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
 
 
 def kind_and_fields(

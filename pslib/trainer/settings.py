@@ -1,7 +1,8 @@
-"""What a trainer is given, checked before anything starts."""
+"""Settings of a trainer, checked before anything starts."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated
@@ -227,11 +228,18 @@ class TrainingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings(TrainingSettings):
-    """What `pslib.Trainer` is given: `TrainingSettings`, and what a job file has in sections of its own."""
+    """Keywords of `pslib.Trainer`: `TrainingSettings`, and what a job file has in sections of its own."""
 
     dense_optimizer: Annotated[
         Optimizer, Setting("For the dense parameters: any but RowwiseAdagrad, without clipping.")
     ] = field(default_factory=Adam)
+    table: Annotated[
+        TableSpec | None,
+        Setting(
+            "The model's table with other policies; none: as the model gives it.",
+            example="dataclasses.replace(model.table(), storage='bfloat16')",
+        ),
+    ] = None
     checkpoint: Annotated[
         CheckpointSettings | None,
         Setting(
@@ -239,6 +247,27 @@ class TrainerSettings(TrainingSettings):
             example='pslib.CheckpointSettings("runs/a", every_s=600)',
         ),
     ] = None
+    out: Annotated[
+        str | os.PathLike[str] | None,
+        Setting(
+            "Folder of ``metrics.jsonl``, ``summary.json`` and ``run.png``. This and the next two hold for a "
+            "cluster inside this process; else the launcher writes them."
+        ),
+    ] = None
+    progress: Annotated[bool, Setting("Whether a progress bar is shown.")] = True
+    tensorboard: Annotated[
+        bool, Setting("Whether event files are written to ``out/tensorboard``; needs tensorboardX.")
+    ] = False
+    share: Annotated[
+        bool,
+        Setting("Whether it may train what another Trainer of the cluster, or another model, trains too."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        for name, default in (("dense_optimizer", Adam()), ("schedule", Constant())):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        super().__post_init__()
 
     @property
     def must_agree(self) -> list[object]:

@@ -9,7 +9,6 @@ import pytest
 
 from launch.job.job import Job, read_job
 from launch.job.paths import expand
-from launch.job.sections import TrainingSection
 from launch.job.yaml12 import read_yaml, write_yaml
 from launch.runs.demo import demo_job
 from pslib.config import ClusterConfig, ClusterSettings
@@ -355,17 +354,6 @@ def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path,
 
 
 # --- how trainers keep together ---
-
-
-def test_training_takes_every_setting_of_a_trainer_under_its_name():
-    import inspect
-
-    from pslib.trainer import Trainer
-
-    of_script = {"model", "cluster", "out", "progress", "tensorboard", "share"}
-    elsewhere = {"dense_optimizer", "table", "checkpoint"}  # optimizers.dense, and sections of their own
-    named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
-    assert set(settings_of(TrainingSection)) - {"epochs", "stopping"} == named  # these are of a fit
 
 
 def test_saving_while_training_needs_numbered_checkpoints(tmp_path):
