@@ -18,10 +18,10 @@ from functools import lru_cache, wraps
 from math import inf
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 from pslib.errors import ConfigurationError
-from pslib.validation import came, is_finite, kind_problem, plain_fields
+from pslib.validation import came, hints_of, is_finite, kind_problem, plain_fields
 
 __all__ = [
     "Setting",
@@ -43,6 +43,8 @@ SecondT = TypeVar("SecondT")
 Given = ParamSpec("Given")
 
 _KINDS = {int: "a whole number", float: "a number"}
+FLOAT32_MIN, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
+"""Least and largest number above 0 of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Setting:
         What a text must match, as a regular expression and for people.
     finite : bool
         Whether an infinite number is refused.
+    float32 : bool
+        Whether a kernel takes the number as float32: it must be finite there, and 0 only if it is 0.
     example : str
         How a value of the field's class is made, for messages.
     """
@@ -76,6 +80,7 @@ class Setting:
     pattern: str = ""
     texts: str = ""
     finite: bool = True
+    float32: bool = False
     example: str = ""
 
     @property
@@ -114,11 +119,15 @@ class Setting:
         if not is_finite(value) and (self.finite or value != inf):
             return False
         number: Any = value
+        if self.float32 and number and not FLOAT32_MIN <= abs(number) <= FLOAT32_MAX:
+            return False
         above = self.gt is None or number > self.gt
         return above and (self.ge is None or number >= self.ge) and (self.le is None or number <= self.le)
 
     def _expected(self, kind: type) -> str:
         bounds = self.bounds
+        if self.float32 and self.le is None:
+            bounds = f"{bounds} and finite in float32".lstrip()
         what = "seconds" if self.unit == "seconds" else _KINDS[kind]
         comma = " or " in bounds or what == "seconds"
         link = " in " if ".." in bounds else ", " if comma else " "
@@ -214,8 +223,7 @@ def setting_of(hint: Any) -> Setting | None:
 @lru_cache(maxsize=256)
 def settings_of(kind: Any) -> Mapping[str, tuple[Any, Setting | None]]:
     """Type and Setting of each field of a settings class, in order."""
-    hints = get_type_hints(kind, include_extras=True)
-    plain = get_type_hints(kind)
+    hints, plain = hints_of(kind, True), hints_of(kind)
     return {one.name: (plain[one.name], setting_of(hints[one.name])) for one in fields(kind)}
 
 

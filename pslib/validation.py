@@ -27,6 +27,7 @@ __all__ = [
     "checked",
     "checked_calls",
     "field_problems",
+    "hints_of",
     "is_finite",
     "kind_problem",
     "plain_fields",
@@ -232,10 +233,13 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _hints_of(what: Hashable) -> Mapping[str, Any]:
-    """Annotations of a class or function; to resolve them takes some 50 us."""
+def hints_of(what: Hashable, extras: bool = False) -> Mapping[str, Any]:
+    """Return annotations of a class or function; with ``extras`` those of `Annotated` as they are.
+
+    To resolve them takes some 50 us.
+    """
     try:
-        return get_type_hints(cast("Any", what))
+        return get_type_hints(cast("Any", what), include_extras=extras)
     except Exception:
         if not isinstance(what, type):
             raise
@@ -244,7 +248,7 @@ def _hints_of(what: Hashable) -> Mapping[str, Any]:
         for name, hint in inspect.get_annotations(kind).items():
             alone = type(name, (), {"__annotations__": {name: hint}, "__module__": kind.__module__})
             try:
-                hints |= get_type_hints(alone)
+                hints |= get_type_hints(alone, include_extras=extras)
             except Exception:
                 hints[name] = Any
     return hints
@@ -252,7 +256,7 @@ def _hints_of(what: Hashable) -> Mapping[str, Any]:
 
 def field_problems(holder: Any, *names: str) -> Iterator[str]:
     """A line for each field of a dataclass, of all or of those named, that is not of its annotated type."""
-    hints = _hints_of(cast("Any", type(holder)))
+    hints = hints_of(cast("Any", type(holder)))
     for name in names or [one.name for one in fields(holder)]:
         if problem := kind_problem(f"{type(holder).__name__}.{name}", getattr(holder, name), hints[name]):
             yield problem
@@ -273,7 +277,7 @@ def check_fields(holder: Any, *names: str) -> None:
 
 def plain_fields(holder: Any, *names: str) -> None:
     """Turn NumPy's numbers in a dataclass into Python's, and lists into tuples where annotated so."""
-    hints = _hints_of(cast("Any", type(holder)))
+    hints = hints_of(cast("Any", type(holder)))
     for name in names or [one.name for one in fields(holder)]:
         given = getattr(holder, name)
         value = _plain(given)
@@ -320,7 +324,7 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
                 return function(*args, **kwargs)  # Python says best which argument is missing, or too many
-            hints, given = _hints_of(function), bound.arguments
+            hints, given = hints_of(function), bound.arguments
             asked = names or tuple(hints)
             lines = [kind_problem(name, given[name], hints[name]) for name in asked if name in given]
             if problems := [line for line in lines if line]:
