@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from pslib.table.wire_format import WireFormat as WireFormat
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
-    from pslib.trainer.checkpoints.schedule import CheckpointSettings as CheckpointSettings
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
+    from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
 
 from pslib.process.excepthook import uncaught_in_a_line
 
@@ -91,7 +91,7 @@ _HOMES = {
     "TableSpec": "pslib.table.tables",
     "EvalResult": "pslib.trainer",
     "Trainer": "pslib.trainer",
-    "CheckpointSettings": "pslib.trainer.checkpoints.schedule",
+    "CheckpointSettings": "pslib.trainer.settings",
     "CacheSettings": "pslib.trainer.settings",
     "EarlyStopping": "pslib.trainer.evaluation.early_stopping",
     "WireFormat": "pslib.table.wire_format",

@@ -49,8 +49,7 @@ from pslib.errors import (
     UnavailableError,
     WaitTimeoutError,
 )
-from pslib.table.block_bounds import BlockBounds
-from pslib.table.partition_map import PartitionMap
+from pslib.table.partition_map import BlockBounds, PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.error_codes import error_of

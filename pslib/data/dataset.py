@@ -16,8 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
-from pslib.data.parallel_map import about_each
-from pslib.data.parquet_files import footer_of, open_file, parquet_from
+from pslib.data.parquet_files import about_each, footer_of, open_file, parquet_from
 from pslib.data.value_checks import one_line, statistics_problems
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema

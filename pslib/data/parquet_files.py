@@ -10,6 +10,7 @@ footer here: `statistics_in`.
 
 from __future__ import annotations
 
+import logging
 import re
 import struct
 from collections import deque
@@ -17,11 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pslib.clock import Clock, SystemClock
 from pslib.storage import is_uri, open_uri
 
 __all__ = [
@@ -29,12 +31,50 @@ __all__ = [
     "READ_BYTES",
     "ChunkStatistics",
     "OpenedAhead",
+    "about_each",
     "footer_of",
     "is_far",
     "open_file",
     "parquet_from",
     "statistics_in",
 ]
+
+THREADS = 16
+"""Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
+
+FILES_FEW = 8
+"""Up to this many local files are read faster than threads start."""
+
+REPORT_S = 5.0
+
+log = logging.getLogger("pslib")
+FoundT = TypeVar("FoundT")
+
+
+def about_each(
+    files: Sequence[str], look: Callable[[str], FoundT], clock: Clock | None = None
+) -> Iterator[FoundT]:
+    """Return ``look`` of each file, in file order; report progress if slow.
+
+    Parameters
+    ----------
+    files : sequence of str
+    look : callable
+        Called by several threads at once.
+    clock : Clock or None
+    """
+    if len(files) <= FILES_FEW:
+        yield from map(look, files)
+        return
+    clock = clock or SystemClock()
+    said_s = clock.now_s()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="looks into files") as pool:
+        for done, found in enumerate(pool.map(look, files), 1):
+            yield found
+            if clock.now_s() - said_s > REPORT_S:
+                said_s = clock.now_s()
+                log.warning("pslib: looked into %d of %d files", done, len(files))
+
 
 READ_BYTES = 1 << 20
 """Read-ahead of each column; bounds memory for any row-group size."""

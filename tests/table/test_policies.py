@@ -21,8 +21,7 @@ from pslib.table.policies import (
     Score,
     policy_from_dict,
 )
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, RowLayout, TableSpec
 
 PLAIN = TableSpec("t", (PartSpec("w", 1), PartSpec("v", 4)), seed=3)
 FULL = replace(
