@@ -19,7 +19,7 @@ from pslib.trainer.collective import HeldLease
 from pslib.trainer.consistency.geo import GeoCopy, GeoPace, GeoRows
 from pslib.trainer.consistency.ssp import SspPace
 from pslib.trainer.pipeline.pace import AsyncPace, LeasePlan, Pace, StalenessBound
-from pslib.trainer.pipeline.row_source import Gradients
+from pslib.trainer.pipeline.row_source import ComputedBatch
 from pslib.wire.messages import Clocks
 
 OVER = threading.Event()
@@ -196,8 +196,8 @@ def test_a_window_sends_what_rows_have_moved_and_a_trainers_share_of_the_dense_p
     for number, batch in enumerate(batches):
         rows.enter(number)
         pulled = rows.pull(batch, moment).wait()
-        ones = Gradients(np.ones((batch.keys.size, 2), np.float32), np.full(3, 2, np.float32))
-        rows.push(batch, pulled, ones, PushName(0, number, 0), moment)
+        ones, twos = np.ones((batch.keys.size, 2), np.float32), np.full(3, 2, np.float32)
+        rows.push(ComputedBatch(batch, pulled, ones, twos, PushName(0, number, 0), moment))
     (window, last) = servers.pushes
     keys, moved = window[0]["t"]
     assert dict(zip(keys.tolist(), moved[:, 0].tolist(), strict=True)) == {7: -0.5, 8: -1.0, 9: -0.5}
@@ -212,7 +212,7 @@ def test_a_copy_lets_its_oldest_rows_go_when_more_have_state_than_it_may_have() 
         keys = np.arange(first, first + 10, dtype=np.uint64)
         copy.store.push(keys, np.ones((10, 2), np.float32), now=first)
     copy.begin(np.zeros(3, np.float32))
-    assert (copy.store.rows, copy.rows_left) == (60, 60)
+    assert copy.store.rows == 60
     found = np.empty((60, 2), np.float32)
     assert copy.store.pull(np.arange(60, 120, dtype=np.uint64), found) == 0
     copy.begin(np.zeros(3, np.float32))
