@@ -82,7 +82,7 @@ class PslibError(Exception):
 
 
 class ConfigurationError(PslibError):
-    """What the user asked for can't be done; nothing was changed.
+    """The request can't be fulfilled as the user made it; nothing was changed.
 
     Parameters
     ----------

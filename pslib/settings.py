@@ -1,4 +1,4 @@
-"""Settings: a dataclass whose annotations say all there is to say of a field, once.
+"""Settings: dataclasses whose annotations define type, bounds, unit and help of each field, once.
 
 ``Annotated[int, Setting("Examples of a batch.", ge=1, le=1 << 24, unit="examples")]`` is type, bounds, unit
 and help. Python checks them when an object is made, the job file when it is read (pydantic reads the same
@@ -49,7 +49,7 @@ FLOAT32_MIN, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field's annotation says beside its type.
+    """Bounds, unit and help of a field, beside the type in its annotation.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Setting:
 
     @property
     def bounds(self) -> str:
-        """In words, ``1..64``, ``0 or more``; empty where there are none."""
+        """Bounds in words, ``1..64``, ``0 or more``; empty without any."""
         low, high = self.gt if self.ge is None else self.ge, self.le
         if self.choices or self.texts:
             return self.texts or ", ".join(self.choices)
@@ -96,7 +96,7 @@ class Setting:
         return f"above {_shown(low)} and at most {_shown(high)}"
 
     def problem(self, name: str, value: Any, hint: Any) -> str | None:
-        """What is wrong with a value of a field of this type, one line; None where nothing is."""
+        """Return the problem of a value of a field of this type, one line; None if it is valid."""
         optional = NoneType in get_args(hint)
         if optional and value is None:
             return None
@@ -134,7 +134,7 @@ class Setting:
         return f"expected {what}{link}{bounds}".rstrip()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """For the job file: the same bounds as pydantic's, so that its errors are those of any section."""
+        """Give pydantic the bounds, so that errors of a job file read alike in all sections."""
         schema = handler(source)
         inner = schema
         while inner["type"] in ("nullable", "default"):
@@ -151,7 +151,7 @@ class Setting:
         return schema
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
-        """For editors: bounds, and help with its unit."""
+        """Give editors bounds, and help with its unit."""
         told = handler(schema) | {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
         if self.unit == "bytes":
             told |= {"type": ["integer", "string"]}  # 16GB
@@ -159,7 +159,7 @@ class Setting:
 
 
 class SettingsError(ValueError):
-    """Settings of a job file that do not go together; pydantic hands it on."""
+    """Error of settings of a job file that do not go together; pydantic passes it on."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -178,7 +178,7 @@ class Settings:
     __slots__ = ()
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True}
     AT: ClassVar[str | None] = None
-    """What stands before a field's name in messages; None: the class."""
+    """Prefix of a field's name in messages; None: the class."""
 
     def __post_init__(self) -> None:
         problems = list(self._field_problems()) or list(self._problems())
@@ -187,7 +187,7 @@ class Settings:
         plain_fields(self)
 
     def _field_problems(self) -> Iterator[str]:
-        """A line for each field that is not what its annotation says."""
+        """Yield a line for each field that its annotation does not allow."""
         at = _at(type(self))
         for name, (hint, setting) in settings_of(cast("Any", type(self))).items():
             problem = setting.problem if setting else kind_problem
@@ -195,12 +195,12 @@ class Settings:
                 yield line
 
     def _problems(self) -> Iterator[str]:
-        """What does not go together, one line each; every field is right by itself."""
+        """Yield problems of values that do not go together, one line each; each value is valid by itself."""
         yield from ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """A job file gives a mapping; whatever does not go together is told with all else that is wrong."""
+        """Let a job file give a mapping; values that do not go together are told with all other problems."""
         schema = handler(source)
         handler.resolve_ref_schema(schema)["strict"] = False  # of the object, not of its fields
         function = {"type": "no-info", "function": cls._read}
@@ -216,13 +216,13 @@ class Settings:
 
 
 def setting_of(hint: Any) -> Setting | None:
-    """The Setting of an annotation; None where it has none."""
+    """Return the Setting of an annotation; None if it has none."""
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Setting)), None)
 
 
 @lru_cache(maxsize=256)
 def settings_of(kind: Any) -> Mapping[str, tuple[Any, Setting | None]]:
-    """Type and Setting of each field of a settings class, in order."""
+    """Return type and Setting of each field of a settings class, in order."""
     hints, plain = hints_of(kind, True), hints_of(kind)
     return {one.name: (plain[one.name], setting_of(hints[one.name])) for one in fields(kind)}
 
@@ -300,7 +300,7 @@ def fields_help(kind: Any) -> str:
 def kind_and_fields(
     what: str, plain: Mapping[str, object], kinds: Mapping[str, type[KindT]]
 ) -> tuple[type[KindT], dict[str, Any]]:
-    """The dataclass that a plain value names, and the fields that it gives.
+    """Return the dataclass that a plain value names, and the fields that it gives.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def kind_and_fields(
 
 
 def numbers_of(name: str, plain: Mapping[str, object]) -> dict[str, float]:
-    """Values as floats; ConfigurationError names the first that is not a number."""
+    """Return values as floats; ConfigurationError names the first that is not a number."""
     numbers = {}
     for key, value in plain.items():
         try:
@@ -347,7 +347,7 @@ def _shown(bound: float | None) -> str:
 
 
 def _bytes_of(value: object) -> object:
-    """Bytes of a text with a unit (16GB, 1.5 GiB); anything else as it is."""
+    """Return the bytes of a text with a unit (16GB, 1.5 GiB); any other value unchanged."""
     if not isinstance(value, str):
         return value
     from pydantic import ByteSize, TypeAdapter, ValidationError

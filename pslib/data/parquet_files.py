@@ -142,7 +142,7 @@ def footer_of(source: pa.NativeFile) -> pa.Buffer:
 
 @dataclass(frozen=True, slots=True)
 class ChunkStatistics:
-    """What a footer tells of a column of numbers in one row group; None where it does not."""
+    """Statistics of a column of numbers in one row group; None if the footer has none."""
 
     smallest: float | None = None
     largest: float | None = None

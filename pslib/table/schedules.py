@@ -50,7 +50,7 @@ class Schedule(Settings):
 
     @property
     def is_constant(self) -> bool:
-        """Return whether every factor is 1."""
+        """True if every factor is 1."""
         return False
 
     def factor(self, step: int) -> float:
@@ -72,7 +72,7 @@ class Constant(Schedule):
 
     @property
     def is_constant(self) -> bool:
-        """Return whether there is no warm-up."""
+        """True if there is no warm-up."""
         return self.warmup == 0
 
     def _after(self, step: int) -> float:

@@ -260,19 +260,19 @@ class TableSpec:
 
     @property
     def needs_seen(self) -> bool:
-        """Whether a row stores the time of its last push."""
+        """True if a row stores the time of its last push."""
         by_age = any(isinstance(rule, ByAge) for rule in self.eviction)
         catches_up = any(part.optimizer.catches_up for part in self.parts)
         return by_age or catches_up or self.when_full == "oldest"
 
     @property
     def needs_counts(self) -> bool:
-        """Whether a row stores its shows and clicks."""
+        """True if a row stores its shows and clicks."""
         return self.score is not None or self.compact is not None
 
     @property
     def takes_counts(self) -> bool:
-        """Whether pushes must include shows and clicks of each key."""
+        """True if pushes must include shows and clicks of each key."""
         by_count = isinstance(self.admission, ByCount | ByBloom)
         clips = any(part.optimizer.modifiers()[2:].any() for part in self.parts)
         return self.needs_counts or by_count or clips
@@ -298,7 +298,7 @@ class TableSpec:
 
     @property
     def maintained(self) -> bool:
-        """Whether a maintenance has any effect."""
+        """True if a maintenance has any effect."""
         return bool(self.eviction) or self.decay_factor < 1
 
     def now(self, step: int, time_s: float) -> float:

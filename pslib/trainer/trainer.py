@@ -175,7 +175,7 @@ class Trainer:
     def fit_stream(
         self, folder: PathTo, settings: StreamSettings = NO_STREAM_SETTINGS
     ) -> Iterator[StreamWindow]:
-        """Predict and then train on files as they arrive in a folder, each once; gives window after window.
+        """Predict and then train on files as they arrive in a folder, each once; yield a window at a time.
 
         A window is done, and may be saved, when it is given. A checkpoint knows the files that are done by
         their names: after `load` of one, the same call goes on with the others.
@@ -208,7 +208,7 @@ class Trainer:
 
     @collective
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
-        """One job; the call of which it is part still has ``to_come`` epochs after it."""
+        """Train one job; ``to_come`` epochs of the same call follow it."""
         settings = self.settings
         self._checkpoints.kinds = dict(self._key_kinds)  # those of this data among them
         lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
@@ -241,7 +241,7 @@ class Trainer:
         return self._open("fit", data, order, counts, details, how)
 
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
-        """The maintenance that ends a lease: named like its batches, so that it happens once."""
+        """Start the maintenance that ends a lease; it is named like a batch, so that it happens once."""
         name, step = PushName(lease.stream, plan.batches, lease.epoch), plan.first_step + plan.batches
         time_s = self._seconds + lease.time_s
         return self._client.maintain(self._table.name, step=step, time_s=time_s, name=name)
@@ -252,7 +252,7 @@ class Trainer:
     def evaluate(
         self, data: Paths, *, label: str | None = None, predictions: PathTo | None = None, name: str = ""
     ) -> EvalResult:
-        """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
+        """Return exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
 
         Parameters
         ----------
@@ -487,7 +487,7 @@ class Trainer:
 
     @property
     def _retrieval(self) -> Retrieval:
-        """What ranks items; ConfigurationError where the model does not."""
+        """Retrieval of this model; ConfigurationError if it does not rank items."""
         return Retrieval(
             sides_of(self.model),
             self._client,
@@ -529,7 +529,7 @@ class Trainer:
         return self._checkpoints.save(path, keep_last, self._position, space_s)
 
     def save_as_it_is(self) -> None:
-        """After an error in a call, and before this trainer leaves: save what is trained, as for SIGTERM.
+        """Save what is trained, as for SIGTERM, after an error in a call and before this trainer leaves.
 
         Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step the others can't end
         alone, or when it can't be done in `pslib.config.Timing.drain_s`.
@@ -595,7 +595,7 @@ class Trainer:
         self._files[:], self._by_files = position.files, bool(position.files)
 
     def _look(self) -> None:
-        """Before a call that only looks: a script that begins with it stands where its checkpoint does."""
+        """Set the position to the checkpoint's before a read-only call that begins a script."""
         if self._calls.leave():
             self._stand_at(self._checkpoints.saved)
 
@@ -605,7 +605,7 @@ class Trainer:
 
     @property
     def _behind(self) -> dict[str, int]:
-        """What the training has behind it, for records."""
+        """Files or epochs trained so far, for records."""
         return {"files": len(self._files)} if self._by_files else {"epoch": self._epochs}
 
     def _open(

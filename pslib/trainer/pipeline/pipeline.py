@@ -145,7 +145,7 @@ class Pipeline:
 
     @property
     def pushes_behind(self) -> bool:
-        """Whether a batch may be computed before the gradients of the one before are sent."""
+        """True if a batch may be computed before the gradients of the one before are sent."""
         return self._pushes_behind
 
     def run(self, compute: Compute) -> None:

@@ -70,7 +70,7 @@ class MatchingModel(Protocol):
 
     @property
     def by_product(self) -> bool:
-        """Whether scores are products of vectors."""
+        """True if scores are products of vectors."""
         ...
 
     @property
