@@ -80,6 +80,6 @@ __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        uncaught_in_a_line()  # whoever uses a name of ours may be told by it what is wrong with its arguments
+        uncaught_in_a_line()  # a script that uses pslib sees its errors as one line
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'pslib' has no attribute {name!r}")

@@ -31,7 +31,7 @@ class Ragged(Generic[ScalarT]):
     Raises
     ------
     ValueError
-        When offsets do not start at 0, decrease, or do not end at the number of values.
+        If offsets do not start at 0, decrease, or do not end at the number of values.
     """
 
     values: NDArray[ScalarT]

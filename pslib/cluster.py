@@ -132,7 +132,7 @@ class Cluster:
         Raises
         ------
         ConfigurationError
-            When there is another one of the same table, or of the dense parameters: neither would know that
+            If there is another one of the same table, or of the dense parameters: neither would know that
             they train each other's.
         """
         table = model["table"]
@@ -154,7 +154,7 @@ class Cluster:
         Raises
         ------
         ConfigurationError
-            When another thread is in one: calls have an order, which all trainers share.
+            If another thread is in one: calls have an order, which all trainers share.
         """
         if not self._call.acquire(blocking=False):
             raise ConfigurationError(
@@ -203,7 +203,7 @@ class Cluster:
             for before, _after in self._at_close:
                 before()
             self.client.close(well)
-        finally:  # also when somebody presses Ctrl-C again
+        finally:  # also after another Ctrl-C
             for last in self._at_end:
                 last()
             if self._embedded:
@@ -273,9 +273,9 @@ def connect(
     Raises
     ------
     WaitTimeoutError
-        When the coordinator, or another process that is needed, does not answer.
+        If the coordinator, or another process that is needed, does not answer.
     ConfigurationError
-        When a number is out of range, the log can't be written, or there is an address but no cluster id.
+        If a number is out of range, the log can't be written, or there is an address but no cluster id.
     """
     uncaught_in_a_line()
     coordinator = coordinator or os.environ.get(COORDINATOR_VARIABLE)
@@ -338,7 +338,7 @@ class Watcher:
     Raises
     ------
     ConfigurationError
-        When an argument, of this or of a call, is of another kind or out of range.
+        If an argument, of this or of a call, is of another kind or out of range.
     """
 
     @checked()
@@ -405,7 +405,7 @@ class Watcher:
         Raises
         ------
         ConfigurationError
-            When there can't be so many.
+            If there can't be so many.
         """
         if servers not in range(ClusterConfig.SERVERS_MAX + 1):
             raise ConfigurationError(f"servers: expected 0..{ClusterConfig.SERVERS_MAX}, got {came(servers)}")

@@ -327,7 +327,7 @@ class ClusterConfig(ClusterSettings):
         Raises
         ------
         ConfigurationError
-            When there is an unknown setting, or one is out of range.
+            If there is an unknown setting, or one is out of range.
         """
         values = dict(plain)
         timing = values.pop("timing", {})

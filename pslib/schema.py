@@ -38,7 +38,7 @@ class DenseField:
     Raises
     ------
     ConfigurationError
-        When there is no name, or ``fill`` is NaN or infinite: no model can train on it.
+        If there is no name, or ``fill`` is NaN or infinite: no model can train on it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class SparseField:
     Raises
     ------
     ConfigurationError
-        When these do not go together.
+        If these do not go together.
     """
 
     name: str
@@ -128,7 +128,7 @@ class RaggedField:
     Raises
     ------
     ConfigurationError
-        When there is no name, or no such pooling; all problems at once.
+        If there is no name, or no such pooling; all problems at once.
     """
 
     name: str
@@ -216,7 +216,7 @@ class Schema:
     Raises
     ------
     ConfigurationError
-        When a column is named twice or there is no feature; all problems at once. Or when a list of columns
+        If a column is named twice or there is no feature; all problems at once. Or when a list of columns
         is one text.
 
     Examples

@@ -172,7 +172,7 @@ class Settings:
     Raises
     ------
     ConfigurationError
-        When a value is of another type or out of range, or values do not go together; one line a problem.
+        If a value is of another type or out of range, or values do not go together; one line a problem.
     """
 
     __slots__ = ()
@@ -313,7 +313,7 @@ def kind_and_fields(
     Raises
     ------
     ConfigurationError
-        When the name or a field is unknown.
+        If the name or a field is unknown.
     """
     given = dict(plain)
     if "name" not in given:

@@ -58,7 +58,7 @@ def place_of(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     ConfigurationError
-        When it is no path, or an empty one, with which files would lie in the current folder.
+        If it is no path, or an empty one, with which files would lie in the current folder.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
     if not isinstance(text, str) or not text:
@@ -79,7 +79,7 @@ def check_local(name: str, path: str | os.PathLike[str] | None) -> None:
     Raises
     ------
     ConfigurationError
-        When it is one.
+        If it is one.
     """
     if problem := local_problem(name, path):
         raise ConfigurationError(problem)
@@ -91,7 +91,7 @@ def open_uri(path: str) -> tuple[fs.FileSystem, str]:
     Raises
     ------
     OSError, ValueError
-        When the URI can't be understood, or pyarrow has no such file system here.
+        If the URI can't be understood, or pyarrow has no such file system here.
     """
     from pyarrow import fs  # 40 MB and 0.2 s, for those who open files alone
 

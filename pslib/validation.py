@@ -2,7 +2,7 @@
 
 One rule for all of the public API: an argument is of the type that stands in its signature, a field of the
 one that stands in its dataclass. A NumPy number is a number, a bool is none, a class is no instance of
-itself, and a list will do for a tuple. Bounds are the business of whoever knows their reason.
+itself, and a list will do for a tuple. Bounds are in `pslib.settings.Setting`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _words(hint: Any, many: bool = False) -> str:
         return "dicts" if many else "a dict"
     if issubclass(kind, Collection) and get_args(hint):
         return f"{'lists' if many else 'a list'} of {_words(get_args(hint)[0], many=True)}"
-    if kind.__name__ == "TrainableModel":  # nobody else's name says it to somebody who has a model's class
+    if kind.__name__ == "TrainableModel":  # the name of the protocol would not help a user
         return "models" if many else "a model, as in Trainer(DeepFM(schema), cluster)"
     return kind.__name__ if many else _a(kind.__name__)
 
@@ -244,7 +244,7 @@ def hints_of(what: Hashable, extras: bool = False) -> Mapping[str, Any]:
         if not isinstance(what, type):
             raise
     hints: dict[str, Any] = {}
-    for kind in reversed(what.__mro__):  # somebody's own class may name what only a type checker sees
+    for kind in reversed(what.__mro__):  # a user's class may name types that only a type checker imports
         for name, hint in inspect.get_annotations(kind).items():
             alone = type(name, (), {"__annotations__": {name: hint}, "__module__": kind.__module__})
             try:

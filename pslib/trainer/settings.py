@@ -385,7 +385,7 @@ def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
     Raises
     ------
     ConfigurationError
-        When it has not.
+        If it has not.
     """
     own = own_table_of(model)
     if table is not None and (table.name, table.parts) != (own.name, own.parts):

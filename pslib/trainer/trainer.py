@@ -147,11 +147,11 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When epochs are below 1, stopping lacks something, or there is no label to evaluate ``valid`` by.
+            If epochs are below 1, stopping lacks something, or there is no label to evaluate ``valid`` by.
         DataError
-            When a file or a value in it does not fit the schema.
+            If a file or a value in it does not fit the schema.
         UnavailableError
-            When a server is lost.
+            If a server is lost.
         """
         epochs = check_epochs(epochs)
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
@@ -269,10 +269,10 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the schema has no such label, or none and no predictions are asked for; when these can't be
+            If the schema has no such label, or none and no predictions are asked for; when these can't be
             written to the folder, or would replace what is of no evaluation.
         DataError
-            When a file or a value in it does not fit the schema.
+            If a file or a value in it does not fit the schema.
 
         Notes
         -----
@@ -345,9 +345,9 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, epochs are below 1, or stopping lacks something.
+            If the model does not rank items, epochs are below 1, or stopping lacks something.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         retrieval = self._retrieval
         epochs = check_epochs(epochs)
@@ -411,9 +411,9 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, a k is below 1, or nothing says what was seen.
+            If the model does not rank items, a k is below 1, or nothing says what was seen.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         return self._retrieval.rank(data, items, at, history, target, exclude_seen, name)
 
@@ -446,11 +446,11 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, nothing says what was seen, there are no vectors or no faiss
+            If the model does not rank items, nothing says what was seen, there are no vectors or no faiss
             for an approximate search, or the folder can't be written, or holds this data or other people's
             part files.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         self._retrieval.recommend(data, items, out, k, history, exclude_seen, approximate)
 
@@ -478,10 +478,10 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model's scores are no products of vectors, or the folder can't be written, or holds this
+            If the model's scores are no products of vectors, or the folder can't be written, or holds this
             data or other people's part files.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         self._retrieval.export_vectors(data, out, side, history)
 
@@ -522,9 +522,9 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            When the place can't be written by the servers.
+            If the place can't be written by the servers.
         CheckpointFullError
-            When there is no space for it.
+            If there is no space for it.
         """
         return self._checkpoints.save(path, keep_last, self._position, space_s)
 
@@ -574,10 +574,10 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            When there is none, it is damaged, its rows or dense parameters do not fit this model, or another
+            If there is none, it is damaged, its rows or dense parameters do not fit this model, or another
             model has learned them.
         ConfigurationError
-            When ``tables`` names one that this model does not have; or when another load was left before it
+            If ``tables`` names one that this model does not have; or when another load was left before it
             was done, as another trainer may be at it: call that again first.
         """
         position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
