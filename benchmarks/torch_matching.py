@@ -23,7 +23,7 @@ from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.trainer.pipeline.pace import step_seed
-from pslib.trainer.retrieval.ranking import Ranker
+from pslib.trainer.retrieval.retrieval import Ranker
 from pslib.trainer.retrieval.towers import sampler_of, sides_of, whole_batches
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

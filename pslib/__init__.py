@@ -46,56 +46,31 @@ if TYPE_CHECKING:
     from pslib.table.wire_format import WireFormat as WireFormat
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
-    from pslib.trainer.checkpoints.schedule import CheckpointSettings as CheckpointSettings
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
+    from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
 
 from pslib.process.excepthook import uncaught_in_a_line
 
 __version__ = "0.1.0"
 
 # Names are looked up when first used, so that `pslib --help` does not wait for pyarrow and ZeroMQ.
-_HOMES = {
-    "Cluster": "pslib.cluster",
-    "connect": "pslib.cluster",
-    "PslibError": "pslib.errors",
-    "Constant": "pslib.table.initializers",
-    "Normal": "pslib.table.initializers",
-    "Uniform": "pslib.table.initializers",
-    "FTRL": "pslib.table.optimizers",
-    "SGD": "pslib.table.optimizers",
-    "Adagrad": "pslib.table.optimizers",
-    "Adam": "pslib.table.optimizers",
-    "AdamL2": "pslib.table.optimizers",
-    "AdamW": "pslib.table.optimizers",
-    "Momentum": "pslib.table.optimizers",
-    "RowwiseAdagrad": "pslib.table.optimizers",
-    "ByAge": "pslib.table.policies",
-    "ByBloom": "pslib.table.policies",
-    "ByChance": "pslib.table.policies",
-    "ByCount": "pslib.table.policies",
-    "ByNorm": "pslib.table.policies",
-    "ByScore": "pslib.table.policies",
-    "Compact": "pslib.table.policies",
-    "Score": "pslib.table.policies",
-    "StreamSettings": "pslib.data.file_watch",
-    "Cosine": "pslib.table.schedules",
-    "InverseSqrt": "pslib.table.schedules",
-    "Linear": "pslib.table.schedules",
-    "StepDecay": "pslib.table.schedules",
-    "DenseField": "pslib.schema",
-    "RaggedField": "pslib.schema",
-    "Schema": "pslib.schema",
-    "SparseField": "pslib.schema",
-    "PartSpec": "pslib.table.tables",
-    "TableSpec": "pslib.table.tables",
-    "EvalResult": "pslib.trainer",
-    "Trainer": "pslib.trainer",
-    "CheckpointSettings": "pslib.trainer.checkpoints.schedule",
-    "CacheSettings": "pslib.trainer.settings",
-    "EarlyStopping": "pslib.trainer.evaluation.early_stopping",
-    "WireFormat": "pslib.table.wire_format",
+_NAMES = {
+    "pslib.cluster": "Cluster connect",
+    "pslib.errors": "PslibError",
+    "pslib.table.initializers": "Constant Normal Uniform",
+    "pslib.table.optimizers": "FTRL SGD Adagrad Adam AdamL2 AdamW Momentum RowwiseAdagrad",
+    "pslib.table.policies": "ByAge ByBloom ByChance ByCount ByNorm ByScore Compact Score",
+    "pslib.data.file_watch": "StreamSettings",
+    "pslib.table.schedules": "Cosine InverseSqrt Linear StepDecay",
+    "pslib.schema": "DenseField RaggedField Schema SparseField",
+    "pslib.table.tables": "PartSpec TableSpec",
+    "pslib.trainer": "EvalResult Trainer",
+    "pslib.trainer.settings": "CheckpointSettings CacheSettings",
+    "pslib.trainer.evaluation.early_stopping": "EarlyStopping",
+    "pslib.table.wire_format": "WireFormat",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
     "__version__",
@@ -105,6 +80,6 @@ __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        uncaught_in_a_line()  # whoever uses a name of ours may be told by it what is wrong with its arguments
+        uncaught_in_a_line()  # a script that uses pslib sees its errors as one line
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'pslib' has no attribute {name!r}")

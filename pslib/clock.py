@@ -13,7 +13,7 @@ from typing import Protocol
 __all__ = ["AwakeClock", "Clock", "SystemClock", "utc_now_text", "utc_text"]
 
 STALL_S = 0.5
-"""Who waits for others looks at its clock four times a second and more."""
+"""Longest time between two readings that counts; a process that waits reads its clock four times a second."""
 
 
 class Clock(Protocol):
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's monotonic clock: never jumps when somebody sets the date."""
+    """The machine's monotonic clock, which does not change with the date."""
 
     def now_s(self) -> float:
         """Monotonic seconds from an arbitrary start."""
@@ -41,7 +41,7 @@ class SystemClock:
 
 
 class AwakeClock:
-    """A clock that hardly goes on while this process does nothing: how long others have been silent to it.
+    """Clock that stops while this process is stopped: measures the silence of others.
 
     A process that was stopped (Ctrl-Z, a debugger, a paused virtual machine, a machine without a free core)
     could hear nobody, and nobody was silent. So the time between two looks counts as `STALL_S` at most, which
@@ -50,7 +50,7 @@ class AwakeClock:
     Parameters
     ----------
     machine : Clock
-        That of the machine. Somebody must look far more often than every `STALL_S`; any thread may.
+        That of the machine. It must be read far more often than every `STALL_S`, by any thread.
     """
 
     def __init__(self, machine: Clock) -> None:
@@ -83,5 +83,5 @@ def utc_now_s() -> float:
 
 
 def utc_text(seconds: float) -> str:
-    """The same of some seconds since 1970, as files have them."""
+    """Date and time in UTC of seconds since 1970 (ISO 8601)."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

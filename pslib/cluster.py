@@ -1,4 +1,4 @@
-"""Connecting: to the cluster that a launcher has started, or to one inside this process."""
+"""Connections: to the cluster that a launcher has started, or to one inside this process."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ _place = ANYWHERE
 
 
 def use_keys(keys: Keys | None) -> None:
-    """What `connect` and `watch` take when they are told nothing else: a worker's, from its launcher."""
+    """Set the keys that `connect` and `watch` take by default: a worker's, from its launcher."""
     global _given  # noqa: PLW0603  (a secret that is in no argument, file or variable must be somewhere)
     _given = keys
 
 
 def use_place(place: Place) -> None:
-    """What the next `connect` takes: a worker's, from its launcher."""
+    """Set the place that the next `connect` takes: a worker's, from its launcher."""
     global _place  # noqa: PLW0603  (an environment would be inherited, and a child take its parent's place)
     _place = place
 
 
 def take_place() -> Place:
-    """The launcher's place for this process, once: a second connection is another member."""
+    """Return the launcher's place for this process, once: a second connection is another member."""
     place = _place
     use_place(ANYWHERE)
     return place
 
 
 def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
-    """The keys that were given, as such or as a file; else the launcher's; else those of the environment."""
+    """Return the given keys, or read them from a file; else the launcher's, else the environment's."""
     if isinstance(keys, Keys):
         return keys
     path = keys or (os.environ.get(KEYS_VARIABLE) if _given is None else None)
@@ -70,7 +70,7 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
 
 
 class Cluster:
-    """This process's place in a cluster; a context manager, which also closes when the process ends.
+    """Connection of this process to a cluster; a context manager, which also closes when the process ends.
 
     Attributes
     ----------
@@ -99,12 +99,12 @@ class Cluster:
 
     @property
     def trainers(self) -> int:
-        """How many trainers the cluster was started with."""
+        """Number of trainers that the cluster was started with."""
         return self.client.joined.config.trainers
 
     @property
     def embedded(self) -> bool:
-        """Whether servers live in this process."""
+        """True if servers run in this process."""
         return self._embedded is not None
 
     def next_job(self, begins: bool = False) -> int:
@@ -122,17 +122,17 @@ class Cluster:
 
     @property
     def begun(self) -> bool:
-        """Whether there was a collective call; a load before all others that is not over is none yet."""
+        """True after the first collective call; an unfinished load before all others does not count."""
         return self._begun and (self.open_load is None or self.open_load.number > 0)
 
     @contextmanager
     def claim(self, model: Mapping[str, Any]) -> Iterator[None]:
-        """Note, when the block has gone well, that a `Trainer` here trains a model.
+        """Record, when the block succeeds, that a `Trainer` here trains a model.
 
         Raises
         ------
         ConfigurationError
-            When there is another one of the same table, or of the dense parameters: neither would know that
+            If there is another one of the same table, or of the dense parameters: neither would know that
             they train each other's.
         """
         table = model["table"]
@@ -149,12 +149,12 @@ class Cluster:
 
     @contextmanager
     def calling(self, what: str) -> Iterator[None]:
-        """Hold off collective calls of other threads while the block lasts; those within it are part of it.
+        """Refuse collective calls of other threads while the block runs; calls within it are part of it.
 
         Raises
         ------
         ConfigurationError
-            When another thread is in one: calls have an order, which all trainers share.
+            If another thread is in one: calls have an order, which all trainers share.
         """
         if not self._call.acquire(blocking=False):
             raise ConfigurationError(
@@ -191,7 +191,7 @@ class Cluster:
         self._close(well=sys.exc_info()[1] is None)
 
     def _at_exit(self) -> None:
-        """Of a script that has ended without `close`: nobody knows how."""
+        """Close at the end of a script that did not: its outcome is unknown."""
         self._close(well=False)
 
     def _close(self, well: bool) -> None:
@@ -203,7 +203,7 @@ class Cluster:
             for before, _after in self._at_close:
                 before()
             self.client.close(well)
-        finally:  # also when somebody presses Ctrl-C again
+        finally:  # also after another Ctrl-C
             for last in self._at_end:
                 last()
             if self._embedded:
@@ -273,9 +273,9 @@ def connect(
     Raises
     ------
     WaitTimeoutError
-        When the coordinator or somebody else who is needed does not come.
+        If the coordinator, or another process that is needed, does not answer.
     ConfigurationError
-        When a number is out of range, the log can't be written, or there is an address but no cluster id.
+        If a number is out of range, the log can't be written, or there is an address but no cluster id.
     """
     uncaught_in_a_line()
     coordinator = coordinator or os.environ.get(COORDINATOR_VARIABLE)
@@ -324,7 +324,7 @@ def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Clu
 
 @checked_calls("status", "server_stats", "ask", "stop", "scale")
 class Watcher:
-    """An observer of a cluster: sees its status, can scale it or ask it to end, takes no part.
+    """Observer of a cluster: reads its status, can scale or end it, and takes no part in its work.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ class Watcher:
     Raises
     ------
     ConfigurationError
-        When an argument, of this or of a call, is of another kind or out of range.
+        If an argument, of this or of a call, is of another kind or out of range.
     """
 
     @checked()
@@ -359,7 +359,7 @@ class Watcher:
     def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
         """Cumulative counters; UnavailableError when the coordinator does not answer.
 
-        With ``details`` also ``members``, a mapping each, and ``work``: who holds how many leases.
+        With ``details`` also ``members``, a mapping each, and ``work``, the leases of each trainer.
         """
         answer = self.ask(self._coordinator, Status(details), timeout_s)
         assert isinstance(answer, Result)
@@ -383,7 +383,7 @@ class Watcher:
         return self._endpoint.ask(address, message, patience_s=timeout_s).wait()
 
     def save_soon(self) -> bool:
-        """Ask for a checkpoint of the training out of turn; whether there is a training that can be saved.
+        """Request a checkpoint of the training now; return whether there is a training that can be saved.
 
         The status says ``saves_soon`` until it is complete.
         """
@@ -391,21 +391,21 @@ class Watcher:
         return isinstance(answer, Result) and bool(answer.values["asked"])
 
     def stop(self, reason: str, failed: bool = False) -> None:
-        """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""
+        """Ask the coordinator to end the run: all processes leave (or fail, with the reason)."""
         self.ask(self._coordinator, Stop(reason, failed), 3.0)
 
     def scale(self, servers: int, drain: Sequence[int] = ()) -> dict[str, Any]:
-        """Let so many servers own all units (0: as many as now), and those in ``drain`` none.
+        """Set the number of servers that own all units (0: as many as now); those in ``drain`` own none.
 
         Returns
         -------
         dict
-            ``moves`` of the status: ``awaited`` servers have to be started by somebody.
+            ``moves`` of the status: the number of ``awaited`` servers that are to be started.
 
         Raises
         ------
         ConfigurationError
-            When there can't be so many.
+            If there can't be so many.
         """
         if servers not in range(ClusterConfig.SERVERS_MAX + 1):
             raise ConfigurationError(f"servers: expected 0..{ClusterConfig.SERVERS_MAX}, got {came(servers)}")

@@ -29,20 +29,20 @@ __all__ = [
 COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
 """The address of the cluster's coordinator."""
 CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
-"""Which cluster it must be."""
+"""The id that the cluster must have."""
 KEYS_VARIABLE = "PSLIB_KEYS"
 """Names the file of a key, never a key: environments are inherited, listed and logged."""
 DEBUG_VARIABLE = "PSLIB_DEBUG"
-"""With 1 everything has its traceback."""
+"""With 1 every error is shown with its traceback."""
 
 
 BYTES_MAX = 1 << 40
-"""Far above any machine's memory, and far below where lengths in 64 bits could wrap."""
+"""Far above any machine's memory, and far below an overflow of lengths in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits(Settings):
-    """What one message may hold: checked before memory is taken for it."""
+    """Limits of one message, checked before memory is allocated for it."""
 
     AT = ""
 
@@ -106,7 +106,7 @@ DrainSeconds = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Timing(Settings):
-    """How long to wait for what, in seconds; `silence_s` is longer than `heartbeat_s`."""
+    """Waits and intervals in seconds; `silence_s` is longer than `heartbeat_s`."""
 
     AT = ""
 
@@ -150,15 +150,15 @@ TRAINERS_MAX = 65536
 CREDIT_BYTES_MIN = 1 << 20
 """Room for the messages of a few hundred small requests."""
 LOG_BYTES_MIN = 16 << 20
-"""Of a few segments; less would be trimmed after every push."""
+"""A few segments; a smaller log would be trimmed after every push."""
 SHARD_MEMORY_BYTES_MIN = 4 << 20
-"""Of one shard thread: a table takes memory from the system in pieces of up to 2 MiB, and fewer than two
-of them would leave no room for rows."""
+"""Least memory of a shard thread: a table allocates pieces of up to 2 MiB, and fewer than two of them would
+leave no room for rows."""
 DURABILITIES = ("memory", "log", "disk")
 RECOVERIES = ("log", "rollback", "partial")
 
 ANY_RANK = 0xFFFFFFFF
-"""What a process asks for that takes any free place."""
+"""Rank that a process requests when it takes any free one."""
 
 Restarts = Annotated[
     int,
@@ -173,7 +173,7 @@ Restarts = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings(Settings):
-    """How many processes of which kind, and what they do when one is lost: the section ``cluster``."""
+    """Number of processes of each kind, and recovery when one is lost: the section ``cluster``."""
 
     AT = ""
     SERVERS_MAX: ClassVar[int] = SERVERS_MAX
@@ -264,7 +264,7 @@ class ClusterSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig(ClusterSettings):
-    """What the coordinator tells every process that joins; one line a problem when it is built wrongly.
+    """Settings that the coordinator sends to every process that joins.
 
     Attributes
     ----------
@@ -276,34 +276,34 @@ class ClusterConfig(ClusterSettings):
 
     @property
     def shard_memory_bytes(self) -> int:
-        """What the tables of one shard thread may take; 0 is no limit."""
+        """Memory limit of the tables of one shard thread; 0 is no limit."""
         return self.server_memory_bytes // self.shard_threads
 
     @property
     def servers_come_back(self) -> bool:
-        """Whether a server that is lost may come back: with its log, or at the last checkpoint."""
+        """True if a lost server may come back: with its log, or at the last checkpoint."""
         return self.coordinator_comes_back or self.recovery == "partial"
 
     @property
     def coordinator_comes_back(self) -> bool:
-        """Whether a coordinator that is lost may come back with its journal."""
+        """True if a lost coordinator may come back with its journal."""
         return self.durability != "memory" and self.recovery != "rollback"
 
     @property
     def asking(self) -> Timing:
-        """How long clients are patient: where servers may come back, as long again as they may take."""
+        """Timing of clients: requests last longer where servers may come back."""
         if not self.servers_come_back:
             return self.timing
         return replace(self.timing, request_s=self.timing.request_s + self.timing.restart_s)
 
     @property
     def client_share_bytes(self) -> int:
-        """What one trainer may have in flight to one server without asking."""
+        """Bytes that one trainer may have in flight to one server without a grant."""
         return max(1, self.credit_bytes // 2 // self.trainers)
 
     @property
     def grant_bytes(self) -> int:
-        """What one server may grant to requests that do not fit a share."""
+        """Bytes that one server may grant to requests that do not fit a share."""
         return self.credit_bytes // 2
 
     @property
@@ -313,7 +313,7 @@ class ClusterConfig(ClusterSettings):
 
     @property
     def units(self) -> int:
-        """Number of things that have an owner: partitions, then dense blocks."""
+        """Number of units, which have an owner each: partitions, then dense blocks."""
         return self.partitions + self.dense_blocks
 
     def to_dict(self) -> dict[str, object]:
@@ -327,7 +327,7 @@ class ClusterConfig(ClusterSettings):
         Raises
         ------
         ConfigurationError
-            When there is an unknown setting, or one is out of range.
+            If there is an unknown setting, or one is out of range.
         """
         values = dict(plain)
         timing = values.pop("timing", {})

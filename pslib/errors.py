@@ -4,22 +4,22 @@
 
     PslibError                       exit code 70 (our own fault)
     ├── ConfigurationError           64  what the user asked for can't be done
-    │   ├── AddressInUseError        64  somebody listens there, perhaps for a moment
+    │   ├── AddressInUseError        64  another process listens there, perhaps for a moment
     │   ├── DataError                64  a file or a value in it is not what the schema says
-    │   ├── UnknownTableError        64  a table that nobody has set up
+    │   ├── UnknownTableError        64  a table that no trainer has set up
     │   └── AccessError              64  a key opens no connection, or may not ask this
     ├── ProtocolError                70  bytes that are not a legal message
     │   ├── LocalProtocolError           this side tried to send something illegal
     │   └── RemoteProtocolError          the other side did
     │       └── ForeignMessageError      it belongs to another cluster, or is of another version
-    ├── UnavailableError             69  somebody who is needed does not answer
-    │   ├── WaitTimeoutError             nobody answered in time
+    ├── UnavailableError             69  a process that is needed does not answer
+    │   ├── WaitTimeoutError             no answer in time
     │   ├── ServerLostError              a server died, and rows with it
     │   ├── ServerLeftError              one that was asked to leave has not answered before
     │   ├── SupersededError              others have this process's work by now
     │   ├── MemoryLimitError             a server has no room for new rows
     │   ├── LogFullError                 no space for the update log; nothing was changed
-    │   │   └── LogStillFullError        nobody has made any while it was waited for
+    │   │   └── LogStillFullError        none was made during the wait
     │   └── PreemptedError           75  asked to leave; state has been flushed
     ├── CheckpointError              64
     │   ├── CheckpointFullError      69  no space for the next one; the last one is whole
@@ -82,7 +82,7 @@ class PslibError(Exception):
 
 
 class ConfigurationError(PslibError):
-    """What the user asked for can't be done; nothing was changed.
+    """The request can't be fulfilled as the user made it; nothing was changed.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class ConfigurationError(PslibError):
 
 
 class AddressInUseError(ConfigurationError):
-    """Somebody listens where a process was asked to; it may be free again in a moment."""
+    """Another process listens at the address; it may be free again in a moment."""
 
 
 class DataError(ConfigurationError):
@@ -106,7 +106,7 @@ class DataError(ConfigurationError):
 
 
 class UnknownTableError(ConfigurationError):
-    """A server has no table of that name: nobody has set it up there."""
+    """A server has no table of that name: no trainer has set it up there."""
 
 
 class AccessError(ConfigurationError):
@@ -130,13 +130,13 @@ class ForeignMessageError(RemoteProtocolError):
 
 
 class UnavailableError(PslibError):
-    """Somebody who is needed does not answer."""
+    """A process that is needed does not answer."""
 
     exit_code = 69
 
 
 class WaitTimeoutError(UnavailableError):
-    """A wait ended without an answer; the message says who waited for whom and how long."""
+    """A wait ended without an answer; the message names the waiting process, the other one, and the time."""
 
 
 class ServerLostError(UnavailableError):
@@ -148,7 +148,7 @@ class ServerLeftError(UnavailableError):
 
 
 class SupersededError(UnavailableError):
-    """This process was silent too long: others have its place, or its work, by now."""
+    """This process was silent for too long: others have its place or its work."""
 
 
 class MemoryLimitError(UnavailableError):
@@ -164,7 +164,7 @@ class LogFullError(UnavailableError):
 
 
 class LogStillFullError(LogFullError):
-    """Nobody has made space for an update log while this process waited; its successor would wait, too."""
+    """No space was made for an update log during the wait; a successor would wait as well."""
 
 
 class PreemptedError(UnavailableError):

@@ -1,4 +1,4 @@
-"""What a column of the data means: label, numbers, keys, lists of keys."""
+"""Schema: columns of the data as label, weight, numbers, keys and lists of keys."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DenseField:
     Raises
     ------
     ConfigurationError
-        When there is no name, or ``fill`` is NaN or infinite: no model can train on it.
+        If there is no name, or ``fill`` is NaN or infinite: no model can train on it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class SparseField:
     Raises
     ------
     ConfigurationError
-        When these do not go together.
+        If these do not go together.
     """
 
     name: str
@@ -128,7 +128,7 @@ class RaggedField:
     Raises
     ------
     ConfigurationError
-        When there is no name, or no such pooling; all problems at once.
+        If there is no name, or no such pooling; all problems at once.
     """
 
     name: str
@@ -150,7 +150,7 @@ class RaggedField:
 
 
 def _no_name(field: DenseField | SparseField | RaggedField) -> list[str]:
-    """What has no name: the column, or the vocabulary, which None would leave to the field's own."""
+    """List empty names: of the column, or of the vocabulary, whose default is None."""
     problems = [] if field.name else ["name: expected the name of a column, got ''"]
     if getattr(field, "vocabulary", None) == "":
         problems.append("vocabulary: expected a name, or None for the field's own, got ''")
@@ -158,7 +158,7 @@ def _no_name(field: DenseField | SparseField | RaggedField) -> list[str]:
 
 
 def _ascend(bounds: tuple[float, ...] | str) -> bool:
-    """Whether these are finite numbers, each larger than the one before."""
+    """Return True for finite numbers, each larger than the one before."""
     if isinstance(bounds, str) or not bounds:
         return False
     if not all(type(one) in (int, float) and isfinite(one) for one in bounds):
@@ -179,7 +179,7 @@ def _fields(what: str, kind: type[FieldT], given: Iterable[str | FieldT]) -> tup
 
 
 def _listed(what: str, given: Iterable[Any], or_what: str = "") -> tuple[Any, ...]:
-    """What a list has; a text is iterable too: it would become a column a letter."""
+    """Return the elements of a list; refuse a text, whose letters would become columns."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         write = f": write [{given!r}]" if isinstance(given, str) else ""
         raise ConfigurationError(
@@ -216,7 +216,7 @@ class Schema:
     Raises
     ------
     ConfigurationError
-        When a column is named twice or there is no feature; all problems at once. Or when a list of columns
+        If a column is named twice or there is no feature; all problems at once. Or when a list of columns
         is one text.
 
     Examples
@@ -265,7 +265,7 @@ class Schema:
             raise ConfigurationError(*problems)
 
     def _twice(self) -> list[str]:
-        """Names that stand twice, with where: a label that is a feature too is the usual one."""
+        """List columns with two roles, with the roles: usually a label that is a feature too."""
         kinds: dict[str, tuple[DenseField | SparseField | RaggedField, ...]] = {
             "dense": self.dense,
             "sparse": self.sparse,

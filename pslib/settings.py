@@ -1,4 +1,4 @@
-"""Settings: a dataclass whose annotations say all there is to say of a field, once.
+"""Settings: dataclasses whose annotations define type, bounds, unit and help of each field, once.
 
 ``Annotated[int, Setting("Examples of a batch.", ge=1, le=1 << 24, unit="examples")]`` is type, bounds, unit
 and help. Python checks them when an object is made, the job file when it is read (pydantic reads the same
@@ -8,36 +8,48 @@ standard dataclasses: pydantic's would cost every process its import, and take N
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache, wraps
 from math import inf
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 from pslib.errors import ConfigurationError
-from pslib.validation import came, is_finite, kind_problem, plain_fields
+from pslib.validation import came, hints_of, is_finite, kind_problem, plain_fields
 
 __all__ = [
     "Setting",
     "Settings",
     "SettingsError",
+    "fields_help",
+    "keywords_of",
     "kind_and_fields",
     "numbers_of",
     "setting_of",
+    "settings_as_keywords",
     "settings_of",
 ]
 
 KindT = TypeVar("KindT")
+SelfT = TypeVar("SelfT")
+FirstT = TypeVar("FirstT")
+SecondT = TypeVar("SecondT")
+Given = ParamSpec("Given")
 
 _KINDS = {int: "a whole number", float: "a number"}
+FLOAT32_MIN, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
+"""Least and largest number above 0 of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field's annotation says beside its type.
+    """Bounds, unit and help of a field, beside the type in its annotation.
 
     Attributes
     ----------
@@ -53,6 +65,8 @@ class Setting:
         What a text must match, as a regular expression and for people.
     finite : bool
         Whether an infinite number is refused.
+    float32 : bool
+        Whether a kernel takes the number as float32: it must be finite there, and 0 only if it is 0.
     example : str
         How a value of the field's class is made, for messages.
     """
@@ -66,11 +80,12 @@ class Setting:
     pattern: str = ""
     texts: str = ""
     finite: bool = True
+    float32: bool = False
     example: str = ""
 
     @property
     def bounds(self) -> str:
-        """In words, ``1..64``, ``0 or more``; empty where there are none."""
+        """Bounds in words, ``1..64``, ``0 or more``; empty without any."""
         low, high = self.gt if self.ge is None else self.ge, self.le
         if self.choices or self.texts:
             return self.texts or ", ".join(self.choices)
@@ -81,7 +96,7 @@ class Setting:
         return f"above {_shown(low)} and at most {_shown(high)}"
 
     def problem(self, name: str, value: Any, hint: Any) -> str | None:
-        """What is wrong with a value of a field of this type, one line; None where nothing is."""
+        """Return the problem of a value of a field of this type, one line; None if it is valid."""
         optional = NoneType in get_args(hint)
         if optional and value is None:
             return None
@@ -104,18 +119,22 @@ class Setting:
         if not is_finite(value) and (self.finite or value != inf):
             return False
         number: Any = value
+        if self.float32 and number and not FLOAT32_MIN <= abs(number) <= FLOAT32_MAX:
+            return False
         above = self.gt is None or number > self.gt
         return above and (self.ge is None or number >= self.ge) and (self.le is None or number <= self.le)
 
     def _expected(self, kind: type) -> str:
         bounds = self.bounds
+        if self.float32 and self.le is None:
+            bounds = f"{bounds} and finite in float32".lstrip()
         what = "seconds" if self.unit == "seconds" else _KINDS[kind]
         comma = " or " in bounds or what == "seconds"
         link = " in " if ".." in bounds else ", " if comma else " "
         return f"expected {what}{link}{bounds}".rstrip()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """For the job file: the same bounds as pydantic's, so that its errors are those of any section."""
+        """Give pydantic the bounds, so that errors of a job file read alike in all sections."""
         schema = handler(source)
         inner = schema
         while inner["type"] in ("nullable", "default"):
@@ -132,7 +151,7 @@ class Setting:
         return schema
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
-        """For editors: bounds, and help with its unit."""
+        """Give editors bounds, and help with its unit."""
         told = handler(schema) | {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
         if self.unit == "bytes":
             told |= {"type": ["integer", "string"]}  # 16GB
@@ -140,7 +159,7 @@ class Setting:
 
 
 class SettingsError(ValueError):
-    """Settings of a job file that do not go together; pydantic hands it on."""
+    """Error of settings of a job file that do not go together; pydantic passes it on."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -153,13 +172,13 @@ class Settings:
     Raises
     ------
     ConfigurationError
-        When a value is of another type or out of range, or values do not go together; one line a problem.
+        If a value is of another type or out of range, or values do not go together; one line a problem.
     """
 
     __slots__ = ()
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True}
     AT: ClassVar[str | None] = None
-    """What stands before a field's name in messages; None: the class."""
+    """Prefix of a field's name in messages; None: the class."""
 
     def __post_init__(self) -> None:
         problems = list(self._field_problems()) or list(self._problems())
@@ -168,7 +187,7 @@ class Settings:
         plain_fields(self)
 
     def _field_problems(self) -> Iterator[str]:
-        """A line for each field that is not what its annotation says."""
+        """Yield a line for each field that its annotation does not allow."""
         at = _at(type(self))
         for name, (hint, setting) in settings_of(cast("Any", type(self))).items():
             problem = setting.problem if setting else kind_problem
@@ -176,12 +195,12 @@ class Settings:
                 yield line
 
     def _problems(self) -> Iterator[str]:
-        """What does not go together, one line each; every field is right by itself."""
+        """Yield problems of values that do not go together, one line each; each value is valid by itself."""
         yield from ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """A job file gives a mapping; whatever does not go together is told with all else that is wrong."""
+        """Let a job file give a mapping; values that do not go together are told with all other problems."""
         schema = handler(source)
         handler.resolve_ref_schema(schema)["strict"] = False  # of the object, not of its fields
         function = {"type": "no-info", "function": cls._read}
@@ -197,22 +216,91 @@ class Settings:
 
 
 def setting_of(hint: Any) -> Setting | None:
-    """The Setting of an annotation; None where it has none."""
+    """Return the Setting of an annotation; None if it has none."""
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Setting)), None)
 
 
 @lru_cache(maxsize=256)
 def settings_of(kind: Any) -> Mapping[str, tuple[Any, Setting | None]]:
-    """Type and Setting of each field of a settings class, in order."""
-    hints = get_type_hints(kind, include_extras=True)
-    plain = get_type_hints(kind)
+    """Return type and Setting of each field of a settings class, in order."""
+    hints, plain = hints_of(kind, True), hints_of(kind)
     return {one.name: (plain[one.name], setting_of(hints[one.name])) for one in fields(kind)}
+
+
+def settings_as_keywords(
+    kind: Callable[Given, KindT],
+) -> Callable[
+    [Callable[[SelfT, FirstT, SecondT, KindT], None]],
+    Callable[Concatenate[SelfT, FirstT, SecondT, Given], None],
+]:
+    """Let a constructor take the fields of a settings class as keywords, in place of its last argument.
+
+    Its signature, its help and what a type checker accepts are made of the class.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass of keywords, derived from `Settings`.
+
+    Raises
+    ------
+    TypeError
+        From the constructor, if the class has no such field.
+    """
+
+    def around(
+        init: Callable[[SelfT, FirstT, SecondT, KindT], None],
+    ) -> Callable[Concatenate[SelfT, FirstT, SecondT, Given], None]:
+        positional = list(inspect.signature(init).parameters.values())[:-1]
+        signature = inspect.Signature([*positional, *keywords_of(kind).values()])
+
+        @wraps(init)
+        def call(*given: Any, **keywords: Any) -> None:
+            for name in keywords.keys() - signature.parameters.keys():
+                close = difflib.get_close_matches(name, signature.parameters, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(keywords_of(kind))}"
+                raise TypeError(f"{type(given[0]).__name__}: unknown keyword {name!r}; {hint}")
+            bound = signature.bind(*given, **keywords)
+            init(*bound.args, kind(**bound.kwargs))  # type: ignore[call-arg]
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = f"{inspect.cleandoc(init.__doc__ or '')}\n\n{fields_help(kind)}"
+        return cast("Any", call)
+
+    return around
+
+
+def keywords_of(kind: Any) -> dict[str, inspect.Parameter]:
+    """Return the fields of a settings class as parameters of a function."""
+    found = {}
+    for one in fields(kind):
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        hint, _setting = settings_of(kind)[one.name]
+        found[one.name] = inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is MISSING else default,
+            annotation=hint,
+        )
+    return found
+
+
+def fields_help(kind: Any) -> str:
+    """Return the section "Parameters" of a docstring, as the annotations of a settings class have it."""
+    lines = ["Parameters", "----------"]
+    for name, (hint, setting) in settings_of(kind).items():
+        lines.append(f"{name} : {inspect.formatannotation(hint)}")
+        if setting is not None:
+            bounds = " ".join(filter(None, (setting.bounds, setting.unit)))
+            told = f"{setting.help} ({bounds})" if bounds else setting.help
+            lines += textwrap.wrap(told, 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
 
 
 def kind_and_fields(
     what: str, plain: Mapping[str, object], kinds: Mapping[str, type[KindT]]
 ) -> tuple[type[KindT], dict[str, Any]]:
-    """The dataclass that a plain value names, and the fields that it gives.
+    """Return the dataclass that a plain value names, and the fields that it gives.
 
     Parameters
     ----------
@@ -225,7 +313,7 @@ def kind_and_fields(
     Raises
     ------
     ConfigurationError
-        When the name or a field is unknown.
+        If the name or a field is unknown.
     """
     given = dict(plain)
     if "name" not in given:
@@ -240,7 +328,7 @@ def kind_and_fields(
 
 
 def numbers_of(name: str, plain: Mapping[str, object]) -> dict[str, float]:
-    """Values as floats; ConfigurationError names the first that is not a number."""
+    """Return values as floats; ConfigurationError names the first that is not a number."""
     numbers = {}
     for key, value in plain.items():
         try:
@@ -259,7 +347,7 @@ def _shown(bound: float | None) -> str:
 
 
 def _bytes_of(value: object) -> object:
-    """Bytes of a text with a unit (16GB, 1.5 GiB); anything else as it is."""
+    """Return the bytes of a text with a unit (16GB, 1.5 GiB); any other value unchanged."""
     if not isinstance(value, str):
         return value
     from pydantic import ByteSize, TypeAdapter, ValidationError

@@ -1,4 +1,4 @@
-"""Where files lie: local paths, and URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) through pyarrow.fs.
+"""Storage: local paths, and URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) through pyarrow.fs.
 
 A URI may end with a query, as pyarrow reads it:
 ``s3://KEY:SECRET@bucket/folder?endpoint_override=127.0.0.1:9000&scheme=http&region=eu-central-1``.
@@ -42,23 +42,23 @@ FILESYSTEMS_MAX = 64
 """Different object stores, or ways to reach one, whose connections are kept."""
 
 _FILESYSTEMS: dict[tuple[int, str, str], tuple[fs.FileSystem, str]] = {}
-"""Of each store its file system, and what a path there begins with, before the path of the URI."""
+"""File system of each store, and the prefix of a path there before the path of the URI."""
 _PLAIN = re.compile(r"(/[\w.=-]+)*", re.ASCII)
 _USER = re.compile(r"(?<=://)[^/@?]*@")
 
 
 def is_uri(path: str) -> bool:
-    """Whether a text is a URI rather than a local path."""
+    """Return True for a URI, False for a local path."""
     return bool(_URI.match(path))
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """A URI as it is, a local path made absolute.
+    """Return a URI unchanged, a local path made absolute.
 
     Raises
     ------
     ConfigurationError
-        When it is no path, or an empty one, with which files would lie in the current folder.
+        If it is no path, or an empty one, with which files would lie in the current folder.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
     if not isinstance(text, str) or not text:
@@ -67,19 +67,19 @@ def place_of(path: str | os.PathLike[str]) -> str:
 
 
 def local_problem(name: str, path: str | os.PathLike[str] | None) -> str | None:
-    """What is wrong with a setting that names a folder of this machine: it is a URI; None: nothing."""
+    """Return the problem of a setting that must be a local folder and is a URI; None if it is valid."""
     if isinstance(path, str) and is_uri(path):
         return f"{name}: expected a local folder, got {shown(path)}; checkpoint.path may be a URI"
     return None
 
 
 def check_local(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Refuse a URI where a folder of this machine is needed: it would be made below the current one.
+    """Refuse a URI where a local folder is needed: it would be created below the current one.
 
     Raises
     ------
     ConfigurationError
-        When it is one.
+        If it is one.
     """
     if problem := local_problem(name, path):
         raise ConfigurationError(problem)
@@ -91,7 +91,7 @@ def open_uri(path: str) -> tuple[fs.FileSystem, str]:
     Raises
     ------
     OSError, ValueError
-        When the URI can't be understood, or pyarrow has no such file system here.
+        If the URI can't be understood, or pyarrow has no such file system here.
     """
     from pyarrow import fs  # 40 MB and 0.2 s, for those who open files alone
 
@@ -128,26 +128,26 @@ def _open_far(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def below(path: str, name: str) -> str:
-    """The file or folder ``name`` in a folder; of a URI the query stays last."""
+    """Return the path of ``name`` in a folder; the query of a URI stays last."""
     head, mark, query = path.partition("?") if is_uri(path) else (path, "", "")
     return f"{head.rstrip('/')}/{name}{mark}{query}"
 
 
 def parent_and_name(path: str) -> tuple[str, str]:
-    """Folder and last name of a path; the folder of a URI keeps its query."""
+    """Return folder and last name of a path; the folder of a URI keeps its query."""
     head, mark, query = path.partition("?") if is_uri(path) else (path, "", "")
     parent, _, name = head.rstrip("/").rpartition("/")
     return f"{parent}{mark}{query}", name
 
 
 def with_inner(path: str, inner: str, found: str) -> str:
-    """The URI of ``found``, a path inside the file system, where ``inner`` is that of the URI ``path``."""
+    """Return the URI of ``found``, a path inside the file system, where ``path`` has ``inner``."""
     rest = found[len(inner) :].strip("/")
     return below(path, escaped(rest)) if rest else path
 
 
 def escaped(name: str) -> str:
-    """A name as it stands in a URI, where ``%``, ``?``, ``#`` and a space mean something else, or nothing.
+    """Return a name as a URI has it, in which ``%``, ``?``, ``#`` and a space have another meaning.
 
     Spark writes the folder ``time=2026-01-01 00%3A00%3A00`` of a partition by time.
     """
@@ -155,13 +155,13 @@ def escaped(name: str) -> str:
 
 
 def real_place(path: str) -> str:
-    """One name for a local file or folder, however it is spelled or linked; a URI loses its last slash."""
+    """Return one name for a local file or folder under any spelling or link; a URI loses its last slash."""
     local = _local(path)
     return parent_and_name(below(path, "name"))[0] if local is None else os.path.realpath(local)
 
 
 def folders_of(files: Iterable[str]) -> set[str]:
-    """Real places of the folders that hold some files: where they are named, and where links lead to."""
+    """Return the real paths of the folders of some files: as named, and as links lead to."""
     folders: set[str] = set()
     for file in files:
         local = _local(file)
@@ -175,14 +175,14 @@ def folders_of(files: Iterable[str]) -> set[str]:
 
 
 def _local(path: str) -> str | None:
-    """The local path that a path or URI is; None: it is somewhere else."""
+    """Return the local path of a path or ``file:`` URI; None for other URIs."""
     if not is_uri(path):
         return path
     return open_uri(path)[1] if path.lower().startswith("file:") else None
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why no file can be written in a local folder, which is made where it is not there; None where one can.
+    """Return the reason why no file can be written in a local folder, which is created if missing; else None.
 
     Folders that are made for the trial are gone afterwards.
     """
@@ -202,5 +202,5 @@ def unwritable(folder: Path) -> str | None:
 
 
 def shown(path: str) -> str:
-    """A path for people: keys and secrets in a URI are left out."""
+    """Return a path for messages, without the keys and secrets of a URI."""
     return _USER.sub("***@", path)

@@ -1,8 +1,8 @@
-"""What a caller gives, held against its annotation: a mistake is told in one line that names the argument.
+"""Validation of arguments by their annotations: an error is one line that names the argument.
 
 One rule for all of the public API: an argument is of the type that stands in its signature, a field of the
 one that stands in its dataclass. A NumPy number is a number, a bool is none, a class is no instance of
-itself, and a list will do for a tuple. Bounds are the business of whoever knows their reason.
+itself, and a list will do for a tuple. Bounds are in `pslib.settings.Setting`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "checked",
     "checked_calls",
     "field_problems",
+    "hints_of",
     "is_finite",
     "kind_problem",
     "plain_fields",
@@ -38,11 +39,11 @@ Back = TypeVar("Back")
 Kind = TypeVar("Kind", bound=type)
 
 TOLD_MAX = 100
-"""Characters of a value: the line has to stay one on a screen."""
+"""Most characters of a value in a message, which stays one line on a screen."""
 WRITE_FIRST = (
     'write it first, pyarrow.parquet.write_table(pyarrow.table({"price": array, ...}), "data.parquet")'
 )
-"""To who gives arrays where paths of Parquet are expected, as other libraries take them."""
+"""Advice for arrays in place of paths of Parquet."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, os.PathLike)
@@ -53,11 +54,11 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
     str: ("a text", "texts"),
     NoneType: ("None", "None"),
 }
-"""Of one and of several."""
+"""Words for one value and for several."""
 
 
 def came(value: Any) -> str:
-    """A value in a few words on one line: shape and dtype of an array, kind of what is no plain value."""
+    """Return a value in a few words: shape and dtype of an array, the class of an object."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if not isinstance(value, (*_PLAIN, Real)) or getattr(value, "shape", None):
@@ -78,12 +79,12 @@ def _is_path(hint: Any) -> bool:
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union; of anything else itself."""
+    """Return the alternatives of a union, or the annotation itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _words(hint: Any, many: bool = False) -> str:
-    """What an annotation allows, for people."""
+    """Return in words what an annotation allows."""
     kinds = [kind for kind in _choices(hint) if get_origin(kind) is not Iterator]  # a list says it
     if len(kinds) > 1:
         words = [_words(kind, many) for kind in kinds]
@@ -99,7 +100,7 @@ def _words(hint: Any, many: bool = False) -> str:
         return "dicts" if many else "a dict"
     if issubclass(kind, Collection) and get_args(hint):
         return f"{'lists' if many else 'a list'} of {_words(get_args(hint)[0], many=True)}"
-    if kind.__name__ == "TrainableModel":  # nobody else's name says it to somebody who has a model's class
+    if kind.__name__ == "TrainableModel":  # the name of the protocol would not help a user
         return "models" if many else "a model, as in Trainer(DeepFM(schema), cluster)"
     return kind.__name__ if many else _a(kind.__name__)
 
@@ -110,7 +111,7 @@ def _a(name: str) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says."""
+    """Return True if a value fits an annotation."""
     kind = get_origin(hint) or hint
     if kind in (Union, UnionType):
         return any(_fits(value, one) for one in get_args(hint))
@@ -131,14 +132,14 @@ def _fits(value: Any, hint: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _names_of(protocol: type) -> tuple[str, ...]:
-    """What a class must have to be a Protocol's; `isinstance` asks only where it is ``runtime_checkable``."""
+    """Return the members of a Protocol; `isinstance` checks them only if it is ``runtime_checkable``."""
     kinds = [kind for kind in protocol.__mro__ if getattr(kind, "_is_protocol", False)]
     names = {name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 def _lacked(value: Any, hint: Any) -> list[str]:
-    """Members of a Protocol that a value lacks which has others of them; of any other value none."""
+    """Return the members of a Protocol that a value lacks; none if it has no member of it."""
     if not getattr(hint, "_is_protocol", False):
         return []
     names = _names_of(hint)
@@ -157,7 +158,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is a number, neither NaN nor infinite; a bool is none."""
+    """Return True for a number that is neither NaN nor infinite; False for a bool."""
     return _is_number(value, Real) and isfinite(value)
 
 
@@ -176,18 +177,18 @@ def _all_fit(value: Any, inner: tuple[Any, ...]) -> bool:
 
 
 def _inner(hint: Any) -> Any:
-    """What a list of an annotation holds; None of what is no list."""
+    """Return the type of a list's elements; None for another annotation."""
     return next(iter(get_args(hint)), None)
 
 
 def _are_arrays(value: Any) -> bool:
-    """Whether it is data itself: an array, a table or data frame, or a dict or list of arrays."""
+    """Return True for data itself: an array, a table or data frame, or a dict or list of arrays."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return any(getattr(one, "shape", ()) != () for one in (value, *inside))
 
 
 def _path_problem(value: Any, kinds: tuple[Any, ...]) -> str:
-    """What is wrong with a path or those of a list: an empty one would be the current folder, unseen."""
+    """Return the problem of a path, or of one in a list: an empty one would be the current folder."""
     if isinstance(value, str):
         empty = not value and any(map(_is_path, kinds))
         return "expected a path, got ''; write '.' for the current folder" if empty else ""
@@ -203,7 +204,7 @@ def _path_problem(value: Any, kinds: tuple[Any, ...]) -> str:
 
 
 def kind_problem(name: str, value: Any, hint: Any) -> str | None:
-    """What is wrong with the kind of one argument, one line; None where nothing is.
+    """Return the problem of the type of one argument, one line; None if it fits.
 
     Parameters
     ----------
@@ -232,27 +233,30 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _hints_of(what: Hashable) -> Mapping[str, Any]:
-    """Annotations of a class or function; to resolve them takes some 50 us."""
+def hints_of(what: Hashable, extras: bool = False) -> Mapping[str, Any]:
+    """Return annotations of a class or function; with ``extras`` those of `Annotated` as they are.
+
+    To resolve them takes some 50 us.
+    """
     try:
-        return get_type_hints(cast("Any", what))
+        return get_type_hints(cast("Any", what), include_extras=extras)
     except Exception:
         if not isinstance(what, type):
             raise
     hints: dict[str, Any] = {}
-    for kind in reversed(what.__mro__):  # somebody's own class may name what only a type checker sees
+    for kind in reversed(what.__mro__):  # a user's class may name types that only a type checker imports
         for name, hint in inspect.get_annotations(kind).items():
             alone = type(name, (), {"__annotations__": {name: hint}, "__module__": kind.__module__})
             try:
-                hints |= get_type_hints(alone)
+                hints |= get_type_hints(alone, include_extras=extras)
             except Exception:
                 hints[name] = Any
     return hints
 
 
 def field_problems(holder: Any, *names: str) -> Iterator[str]:
-    """A line for each field of a dataclass, of all or of those named, that is not of its annotated type."""
-    hints = _hints_of(cast("Any", type(holder)))
+    """Yield a line for each field (of all, or of those named) that is not of its annotated type."""
+    hints = hints_of(cast("Any", type(holder)))
     for name in names or [one.name for one in fields(holder)]:
         if problem := kind_problem(f"{type(holder).__name__}.{name}", getattr(holder, name), hints[name]):
             yield problem
@@ -273,7 +277,7 @@ def check_fields(holder: Any, *names: str) -> None:
 
 def plain_fields(holder: Any, *names: str) -> None:
     """Turn NumPy's numbers in a dataclass into Python's, and lists into tuples where annotated so."""
-    hints = _hints_of(cast("Any", type(holder)))
+    hints = hints_of(cast("Any", type(holder)))
     for name in names or [one.name for one in fields(holder)]:
         given = getattr(holder, name)
         value = _plain(given)
@@ -286,13 +290,13 @@ def plain_fields(holder: Any, *names: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy's as Python's own; anything else itself."""
+    """Return a NumPy number as Python's own; any other value unchanged."""
     is_numpys = hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_numpys else value
 
 
 def _all_plain(value: Any) -> Any:
-    """`_plain`, of a list or tuple for each of its numbers; itself where there is none of NumPy's."""
+    """Apply `_plain`, to a list or tuple for each element."""
     if type(value) not in (list, tuple):
         return _plain(value)
     plain = [_plain(one) for one in value]
@@ -320,7 +324,7 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
                 return function(*args, **kwargs)  # Python says best which argument is missing, or too many
-            hints, given = _hints_of(function), bound.arguments
+            hints, given = hints_of(function), bound.arguments
             asked = names or tuple(hints)
             lines = [kind_problem(name, given[name], hints[name]) for name in asked if name in given]
             if problems := [line for line in lines if line]:
@@ -336,7 +340,7 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
 
 
 def checked_calls(*names: str) -> Callable[[Kind], Kind]:
-    """Hold all arguments of these methods of a class against their annotations, see `checked`."""
+    """Check all arguments of these methods of a class, see `checked`."""
 
     def around(kind: Kind) -> Kind:
         for name in names:

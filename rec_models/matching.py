@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.data.negatives import Sampling
+from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
 from rec_models.embedded import EmbeddedModel
 from rec_models.layers import concat, embedding, gather, rank_hinge, row_dot, take_fields

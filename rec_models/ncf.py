@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pslib.batch import Batch
-from pslib.data.negatives import Sampling
+from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
 from pslib.table.tables import PartSpec
 from rec_models.layers import concat, gather, linear, log_loss, multiply, reshape, split, tower, tower_shapes

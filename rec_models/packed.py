@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.ragged import Ragged
+from pslib.batch import Ragged
 
 __all__ = ["Packed", "Prefixes", "one_step", "packed"]
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.model.row_places import occurrences, sum_occurrences
-from pslib.batch import Batch
-from pslib.ragged import Ragged
+from pslib.batch import Batch, Ragged
 from pslib.schema import RaggedField
 
 __all__ = ["Listed", "Places", "pooled_addends"]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from pslib.batch import Batch
-from pslib.data.negatives import Sampling
+from pslib.data.item_catalog import Sampling
 from pslib.errors import ConfigurationError
 from pslib.table.initializers import Constant, Initializer, Uniform
 from pslib.table.optimizers import Adagrad, Optimizer
@@ -38,7 +38,7 @@ class SessionModel(Model):
     negatives : int
         Items drawn for a batch.
     alpha : float
-        Power of an item's count in its sampling probability (`pslib.data.negatives`).
+        Power of an item's count in its sampling probability (`pslib.data.item_catalog`).
     logq : bool
         Whether the loss is corrected for the sampling probability.
     v_optimizer : Optimizer

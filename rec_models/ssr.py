@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.data.negatives import Sampling
+from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
 from rec_models.layers import gather, linear, normalize
 from rec_models.list_encoders import grnn, grnn_shapes

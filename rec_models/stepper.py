@@ -15,8 +15,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from pslib.batch import Batch
-from pslib.ragged import Ragged
+from pslib.batch import Batch, Ragged
 from rec_models.layers.activation import sigmoid_of
 from rec_models.parts import Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
 from rec_models.places import Listed, Places

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pslib.batch import Batch
-from pslib.data.negatives import Sampling
+from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
 from rec_models.layers import gather, linear, rank_hinge, tanh
 from rec_models.list_encoders import cnn, cnn_shapes

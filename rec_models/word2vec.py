@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.data.negatives import Sampling
+from pslib.data.item_catalog import Sampling
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema, SparseField
 from pslib.table.initializers import Initializer, Uniform

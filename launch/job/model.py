@@ -173,7 +173,7 @@ def _range_problems(path: str, plain: dict[str, object]) -> list[str]:
     try:
         optimizer_from_dict(plain)
     except ConfigurationError as error:
-        return [f"{path}: {line}" for line in error.problems]
+        return [f"{path}.{line.removeprefix(str(plain['name']) + '.')}" for line in error.problems]
     return []
 
 

@@ -128,7 +128,7 @@ def _label_problems(data: ParquetData) -> list[str]:
     import pyarrow as pa
 
     from pslib.data.dataset import open_parquet
-    from pslib.data.parallel_map import about_each
+    from pslib.data.parquet_files import about_each
     from pslib.data.value_checks import LABEL, first_problem
     from pslib.data.window import unreadable
 

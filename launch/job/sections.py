@@ -13,9 +13,8 @@ from pslib.data.file_watch import StreamSettings
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
 from pslib.table.schedules import Constant, Schedule, schedule_from_dict
-from pslib.trainer.checkpoints.schedule import EveryBatches, EverySeconds, Increments, KeepLast
 from pslib.trainer.evaluation.early_stopping import EarlyStopping
-from pslib.trainer.settings import TrainingSettings
+from pslib.trainer.settings import EveryBatches, EverySeconds, Increments, KeepLast, TrainingSettings
 
 __all__ = [
     "RESTARTS",

@@ -16,8 +16,7 @@ from launch.job.errors import section_in
 from launch.job.job import Job
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings, settings_of
-from pslib.table.optimizer_base import Optimizer
-from pslib.table.optimizers import OPTIMIZERS
+from pslib.table.optimizers import OPTIMIZERS, Optimizer
 from pslib.table.schedules import SCHEDULES, Schedule
 
 __all__ = ["Row", "job_schema", "rows_of", "settings_page", "settings_text"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pslib.cluster import Cluster
     from pslib.metrics.ranking import RankResult
     from pslib.trainer import EvalResult, Trainer
-    from pslib.trainer.checkpoints.schedule import CheckpointSettings
+    from pslib.trainer.settings import CheckpointSettings
 
 __all__ = [
     "begin_with",
@@ -288,7 +288,7 @@ def _check_ranks(job: Job) -> None:
 
 def _when_saved(job: Job) -> CheckpointSettings:
     """Return the save schedule of the job file; default: only on request."""
-    from pslib.trainer.checkpoints.schedule import EVERY_S_MAX, CheckpointSettings
+    from pslib.trainer.settings import EVERY_S_MAX, CheckpointSettings
 
     when = job.checkpoint
     if when.every_s or when.every_batches:

@@ -21,8 +21,7 @@ from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, 
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.storage import below, shown
-from pslib.table.row_layout import scale_name
-from pslib.table.tables import TableSpec
+from pslib.table.tables import TableSpec, scale_name
 
 __all__ = ["ExportOptions", "export_parquet"]
 

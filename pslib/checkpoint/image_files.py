@@ -15,8 +15,7 @@ from pslib.checkpoint.rows import BatchBuilder, table_schema
 from pslib.errors import CheckpointError
 from pslib.shard.snapshot import Piece
 from pslib.storage import shown
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import TableSpec
+from pslib.table.tables import RowLayout, TableSpec
 
 __all__ = ["ImageWriter"]
 

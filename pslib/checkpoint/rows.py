@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
 from pslib.shard.shard import Shard
-from pslib.table.row_layout import RowLayout, counter_names, scale_name
-from pslib.table.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, RowLayout, TableSpec, counter_names, scale_name
 
 __all__ = ["BatchBuilder", "RowReader", "table_in", "table_schema"]
 

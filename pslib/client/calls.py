@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError, PslibError
-from pslib.table.block_bounds import BlockBounds
+from pslib.table.partition_map import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.dense_delta import VERSIONS, KnownDense
 from pslib.wire.messages import Erase, Maintain, Message, Pull, Push

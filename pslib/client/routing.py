@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from cython_ext.wire.selection import group_by_owner
 from pslib.client.calls import NO_UNITS, Call, MaintainCall, Part, PullCall, keys_of
-from pslib.table.block_bounds import BlockBounds
-from pslib.table.partition_map import PartitionMap
+from pslib.table.partition_map import BlockBounds, PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.dense_delta import VERSIONS
 from pslib.wire.messages import Pulled

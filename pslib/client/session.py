@@ -44,8 +44,7 @@ from pslib.client.calls import (
 from pslib.client.requests import RequestTable
 from pslib.client.routing import first_unit, parts_of, pulled_fits, store_pulled
 from pslib.errors import LocalProtocolError, PslibError, UnavailableError, WaitTimeoutError
-from pslib.table.block_bounds import BlockBounds
-from pslib.table.partition_map import PartitionMap
+from pslib.table.partition_map import BlockBounds, PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.error_codes import error_of

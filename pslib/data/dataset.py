@@ -16,8 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
-from pslib.data.parallel_map import about_each
-from pslib.data.parquet_files import open_file, parquet_from
+from pslib.data.parquet_files import about_each, footer_of, open_file, parquet_from
 from pslib.data.value_checks import one_line, statistics_problems
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
@@ -171,12 +170,18 @@ class _Look:
 
 def _look(schema: Schema, file: str) -> _Look:
     try:
-        with open_file(file) as source, parquet_from(source) as opened:
+        with open_file(file) as source:
+            size, footer = source.size(), footer_of(source)
+        with parquet_from(pa.BufferReader(footer)) as opened:
             metadata = opened.metadata
             counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+            if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
+                raise pa.ArrowInvalid(
+                    f"its footer says {metadata.num_rows:,} rows, and its row groups {sum(counts):,}"
+                )
             problems = column_problems(opened.schema_arrow, schema, shown(file))
-            of_values = [] if problems else statistics_problems(file, opened, schema)
-            return _Look(counts, opened.schema_arrow, source.size(), problems, of_values)
+            of_values = [] if problems else statistics_problems(file, footer, metadata, schema)
+            return _Look(counts, opened.schema_arrow, size, problems, of_values)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # last: a damaged name
         return _Look([], None, 0, [not_parquet(file, error)])
 

@@ -2,21 +2,79 @@
 
 An object store replies after 20 to 100 ms, so cost is the number of sequential replies. A small file is
 fetched whole with one request; threads open the next files of a window in the background.
+
+pyarrow ends the process when it is asked for a column chunk (`pyarrow.parquet.RowGroupMetaData.column`) whose
+metadata or statistics are damaged: no Python code catches that C++ exception. So statistics are read from the
+footer here: `statistics_in`.
 """
 
 from __future__ import annotations
 
+import logging
+import re
+import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pslib.clock import Clock, SystemClock
 from pslib.storage import is_uri, open_uri
 
-__all__ = ["AHEAD", "READ_BYTES", "OpenedAhead", "is_far", "open_file", "parquet_from"]
+__all__ = [
+    "AHEAD",
+    "READ_BYTES",
+    "ChunkStatistics",
+    "OpenedAhead",
+    "about_each",
+    "footer_of",
+    "is_far",
+    "open_file",
+    "parquet_from",
+    "statistics_in",
+]
+
+THREADS = 16
+"""Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
+
+FILES_FEW = 8
+"""Up to this many local files are read faster than threads start."""
+
+REPORT_S = 5.0
+
+log = logging.getLogger("pslib")
+FoundT = TypeVar("FoundT")
+
+
+def about_each(
+    files: Sequence[str], look: Callable[[str], FoundT], clock: Clock | None = None
+) -> Iterator[FoundT]:
+    """Return ``look`` of each file, in file order; report progress if slow.
+
+    Parameters
+    ----------
+    files : sequence of str
+    look : callable
+        Called by several threads at once.
+    clock : Clock or None
+    """
+    if len(files) <= FILES_FEW:
+        yield from map(look, files)
+        return
+    clock = clock or SystemClock()
+    said_s = clock.now_s()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="looks into files") as pool:
+        for done, found in enumerate(pool.map(look, files), 1):
+            yield found
+            if clock.now_s() - said_s > REPORT_S:
+                said_s = clock.now_s()
+                log.warning("pslib: looked into %d of %d files", done, len(files))
+
 
 READ_BYTES = 1 << 20
 """Read-ahead of each column; bounds memory for any row-group size."""
@@ -26,6 +84,11 @@ WHOLE_BYTES = 4 << 20
 
 AHEAD = 16
 """Object-store files opened ahead of use: 64 MiB at most."""
+
+FOOTER_BYTES = 64 << 10
+"""Bytes at the end of a file that are read at once; nearly every footer is smaller."""
+FOOTER_END = struct.Struct("<I4s")
+"""Length of the metadata, and the last word of a file."""
 
 
 def is_far(file: str) -> bool:
@@ -57,10 +120,120 @@ def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
 def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
     """Open a Parquet file from an open source; close the source if it is not Parquet."""
     try:
-        return pq.ParquetFile(source, buffer_size=READ_BYTES)
+        return pq.ParquetFile(source, buffer_size=READ_BYTES, page_checksum_verification=True)
     except BaseException:
         source.close()
         raise
+
+
+def footer_of(source: pa.NativeFile) -> pa.Buffer:
+    """Read the end of a Parquet file, with all of its metadata, which `parquet_from` opens like the file.
+
+    Of anything else a part of the end is returned, for which `parquet_from` says what is wrong.
+    """
+    size = source.size()
+    end = source.read_at(min(size, FOOTER_BYTES), max(0, size - FOOTER_BYTES))
+    if len(end) >= FOOTER_END.size:
+        length = FOOTER_END.size + FOOTER_END.unpack(end[-FOOTER_END.size :])[0]
+        if len(end) < length <= size and end.endswith(b"PAR1"):
+            end = source.read_at(length, size - length)
+    return pa.py_buffer(end)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStatistics:
+    """Statistics of a column of numbers in one row group; None if the footer has none."""
+
+    smallest: float | None = None
+    largest: float | None = None
+    nulls: int | None = None
+
+
+_NUMBERS = {"BOOLEAN": "?", "INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
+"""Formats of values by their physical type."""
+_STATISTICS, _NULLS, _LARGEST, _SMALLEST = 12, 3, (5, 1), (6, 2)
+"""Numbers of fields in `parquet.thrift`; the second ones of values are of older writers."""
+_PATH = re.compile(rb"\x19\x18")
+_NEXT_IS_NUMBER = 0x15
+_BOOLEANS, _BINARY, _STRUCT = (1, 2), 8, 12
+"""Types of Thrift's compact protocol that are no plain number."""
+
+
+def statistics_in(footer: pa.Buffer, types: Mapping[str, str]) -> dict[str, list[ChunkStatistics]]:
+    """Read the statistics of columns, of each row group; those that can't be read are left out.
+
+    They are hints: no caller relies on them without a look at the values.
+
+    Parameters
+    ----------
+    footer : pyarrow.Buffer
+        From `footer_of`.
+    types : mapping of str to str
+        Columns outside of structs and lists, and their physical types. The metadata of a chunk has its path,
+        a list (field 3) of one text, before a number (field 4); so does nothing else in a footer.
+    """
+    data, found = footer.to_pybytes(), {name: list[ChunkStatistics]() for name in types}
+    names = {name.encode(): name for name in types}
+    for match in _PATH.finditer(data):
+        with suppress(IndexError, KeyError, TypeError, struct.error):
+            size, at = _number(data, match.end())
+            name = names.get(data[at : at + size])
+            if name is not None and data[at + size] == _NEXT_IS_NUMBER:
+                kind = _NUMBERS[types[name]]
+                found[name].append(_statistics_after(data, at + size + 1, kind))
+    return found
+
+
+def _statistics_after(data: bytes, at: int, kind: str) -> ChunkStatistics:
+    """Read the statistics of a chunk, whose field 4 begins at ``at``."""
+    _codec, at = _number(data, at)
+    for field, value in _fields(data, at, 4):
+        if field == _STATISTICS:
+            told = dict(_fields(data, value, 0))
+            ends = (
+                next((told[one] for one in fields if one in told), None) for fields in (_SMALLEST, _LARGEST)
+            )
+            low, high = (None if end is None else struct.unpack(kind, end)[0] for end in ends)
+            nulls = told.get(_NULLS)
+            return ChunkStatistics(low, high, None if nulls is None else nulls >> 1)
+    return ChunkStatistics()
+
+
+def _fields(data: bytes, at: int, number: int) -> Iterator[tuple[int, Any]]:
+    """Yield the fields after ``number`` of a struct: unsigned numbers, bytes, and the place of a struct.
+
+    Ends after a struct, and before a field of another type. Before the statistics of a chunk that could be
+    key-value metadata alone, which no known writer gives.
+    """
+    value: Any
+    while head := data[at]:
+        number, kind = number + (head >> 4), head & 15
+        if head < 16:
+            return
+        at += 1
+        if kind in _BOOLEANS:
+            value = kind
+        elif kind == _BINARY:
+            size, at = _number(data, at)
+            value, at = data[at : at + size], at + size
+        elif kind == _STRUCT:
+            value = at
+        elif kind in (4, 5, 6):
+            value, at = _number(data, at)
+        else:
+            return
+        yield number, value
+        if kind == _STRUCT:
+            return
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, and the place after it."""
+    value = shift = 0
+    while data[at] & 128:
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1
 
 
 class OpenedAhead:

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.data.batch_keys import batch_keys, take_rows
-from pslib.batch import Batch
+from pslib.batch import Batch, Ragged
 from pslib.data.dataset import ParquetData
-from pslib.data.negatives import NegativeSampler
+from pslib.data.item_catalog import NegativeSampler
 from pslib.data.order import LeasePiece, Order
 from pslib.data.window import DecodedWindow, WindowDecoder
 from pslib.errors import ConfigurationError
-from pslib.ragged import Ragged
 from pslib.schema import Schema
 
 __all__ = ["LeaseReader"]

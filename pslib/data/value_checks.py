@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.data.columns import numbers_of, validity_of
+from pslib.data.parquet_files import ChunkStatistics, open_file, parquet_from, statistics_in
 from pslib.schema import Schema
 from pslib.storage import shown
 
@@ -40,31 +41,20 @@ def _bad_weights(array: pa.Array) -> NDArray[np.bool_]:
     return bad if valid is None else bad | (valid == 0)
 
 
-def _ends(statistics: pq.Statistics) -> tuple[float, float] | None:
-    """Smallest and largest value; None if absent, or given as bytes (half floats)."""
-    if not statistics.has_min_max or isinstance(statistics.min, bytes):
-        return None
-    return float(statistics.min), float(statistics.max)
+def _label_shown(told: ChunkStatistics) -> bool:
+    return bool(told.nulls) or any(not 0 <= end <= 1 for end in _ends(told))
 
 
-def _has_nulls(statistics: pq.Statistics) -> bool:
-    return bool(statistics.has_null_count and statistics.null_count)
+def _weight_shown(told: ChunkStatistics) -> bool:
+    return bool(told.nulls) or min(_ends(told), default=0) < 0 or _number_shown(told)
 
 
-def _label_shown(statistics: pq.Statistics) -> bool:
-    ends = _ends(statistics)
-    return _has_nulls(statistics) or (ends is not None and (ends[0] < 0 or ends[1] > 1))
+def _number_shown(told: ChunkStatistics) -> bool:
+    return max(map(abs, _ends(told)), default=0) > FLOAT32_MAX
 
 
-def _weight_shown(statistics: pq.Statistics) -> bool:
-    ends = _ends(statistics)
-    negative = ends is not None and ends[0] < 0
-    return _has_nulls(statistics) or negative or _number_shown(statistics)
-
-
-def _number_shown(statistics: pq.Statistics) -> bool:
-    ends = _ends(statistics)
-    return ends is not None and max(map(abs, ends)) > FLOAT32_MAX
+def _ends(told: ChunkStatistics) -> list[float]:
+    return [end for end in (told.smallest, told.largest) if end is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +74,7 @@ class Rule:
     expected: str
     advice: str
     bad: Callable[[pa.Array], NDArray[np.bool_]]
-    in_statistics: Callable[[pq.Statistics], bool]
+    in_statistics: Callable[[ChunkStatistics], bool]
 
 
 LABEL = Rule("a label is 0 or 1", "map labels to 0 and 1, or leave such rows out", _bad_labels, _label_shown)
@@ -120,14 +110,16 @@ def first_problem(
     return f"{place_of(file, first_row + i, row_group, column)}: {rule.expected}, got {came}; {rule.advice}"
 
 
-def statistics_problems(file: str, opened: pq.ParquetFile, schema: Schema) -> list[str]:
+def statistics_problems(file: str, footer: pa.Buffer, metadata: pq.FileMetaData, schema: Schema) -> list[str]:
     """Check targets and numbers by row-group statistics, without decoding if all are valid.
 
     Parameters
     ----------
     file : str
-        For the messages.
-    opened : pyarrow.parquet.ParquetFile
+        Opened if statistics show an invalid value.
+    footer : pyarrow.Buffer
+        From `pslib.data.parquet_files.footer_of`.
+    metadata : pyarrow.parquet.FileMetaData
         Its columns match ``schema``.
     schema : Schema
 
@@ -136,30 +128,25 @@ def statistics_problems(file: str, opened: pq.ParquetFile, schema: Schema) -> li
     list of str
         At most one line per column: its first bad value.
     """
-    metadata = opened.metadata
-    places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    rules = {field.name: DENSE for field in schema.dense}
-    rules |= dict.fromkeys(schema.labels, LABEL)
+    rules = {field.name: DENSE for field in schema.dense} | dict.fromkeys(schema.labels, LABEL)
     rules |= {} if schema.weight is None else {schema.weight: WEIGHT}
-    problems = []
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    types = {column.path: column.physical_type for column in columns if column.path in rules}
+    statistics, problems = statistics_in(footer, types), []
     for name, rule in rules.items():
-        told = _first_told(opened, places.get(name), name, rule, file)
-        problems += [told] if told else []
+        shown = [group for group, told in enumerate(statistics.get(name, ())) if rule.in_statistics(told)]
+        if shown and (problem := _first_in(file, shown, name, rule)):
+            problems.append(problem)
     return problems
 
 
-def _first_told(opened: pq.ParquetFile, place: int | None, name: str, rule: Rule, file: str) -> str | None:
-    if place is None:  # not a column of plain numbers
-        return None
-    metadata, first_row = opened.metadata, 0
-    for group in range(metadata.num_row_groups):
-        chunk = metadata.row_group(group)
-        statistics = chunk.column(place).statistics
-        if statistics is not None and rule.in_statistics(statistics):
+def _first_in(file: str, groups: Iterable[int], name: str, rule: Rule) -> str | None:
+    with parquet_from(open_file(file)) as opened:
+        rows = [opened.metadata.row_group(group).num_rows for group in range(opened.metadata.num_row_groups)]
+        for group in groups:
             for array, row in _arrays(opened, group, name):
-                if problem := first_problem(array, rule, file, first_row + row, group, name):
+                if problem := first_problem(array, rule, file, sum(rows[:group]) + row, group, name):
                     return problem
-        first_row += chunk.num_rows
     return None
 
 

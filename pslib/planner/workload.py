@@ -10,8 +10,7 @@ import numpy as np
 
 from pslib.errors import ConfigurationError
 from pslib.table.policies import WEIGHT_BYTES
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import TableSpec
+from pslib.table.tables import RowLayout, TableSpec
 
 __all__ = ["MachineSpec", "Workload", "distinct_share"]
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from cython_ext.table.store import Store
 from pslib.errors import MemoryLimitError
 from pslib.table.policies import WEIGHT_BYTES, WHEN_FULL, ByBloom
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import TableSpec
+from pslib.table.tables import RowLayout, TableSpec
 from pslib.wire.journal import Note
 
 __all__ = ["MemoryHeadroom"]

@@ -17,8 +17,7 @@ from cython_ext.common.hashing import partition_of
 from pslib.errors import ConfigurationError
 from pslib.shard.state import ShardState
 from pslib.table.policies import COUNT_MAX, ByBloom, ByCount
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import TableSpec
+from pslib.table.tables import RowLayout, TableSpec
 from pslib.text import counted
 from pslib.wire.messages import Adopt, Image
 

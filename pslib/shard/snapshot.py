@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from pslib.errors import CheckpointError
 from pslib.shard.state import ShardState
 from pslib.table.policies import ByBloom, ByCount
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import TableSpec
+from pslib.table.tables import RowLayout, TableSpec
 from pslib.wire.messages import BeginSave, EndSave, Save, SaveFiles
 
 __all__ = ["HELD", "Cuts", "ImageSink", "Piece"]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from cython_ext.table.steps import apply_dense_blocks
 from cython_ext.table.store import Store
 from pslib.errors import ConfigurationError
-from pslib.table.block_bounds import BlockBounds
 from pslib.table.descriptions import dense_differences, table_differences
 from pslib.table.optimizers import optimizer_from_dict
+from pslib.table.partition_map import BlockBounds
 from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.wire.messages import Setup

@@ -7,21 +7,18 @@ A key has the same initial value on any server, in any order, with or without a 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import ConfigurationError
-from pslib.settings import kind_and_fields, numbers_of
-from pslib.table.optimizer_base import is_number
-from pslib.validation import check_fields
+from pslib.settings import FLOAT32_MAX, Setting, Settings, kind_and_fields, numbers_of
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
 
 
 @dataclass(frozen=True, slots=True)
-class Initializer:
+class Initializer(Settings):
     """Base of all initializers; ``kind`` is its number in the kernel."""
 
     kind: ClassVar[int]
@@ -41,12 +38,7 @@ class Constant(Initializer):
     """Every column starts at ``value``."""
 
     kind: ClassVar[int] = 0
-    value: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not is_number(abs(self.value)):
-            raise ConfigurationError(f"Constant: value must be finite in float32, got {self.value}")
+    value: Annotated[float, Setting("Of every column.", float32=True)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +46,7 @@ class Uniform(Initializer):
     """Uniform in ``[-bound, bound)``."""
 
     kind: ClassVar[int] = 1
-    bound: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not is_number(self.bound):
-            raise ConfigurationError(f"Uniform: bound must be >= 0 and finite in float32, got {self.bound}")
+    bound: Annotated[float, Setting("Of both signs.", ge=0, float32=True)] = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +57,7 @@ class Normal(Initializer):
     """
 
     kind: ClassVar[int] = 2
-    std: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not (is_number(self.std) and is_number(6 * self.std)):
-            raise ConfigurationError(
-                f"Normal: std must be >= 0 and 6 times it finite in float32, got {self.std}"
-            )
+    std: Annotated[float, Setting("Standard deviation.", ge=0, le=FLOAT32_MAX / 6, float32=True)] = 0.01
 
 
 _BY_NAME: dict[str, type[Initializer]] = {kind.__name__: kind for kind in (Constant, Uniform, Normal)}

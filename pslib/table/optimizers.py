@@ -9,17 +9,18 @@ kernel and definition give the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.settings import kind_and_fields, numbers_of
-from pslib.table.optimizer_base import MODIFIERS, Optimizer, is_number, not_numbers
+from pslib.settings import Setting, Settings, kind_and_fields, numbers_of
 
 __all__ = [
     "FTRL",
+    "HYPERPARAMETERS_MAX",
+    "MODIFIERS",
     "OPTIMIZERS",
     "SGD",
     "Adagrad",
@@ -35,14 +36,118 @@ __all__ = [
 ]
 
 
-def _adagrad_problems(optimizer: Adagrad | RowwiseAdagrad) -> Iterator[str]:
-    yield from _epsilon_problems(optimizer.epsilon)
-    yield from not_numbers(optimizer, "initial_accumulator")
+HYPERPARAMETERS_MAX = 8
+"""Length of the float32 array of an optimizer's numbers for its kernel."""
+
+MODIFIERS = ("weight_decay", "clip_norm", "cowclip_ratio", "cowclip_floor")
+"""Options of every optimizer, applied to weights and gradient before its step."""
+
+Rate = Annotated[float, Setting("Factor of each step.", gt=0, float32=True)]
+Amount = Annotated[float, Setting("0 is off.", ge=0, float32=True)]
+Epsilon = Annotated[float, Setting("Added to what a step is divided by.", gt=0, float32=True)]
+Accumulator = Annotated[float, Setting("First value of accumulators.", ge=0, float32=True)]
+BETA_MAX = 0.9999
+"""Above it the correction tables of Adam exceed 2 MB; no known training of rows uses more."""
+Beta = Annotated[float, Setting("Decay of a moment a step.", ge=0, le=BETA_MAX)]
 
 
-def _epsilon_problems(epsilon: float) -> Iterator[str]:
-    if not is_number(epsilon, above=0):
-        yield f"epsilon must be > 0 and finite in float32, got {epsilon}"
+@dataclass(frozen=True, slots=True)
+class Optimizer(Settings):
+    """Base of all optimizers: a value that selects the step and its hyperparameters.
+
+    Attributes
+    ----------
+    kind : int
+        Number of the step in ``cython_ext/table/optimizer_steps.h``.
+    learning_rate : float
+    weight_decay : float
+        Decoupled from the gradient: before a step of a row, its weights are multiplied by
+        ``(1 - learning_rate * weight_decay) ** missed``, where ``missed`` counts the training steps since the
+        row's last push, so rare rows decay as frequent ones. Source: Loshchilov and
+        Hutter, arXiv:1711.05101, algorithm 2. 0 is off.
+    clip_norm : float
+        A part's gradient ``g`` of a row is scaled to this L2 norm if its own is larger: ``g *= c / |g|``.
+        Source: Pascanu et al., arXiv:1211.5063, algorithm 1, for each row. 0 is off.
+    cowclip_ratio, cowclip_floor : float
+        The same, after ``clip_norm``, with a bound per row: ``shows * max(ratio * |w|, floor)``;
+        ``shows`` is the number of examples of the batch with the key. Source: CowClip, Zheng et al.,
+        arXiv:2204.06240, algorithm 1 (``r`` and zeta there). Both 0 is off; a floor alone is a constant bound
+        per show.
+    """
+
+    kind: ClassVar[int]
+    mixes_elements: ClassVar[bool] = False
+    """True if an element's step depends on other elements of its row, apart from clipping."""
+
+    learning_rate: Rate = 0.05
+    _: KW_ONLY
+    weight_decay: Amount = 0.0
+    clip_norm: Amount = 0.0
+    cowclip_ratio: Amount = 0.0
+    cowclip_floor: Amount = 0.0
+
+    def _problems(self) -> Iterator[str]:
+        name, rate, decay = type(self).__name__, self.learning_rate, self.weight_decay
+        if self.cowclip_ratio > 0 and not self.cowclip_floor > 0:
+            yield (
+                f"{name}.cowclip_ratio: expected cowclip_floor > 0 with it, for example 1e-5; else a row at "
+                "zero would never move"
+            )
+        left = 1 - rate * decay
+        if decay > 0 and left <= 0:
+            yield f"{name}.weight_decay: expected less than 1 / learning_rate = {1 / rate}, got {decay}"
+        if 0 < left < 1 and np.float32(left) == 1:
+            yield (
+                f"{name}.weight_decay: {decay} at learning_rate {rate} changes no float32 weight in a step; "
+                f"use 0, or at least {2**-24 / rate:.1e}"
+            )
+
+    @property
+    def catches_up(self) -> bool:
+        """True if a row must record its missed steps, to make up for them."""
+        return self.weight_decay > 0
+
+    @property
+    def elementwise(self) -> bool:
+        """True if each element's step depends on that element alone, as dense blocks need."""
+        return not (self.mixes_elements or any(self.modifiers()[1:]))
+
+    def state_floats(self, dim: int) -> int:
+        """Floats of state for ``dim`` weights."""
+        raise TypeError(
+            f"optimizer: expected one of pslib.table.optimizers, got {type(self).__name__}, their base"
+        )
+
+    def initial_state(self, dim: int) -> NDArray[np.float32]:
+        """Initial state of a new row, (state_floats,) float32."""
+        return np.zeros(self.state_floats(dim), np.float32)
+
+    def hyperparameters(self) -> NDArray[np.float32]:
+        """The kernel's numbers, (HYPERPARAMETERS_MAX,) float32: the rate, then the fields of the subclass."""
+        own = [getattr(self, one.name) for one in fields(self) if one.name not in MODIFIERS]
+        numbers = np.zeros(HYPERPARAMETERS_MAX, np.float32)
+        numbers[: len(own)] = own
+        return numbers
+
+    def modifiers(self) -> NDArray[np.float32]:
+        """The kernel's `MODIFIERS`, (4,) float32; 0 is off."""
+        return np.asarray([getattr(self, name) for name in MODIFIERS], np.float32)
+
+    def corrections(self) -> NDArray[np.float32]:
+        """Correction tables over the step count, (steps, 2) float32; empty if the step count is unused."""
+        return np.zeros((0, 2), np.float32)
+
+    def to_dict(self) -> dict[str, float | str]:
+        """Plain form for the wire and for manifests; `optimizer_from_dict` is the inverse.
+
+        Modifiers at their default of off are omitted.
+        """
+        told = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if not (one.name in MODIFIERS and getattr(self, one.name) == one.default == 0)
+        }
+        return {"name": type(self).__name__} | told
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +169,8 @@ class Adagrad(Optimizer):
     """
 
     kind: ClassVar[int] = 1
-    epsilon: float = 1e-10
-    initial_accumulator: float = 0.0
-
-    def _problems(self) -> Iterator[str]:
-        yield from Optimizer._problems(self)
-        yield from _adagrad_problems(self)
+    epsilon: Epsilon = 1e-10
+    initial_accumulator: Accumulator = 0.0
 
     def state_floats(self, dim: int) -> int:
         """One accumulator per weight."""
@@ -90,12 +191,8 @@ class RowwiseAdagrad(Optimizer):
 
     kind: ClassVar[int] = 2
     mixes_elements: ClassVar[bool] = True
-    epsilon: float = 1e-10
-    initial_accumulator: float = 0.0
-
-    def _problems(self) -> Iterator[str]:
-        yield from Optimizer._problems(self)
-        yield from _adagrad_problems(self)
+    epsilon: Epsilon = 1e-10
+    initial_accumulator: Accumulator = 0.0
 
     def state_floats(self, dim: int) -> int:
         """One accumulator."""
@@ -116,20 +213,10 @@ class Adam(Optimizer):
     """
 
     kind: ClassVar[int] = 3
-    learning_rate: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-
-    BETA_MAX: ClassVar[float] = 0.9999
-    """Limit: above it the correction tables exceed 2 MB; no known training of rows uses more."""
-
-    def _problems(self) -> Iterator[str]:
-        yield from Optimizer._problems(self)
-        yield from _epsilon_problems(self.epsilon)
-        for name in ("beta1", "beta2"):
-            if not 0 <= (beta := getattr(self, name)) <= self.BETA_MAX:
-                yield f"{name} must be in 0..{self.BETA_MAX}, got {beta}"
+    learning_rate: Rate = 0.001
+    beta1: Beta = 0.9
+    beta2: Beta = 0.999
+    epsilon: Epsilon = 1e-8
 
     def state_floats(self, dim: int) -> int:
         """First moments, second moments, step count."""
@@ -159,7 +246,7 @@ class AdamW(Adam):
     most implementations, the decay times the learning rate.
     """
 
-    weight_decay: float = field(default=0.01, kw_only=True)
+    weight_decay: Amount = field(default=0.01, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +262,7 @@ class AdamL2(Adam):
     applied through the moments holds rare rows back most.
     """
 
-    l2: float = field(default=1e-5, kw_only=True)
+    l2: Amount = field(default=1e-5, kw_only=True)
 
     CATCH_UP_MAX: ClassVar[int] = 256
     """Most missed steps applied.
@@ -183,10 +270,6 @@ class AdamL2(Adam):
     With a gradient of L2 alone Adam moves a weight by about the learning rate per step: after this many steps
     few weights are left that are not near 0.
     """
-
-    def _problems(self) -> Iterator[str]:
-        yield from Adam._problems(self)
-        yield from not_numbers(self, "l2")
 
     @property
     def catches_up(self) -> bool:
@@ -204,15 +287,13 @@ class Momentum(Optimizer):
     """
 
     kind: ClassVar[int] = 4
-    momentum: float = 0.9
+    momentum: Annotated[float, Setting("Decay of the velocity a step.", ge=0, le=1)] = 0.9
     nesterov: bool = False
 
     def _problems(self) -> Iterator[str]:
         yield from Optimizer._problems(self)
-        if not 0 <= self.momentum < 1:
-            yield f"momentum must be in 0..1, below 1, got {self.momentum}"
-        elif np.float32(self.momentum) == 1:
-            yield f"momentum {self.momentum} is 1 in float32"
+        if np.float32(self.momentum) == 1:
+            yield f"{type(self).__name__}.momentum: expected less than 1 in float32, got {self.momentum}"
 
     def state_floats(self, dim: int) -> int:
         """One velocity per weight."""
@@ -241,17 +322,16 @@ class FTRL(Optimizer):
     """
 
     kind: ClassVar[int] = 5
-    beta: float = 1e-4
-    l1: float = 0.0
-    l2: float = 0.0
+    beta: Amount = 1e-4
+    l1: Amount = 0.0
+    l2: Amount = 0.0
 
     def _problems(self) -> Iterator[str]:
         yield from Optimizer._problems(self)
-        yield from not_numbers(self, "beta", "l1", "l2")
         if self.weight_decay > 0:
             yield (
-                f"weight_decay must be 0 for FTRL, got {self.weight_decay}: a step makes weights anew "
-                "from sums of gradients, which would undo it; use l2"
+                f"{type(self).__name__}.weight_decay: expected 0, got {self.weight_decay}: a step makes "
+                "weights anew from sums of gradients, which would undo it; use l2"
             )
 
     def state_floats(self, dim: int) -> int:

@@ -8,13 +8,13 @@ maintain), so the same records give the same rows on any number of servers. Kern
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pslib.errors import ConfigurationError
-from pslib.validation import came, check_fields
+from pslib.settings import Setting, Settings
+from pslib.validation import came
 
 __all__ = [
     "ADMISSIONS",
@@ -51,9 +51,6 @@ WHEN_FULL = ("refuse", "oldest", "smallest_norm", "lowest_score")
 COUNT_MAX = 65535
 """Exact counts are stored in 16 bits of an index cell."""
 
-FLOAT_MAX = 3.4028234663852886e38
-"""Largest float32: a larger number of a policy would be infinite in the kernels."""
-
 BLOOM_COUNT_MAX = 255
 """A counter of the filter is one byte."""
 
@@ -61,27 +58,24 @@ BLOOM_COUNTERS = (1 << 6, 1 << 27)
 """Counters per partition of a table: from one cache line to 128 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Base of all policies; a subclass lists its problems in `problems`.
+Keep = Annotated[
+    float | None,
+    Setting(
+        "Factor of counts at each maintenance, rounded down; a key is forgotten at 0. None: the table's "
+        "`Score.decay`, and 1 for a table without score.",
+        ge=0,
+        le=1,
+        float32=True,
+    ),
+]
 
-    Raises
-    ------
-    ConfigurationError
-        If numbers are out of range; lists all at once.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Policy(Settings):
+    """Base of all policies."""
 
     kind: ClassVar[int]
     """Number of the policy in the kernels."""
-
-    def __post_init__(self) -> None:
-        if found := [f"{type(self).__name__}.{text}" for text in self.problems()]:
-            raise ConfigurationError(*found)
-        check_fields(self)
-
-    def problems(self) -> Iterable[str]:
-        """Out-of-range numbers, one line each."""
-        return ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form for the wire and for manifests; `policy_from_dict` is the inverse."""
@@ -89,26 +83,6 @@ class Policy:
         return {"name": type(self).__name__} | {
             key: value for key, value in numbers.items() if value is not None
         }
-
-
-def _number(name: str, value: Any, low: float, high: float, open_low: bool = False) -> list[str]:
-    """Problem line unless ``low <= value <= high`` (``low < value`` if open), as float32 for the kernels."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and low <= value <= min(high, FLOAT_MAX) and not (open_low and value == low):
-        return []
-    bounds = f"> {low:g}" if open_low else f">= {low:g}"
-    top = f" and <= {min(high, FLOAT_MAX):g}" if high < math.inf or (is_number and value > FLOAT_MAX) else ""
-    return [f"{name}: expected a finite number {bounds}{top}, got {came(value)}"]
-
-
-def _whole(name: str, value: object, low: int, high: int) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return []
-    return [f"{name}: expected a whole number in {low}..{high}, got {came(value)}"]
-
-
-def _keep(value: float | None) -> list[str]:
-    return [] if value is None else _number("keep", value, 0, 1)
 
 
 # --- admission of keys -------------------------------------------------------------------------------------
@@ -120,23 +94,11 @@ class ByCount(Policy):
 
     A counted key costs a cell of the index and no row. Until then pulls return its initial value and its
     gradients are dropped. Source: DeepRec's counter filter; PaddlePaddle's ``CountFilterEntry``.
-
-    Attributes
-    ----------
-    count : int
-        Shows, 1..65535.
-    keep : float or None
-        Factor of counts at each maintenance, rounded down; a key is forgotten at 0. None: the table's
-        `Score.decay`, and 1 for a table without score.
     """
 
     kind: ClassVar[int] = 1
-    count: int = 2
-    keep: float | None = None
-
-    def problems(self) -> Iterable[str]:
-        """Problems of both numbers."""
-        return [*_whole("count", self.count, 1, COUNT_MAX), *_keep(self.keep)]
+    count: Annotated[int, Setting("Shows.", ge=1, le=COUNT_MAX)] = 2
+    keep: Keep = None
 
     def numbers(self) -> tuple[int, float, int]:
         """Kernel arguments: (kind, number, counters of a filter)."""
@@ -151,30 +113,20 @@ class ByBloom(Policy):
     takes ``counters`` bytes per partition for any number of keys. Source: Fan, Cao, Almeida and Broder,
     Summary Cache, IEEE/ACM Transactions on Networking 8(3), 2000, with the conservative update of Estan and
     Varghese, SIGCOMM 2002.
-
-    Attributes
-    ----------
-    count : int
-        Shows, 1..255.
-    counters : int
-        Counters per partition: a power of two in 2^6..2^27.
-    keep : float or None
-        As for `ByCount`.
     """
 
     kind: ClassVar[int] = 2
-    count: int = 2
-    counters: int = 1 << 14
-    keep: float | None = None
+    count: Annotated[int, Setting("Shows.", ge=1, le=BLOOM_COUNT_MAX)] = 2
+    counters: Annotated[
+        int,
+        Setting("Counters per partition, a power of two.", ge=BLOOM_COUNTERS[0], le=BLOOM_COUNTERS[1]),
+    ] = 1 << 14
+    keep: Keep = None
 
-    def problems(self) -> Iterable[str]:
-        """Problems of all numbers."""
-        low, high = BLOOM_COUNTERS
-        found = _whole("count", self.count, 1, BLOOM_COUNT_MAX) + _whole("counters", self.counters, low, high)
-        if not found and self.counters & (self.counters - 1):
+    def _problems(self) -> Iterator[str]:
+        if self.counters & (self.counters - 1):
             nearest = 1 << (self.counters - 1).bit_length()
-            found = [f"counters: expected a power of two, got {self.counters}; the next is {nearest}"]
-        return [*found, *_keep(self.keep)]
+            yield f"ByBloom.counters: expected a power of two, got {self.counters}; the next is {nearest}"
 
     def numbers(self) -> tuple[int, float, int]:
         """Kernel arguments: (kind, number, counters of a filter)."""
@@ -187,19 +139,10 @@ class ByChance(Policy):
 
     The random bits are a hash of key and push, the same on any server. Source: PaddlePaddle's
     ``ProbabilityEntry``; McMahan et al., Ad Click Prediction (KDD 2013), section 3.1, "Poisson inclusion".
-
-    Attributes
-    ----------
-    probability : float
-        Above 0, at most 1.
     """
 
     kind: ClassVar[int] = 3
-    probability: float = 0.1
-
-    def problems(self) -> Iterable[str]:
-        """Problems of the probability."""
-        return _number("probability", self.probability, 0, 1, open_low=True)
+    probability: Annotated[float, Setting("Of each push.", gt=0, le=1, float32=True)] = 0.1
 
     def numbers(self) -> tuple[int, float, int]:
         """Kernel arguments: (kind, number, counters of a filter)."""
@@ -218,11 +161,7 @@ class ByAge(Policy):
     """
 
     kind: ClassVar[int] = 0
-    age: float
-
-    def problems(self) -> Iterable[str]:
-        """Problems of the age."""
-        return _number("age", self.age, 0, math.inf)
+    age: Annotated[float, Setting("In the unit of the table's clock.", ge=0, float32=True)]
 
     @property
     def number(self) -> float:
@@ -235,11 +174,7 @@ class ByNorm(Policy):
     """Evict a row when the L2 norm of all its weights is below ``norm``. Source: DeepRec's L2 eviction."""
 
     kind: ClassVar[int] = 1
-    norm: float = 1e-4
-
-    def problems(self) -> Iterable[str]:
-        """Problems of the norm."""
-        return _number("norm", self.norm, 0, math.inf, open_low=True)
+    norm: Annotated[float, Setting("L2 norm of all weights of a row.", gt=0, float32=True)] = 1e-4
 
     @property
     def number(self) -> float:
@@ -252,11 +187,7 @@ class ByScore(Policy):
     """Evict a row when its `Score` is below ``score``. Source: PaddlePaddle's ``delete_threshold``."""
 
     kind: ClassVar[int] = 2
-    score: float = 0.8
-
-    def problems(self) -> Iterable[str]:
-        """Problems of the score."""
-        return _number("score", self.score, 0, math.inf, open_low=True)
+    score: Annotated[float, Setting("`Score` of a row.", gt=0, float32=True)] = 0.8
 
     @property
     def number(self) -> float:
@@ -273,27 +204,14 @@ class Score(Policy):
 
     Source: PaddlePaddle's accessor: ``nonclk_coeff``, ``click_coeff`` and ``show_click_decay_rate``, with its
     defaults.
-
-    Attributes
-    ----------
-    nonclick, click : float
-        Score of a show without a click, and of a click.
-    decay : float
-        Factor of shows and clicks at each maintenance, 0..1.
     """
 
     kind: ClassVar[int] = 0
-    nonclick: float = 0.1
-    click: float = 1.0
-    decay: float = 0.98
-
-    def problems(self) -> Iterable[str]:
-        """Problems of all numbers."""
-        return [
-            *_number("nonclick", self.nonclick, 0, math.inf),
-            *_number("click", self.click, 0, math.inf),
-            *_number("decay", self.decay, 0, 1),
-        ]
+    nonclick: Annotated[float, Setting("Score of a show without a click.", ge=0, float32=True)] = 0.1
+    click: Annotated[float, Setting("Score of a click.", ge=0, float32=True)] = 1.0
+    decay: Annotated[
+        float, Setting("Factor of shows and clicks at each maintenance.", ge=0, le=1, float32=True)
+    ] = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,28 +220,19 @@ class Compact(Policy):
 
     Until then a row stores its first parts only, and pulls return initial values of the others. Source:
     PaddlePaddle's ``embedx_threshold`` for ``embedx``.
-
-    Attributes
-    ----------
-    wide_from : str
-        Name of a part after the first.
-    shows, score : float or None
-        Exactly one: the number of shows, or the `Score`, at which a row becomes wide.
     """
 
     kind: ClassVar[int] = 0
-    wide_from: str
-    shows: float | None = None
-    score: float | None = None
+    wide_from: Annotated[str, Setting("Name of a part after the first.")]
+    shows: Annotated[
+        float | None, Setting("Shows from which a row is wide; this or a score.", gt=0, float32=True)
+    ] = None
+    score: Annotated[float | None, Setting("`Score` from which a row is wide.", gt=0, float32=True)] = None
 
-    def problems(self) -> Iterable[str]:
-        """Problems of both thresholds."""
+    def _problems(self) -> Iterator[str]:
         if (self.shows is None) == (self.score is None):
             given = f"shows={came(self.shows)}, score={came(self.score)}"
-            return [f"shows, score: expected exactly one of them, got {given}"]
-        if self.shows is not None:
-            return _number("shows", self.shows, 0, math.inf, open_low=True)
-        return _number("score", self.score, 0, math.inf, open_low=True)
+            yield f"Compact.shows, score: expected exactly one of them, got {given}"
 
     def promotion(self) -> tuple[int, float]:
         """Kernel arguments: (1 by shows | 2 by score, number)."""

@@ -1,7 +1,7 @@
 """Learning rates over the training: a factor for each step, from the step's number alone.
 
-Trainers evaluate it and send the factor along with their pushes, so servers have nothing to count, and
-whoever takes a batch over sends the same. A new schedule is a dataclass here and its place in `SCHEDULES`.
+Trainers evaluate it and send the factor along with their pushes, so servers have nothing to count, and the
+next holder of a lease sends the same. A new schedule is a dataclass here and its entry in `SCHEDULES`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Schedule(Settings):
 
     @property
     def is_constant(self) -> bool:
-        """Return whether every factor is 1."""
+        """True if every factor is 1."""
         return False
 
     def factor(self, step: int) -> float:
@@ -72,7 +72,7 @@ class Constant(Schedule):
 
     @property
     def is_constant(self) -> bool:
-        """Return whether there is no warm-up."""
+        """True if there is no warm-up."""
         return self.warmup == 0
 
     def _after(self, step: int) -> float:
@@ -161,7 +161,7 @@ def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
     Raises
     ------
     ConfigurationError
-        When the name or a field is unknown, or a number is out of its range.
+        If the name or a field is unknown, or a number is out of its range.
     """
     kind, values = kind_and_fields("schedule", plain, SCHEDULES)
     return kind(**values)

@@ -34,8 +34,11 @@ __all__ = [
     "POLICY_KINDS",
     "DenseSpec",
     "PartSpec",
+    "RowLayout",
     "TableSpec",
+    "counter_names",
     "policies_from_dict",
+    "scale_name",
     "text_hash",
 ]
 
@@ -257,19 +260,19 @@ class TableSpec:
 
     @property
     def needs_seen(self) -> bool:
-        """Whether a row stores the time of its last push."""
+        """True if a row stores the time of its last push."""
         by_age = any(isinstance(rule, ByAge) for rule in self.eviction)
         catches_up = any(part.optimizer.catches_up for part in self.parts)
         return by_age or catches_up or self.when_full == "oldest"
 
     @property
     def needs_counts(self) -> bool:
-        """Whether a row stores its shows and clicks."""
+        """True if a row stores its shows and clicks."""
         return self.score is not None or self.compact is not None
 
     @property
     def takes_counts(self) -> bool:
-        """Whether pushes must include shows and clicks of each key."""
+        """True if pushes must include shows and clicks of each key."""
         by_count = isinstance(self.admission, ByCount | ByBloom)
         clips = any(part.optimizer.modifiers()[2:].any() for part in self.parts)
         return self.needs_counts or by_count or clips
@@ -295,7 +298,7 @@ class TableSpec:
 
     @property
     def maintained(self) -> bool:
-        """Whether a maintenance has any effect."""
+        """True if a maintenance has any effect."""
         return bool(self.eviction) or self.decay_factor < 1
 
     def now(self, step: int, time_s: float) -> float:
@@ -417,3 +420,55 @@ class DenseSpec:
             )
         if problem := dense_problem(self.optimizer):
             raise ConfigurationError(f"dense parameters: {problem}")
+
+
+def counter_names(spec: TableSpec) -> tuple[str, ...]:
+    """Counters of a row of this table, in storage order."""
+    seen = ("last_seen",) if spec.needs_seen else ()
+    return (*seen, "shows", "clicks") if spec.needs_counts else seen
+
+
+def scale_name(part: PartSpec) -> str:
+    """Name of the scale of one part of an int8 row."""
+    return f"{part.name}_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Columns of the arrays returned by ``Store.export_partition`` for rows of one class.
+
+    Attributes
+    ----------
+    parts : tuple of PartSpec
+        Parts of these rows.
+    head : tuple of str
+        Names of the scalars at the head of the state: counters, then scales.
+    """
+
+    parts: tuple[PartSpec, ...]
+    head: tuple[str, ...]
+
+    @staticmethod
+    def of(spec: TableSpec, narrow: bool = False) -> RowLayout:
+        """Layout of the wide rows of a table, or of the narrow ones."""
+        parts = spec.parts[: spec.narrow_parts] if narrow else spec.parts
+        scales = tuple(scale_name(part) for part in parts) if spec.storage == "int8" else ()
+        return RowLayout(parts, (*counter_names(spec), *scales))
+
+    @property
+    def dim(self) -> int:
+        """Weights of a row."""
+        return sum(part.dim for part in self.parts)
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of its state, including counters and scales."""
+        return len(self.head) + sum(part.state_floats for part in self.parts)
+
+    def columns(self) -> Iterator[tuple[PartSpec, slice, slice]]:
+        """Each part with its columns in the weights and in the state."""
+        at, state_at = 0, len(self.head)
+        for part in self.parts:
+            yield part, slice(at, at + part.dim), slice(state_at, state_at + part.state_floats)
+            at += part.dim
+            state_at += part.state_floats

@@ -123,7 +123,7 @@ class Job:
     """
 
     passed = False
-    """Whether a checkpoint marks it as done."""
+    """True if a checkpoint marks it as done."""
 
     def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
         self.client, self.progress, self.number = client, progress, number

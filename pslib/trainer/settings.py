@@ -1,18 +1,20 @@
-"""What a trainer is given, checked before anything starts."""
+"""Settings of a trainer, checked before anything starts."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated
 
+from pslib.checkpoint.folders import KEEP_LAST_MAX
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
+from pslib.storage import place_of
 from pslib.table.optimizers import Adam, Optimizer, rate_problem
 from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
-from pslib.trainer.checkpoints.schedule import CheckpointSettings
 from pslib.trainer.model import ModelInParts, TrainableModel, own_table_of, takes_products
 
 __all__ = [
@@ -21,6 +23,11 @@ __all__ = [
     "OF_CONSISTENCY",
     "PRODUCTS",
     "CacheSettings",
+    "CheckpointSettings",
+    "EveryBatches",
+    "EverySeconds",
+    "Increments",
+    "KeepLast",
     "TrainerSettings",
     "TrainingSettings",
     "check_fits",
@@ -28,26 +35,86 @@ __all__ = [
     "table_of",
 ]
 
+EVERY_S_MAX = 1e9
+"""Maximum interval: thirty years."""
+EverySeconds = Annotated[
+    float, Setting("From one to the next; 0: time does not count.", ge=0, le=EVERY_S_MAX, unit="seconds")
+]
+EveryBatches = Annotated[
+    int,
+    Setting("Of all trainers, from one to the next; 0: they do not count.", ge=0, le=1 << 40, unit="batches"),
+]
+Increments = Annotated[
+    int,
+    Setting(
+        "How many increments follow a full checkpoint; 0: all are full. All of one chain is read to load it.",
+        ge=0,
+        le=1000,
+        unit="checkpoints",
+    ),
+]
+KeepLast = Annotated[
+    int,
+    Setting(
+        "How many stay; what an increment that stays needs stays too. 0: one that is replaced.",
+        ge=0,
+        le=KEEP_LAST_MAX,
+        unit="checkpoints",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class CheckpointSettings(Settings):
+    """Checkpoint settings of a running `fit`, in numbered folders (`pslib.trainer.checkpoints.online`)."""
+
+    AT = "checkpoint."
+
+    path: Annotated[
+        str,
+        Setting("Folder or URI of ``checkpoint-000001`` and so on, which all servers and trainers reach."),
+    ]
+    every_s: EverySeconds = 0.0
+    every_batches: EveryBatches = 0
+    keep_last: KeepLast = 3
+    incremental: Increments = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", place_of(self.path))
+        super().__post_init__()
+
+    def _problems(self) -> Iterator[str]:
+        if not (self.every_s or self.every_batches):
+            yield "checkpoint: expected every_s or every_batches: when is it to be saved?"
+        if self.keep_last == 0:
+            yield "checkpoint.keep_last: expected at least 1 with every_s or every_batches, got 0"
+
+    @property
+    def details(self) -> dict[str, float | int]:
+        """Return the details for the coordinator."""
+        return {"every_s": float(self.every_s), "every_batches": self.every_batches}
+
+
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
-"""How trainers keep together; see `pslib.trainer.consistency.modes`."""
+"""Consistency modes of training; see `pslib.trainer.consistency.modes`."""
 OF_CONSISTENCY = {"ssp_bound": "ssp", "geo_every_batches": "geo", "geo_rows": "geo"}
-"""Settings that mean something with one of them only."""
+"""Settings that have an effect with one of them only."""
 PRODUCTS = ("float32", "bfloat16")
-"""What the factors of a step's matrix products may be rounded to."""
+"""Types to which the factors of a step's matrix products may be rounded."""
 CACHED = ("async", "ssp")
-"""Those in which a trainer may keep rows: sync would no longer be repeatable, geo keeps a copy anyway."""
+"""Modes with a row cache: with one, sync would not be repeatable, and geo has a copy already."""
 
 
 @dataclass(frozen=True)
 class CacheSettings(Settings):
-    """Rows that a trainer keeps, so that it need not pull them for every batch that has them."""
+    """Row cache of a trainer, which saves pulls of frequent rows."""
 
     AT = "cache."
 
     age_batches: Annotated[
         int,
         Setting(
-            "For how many batches a row is served after it was pulled, or after this trainer's own "
+            "Batches for which a row is served after it was pulled, or after this trainer's own "
             "gradients were written back into it; 0 keeps nothing, so every pull sees what servers have.",
             ge=0,
             le=1 << 16,  # far beyond any staleness that a model would learn with
@@ -57,7 +124,7 @@ class CacheSettings(Settings):
     rows: Annotated[
         int,
         Setting(
-            "How many, at most; each takes 16 bytes a float and some 50 more.",
+            "Most rows that are kept; each takes 16 bytes a float and some 50 more.",
             ge=1,
             le=1 << 28,  # of 17 floats they would take 86 GB
             unit="rows",
@@ -72,7 +139,7 @@ STALENESS_MAX = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
-    """How a trainer trains: what the section ``training`` of a job file and `pslib.Trainer` both take."""
+    """Settings of training: of the section ``training`` of a job file and of `pslib.Trainer`."""
 
     AT = ""
 
@@ -88,7 +155,7 @@ class TrainingSettings(Settings):
     staleness: Annotated[
         int,
         Setting(
-            "How many batches a trainer may run ahead of its own acknowledged pushes; 0 is exact.",
+            "Batches by which a trainer may run ahead of its own acknowledged pushes; 0 is exact.",
             ge=0,
             le=STALENESS_MAX,
             unit="batches",
@@ -97,7 +164,7 @@ class TrainingSettings(Settings):
     warmup_batches: Annotated[
         int,
         Setting(
-            "Over so many the bound on staleness rises evenly from 0.",
+            "Batches over which the bound on staleness rises evenly from 0.",
             ge=0,
             le=1 << 31,  # more than anybody trains: the bound then never reaches its end
             unit="batches",
@@ -115,7 +182,7 @@ class TrainingSettings(Settings):
     seed: Annotated[
         int,
         Setting(
-            "Of the data's order, dropout, and first values of dense parameters.",
+            "Seed of the data's order, dropout, and first values of dense parameters.",
             ge=0,
             le=(1 << 63) - 1,  # 64 bits with a sign in files and messages
         ),
@@ -130,11 +197,11 @@ class TrainingSettings(Settings):
             unit="batches",
         ),
     ] = 0
-    consistency: Annotated[str, Setting("How trainers keep together.", choices=CONSISTENCIES)] = "async"
+    consistency: Annotated[str, Setting("Consistency between trainers.", choices=CONSISTENCIES)] = "async"
     ssp_bound: Annotated[
         int,
         Setting(
-            "With ssp: how many batches a trainer may be ahead of the slowest.",
+            "With ssp: batches by which a trainer may be ahead of the slowest.",
             ge=0,
             le=STALENESS_MAX,
             unit="batches",
@@ -143,7 +210,7 @@ class TrainingSettings(Settings):
     geo_every_batches: Annotated[
         int,
         Setting(
-            "With geo: after how many batches a trainer sends what has moved.",
+            "With geo: batches after which a trainer sends its deltas.",
             ge=1,
             le=1 << 16,  # all rows that so many batches touch are held until they are sent
             unit="batches",
@@ -152,7 +219,7 @@ class TrainingSettings(Settings):
     geo_rows: Annotated[
         int,
         Setting(
-            "With geo: of how many rows a trainer keeps state.",
+            "With geo: rows of which a trainer keeps state.",
             ge=1,
             le=1 << 30,  # far above one trainer's memory
             unit="rows",
@@ -161,14 +228,14 @@ class TrainingSettings(Settings):
     schedule: Annotated[
         Schedule,
         Setting(
-            "Of the learning rates of rows and dense parameters; constant by default.",
+            "Schedule of the learning rates of rows and dense parameters; constant by default.",
             example="pslib.Cosine(batches=20_000)",
         ),
     ] = Constant()
     damping: Annotated[
         float,
         Setting(
-            "Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully.",
+            "Learning rates are multiplied by ``1 / (1 + damping * staleness)``; 0: not damped.",
             ge=0,
             le=1000,  # a step of staleness 1 already counts a thousandth
         ),
@@ -176,7 +243,7 @@ class TrainingSettings(Settings):
     wire: Annotated[
         WireFormat,
         Setting(
-            "In which types rows, gradients and dense parameters travel, and how often the last are pulled.",
+            "Types in which rows, gradients and dense parameters travel, and how often the last are pulled.",
             example='pslib.WireFormat(rows="bfloat16")',
         ),
     ] = FLOAT32
@@ -199,7 +266,7 @@ class TrainingSettings(Settings):
     products: Annotated[
         str,
         Setting(
-            "What the factors of a step's matrix products may be rounded to, where the processor is faster "
+            "Type of the factors of a step's matrix products, where the processor is faster "
             "at it (AMD from Zen 4 on); all else stays float32.",
             choices=PRODUCTS,
         ),
@@ -207,7 +274,7 @@ class TrainingSettings(Settings):
 
     @property
     def changes_rates(self) -> bool:
-        """Whether learning rates are not the same for all pushes."""
+        """True if learning rates differ between pushes."""
         return self.damping > 0 or not self.schedule.is_constant
 
     def rate(self, step: int, staleness: int) -> float:
@@ -215,7 +282,7 @@ class TrainingSettings(Settings):
         return self.schedule.factor(step) / (1.0 + self.damping * staleness)
 
     def _problems(self) -> Iterator[str]:
-        """Settings of a consistency that is not the chosen one: they would change nothing."""
+        """Yield settings of a consistency that is not chosen: they would have no effect."""
         defaults, got = {one.name: one.default for one in fields(self)}, f"got {self.consistency!r}"
         for name, mode in OF_CONSISTENCY.items():
             if mode != self.consistency and getattr(self, name) != defaults[name]:
@@ -227,11 +294,18 @@ class TrainingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings(TrainingSettings):
-    """What `pslib.Trainer` is given: `TrainingSettings`, and what a job file has in sections of its own."""
+    """Keywords of `pslib.Trainer`: `TrainingSettings`, and what a job file has in sections of its own."""
 
     dense_optimizer: Annotated[
         Optimizer, Setting("For the dense parameters: any but RowwiseAdagrad, without clipping.")
     ] = field(default_factory=Adam)
+    table: Annotated[
+        TableSpec | None,
+        Setting(
+            "The model's table with other policies; none: as the model gives it.",
+            example="dataclasses.replace(model.table(), storage='bfloat16')",
+        ),
+    ] = None
     checkpoint: Annotated[
         CheckpointSettings | None,
         Setting(
@@ -239,10 +313,31 @@ class TrainerSettings(TrainingSettings):
             example='pslib.CheckpointSettings("runs/a", every_s=600)',
         ),
     ] = None
+    out: Annotated[
+        str | os.PathLike[str] | None,
+        Setting(
+            "Folder of ``metrics.jsonl``, ``summary.json`` and ``run.png``. This and the next two hold for a "
+            "cluster inside this process; else the launcher writes them."
+        ),
+    ] = None
+    progress: Annotated[bool, Setting("Whether a progress bar is shown.")] = True
+    tensorboard: Annotated[
+        bool, Setting("Whether event files are written to ``out/tensorboard``; needs tensorboardX.")
+    ] = False
+    share: Annotated[
+        bool,
+        Setting("Whether it may train what another Trainer of the cluster, or another model, trains too."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        for name, default in (("dense_optimizer", Adam()), ("schedule", Constant())):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        super().__post_init__()
 
     @property
     def must_agree(self) -> list[object]:
-        """What all trainers must say alike about how they keep together."""
+        """Settings of consistency, which must be equal on all trainers."""
         bounds = [self.ssp_bound, self.geo_every_batches, self.damping]
         return [self.consistency, *bounds, self.schedule.to_dict()]
 
@@ -260,7 +355,7 @@ class TrainerSettings(TrainingSettings):
 
 
 def check_fits(settings: TrainerSettings, model: TrainableModel, table: TableSpec) -> None:
-    """Raise ConfigurationError where settings and what is trained do not go together."""
+    """Raise ConfigurationError if settings do not fit the model or the table."""
     problems = row_rate_problems(settings, {part.name: part.optimizer for part in table.parts})
     if settings.products != "float32" and not takes_products(model):
         in_parts = isinstance(model, ModelInParts)
@@ -273,7 +368,7 @@ def check_fits(settings: TrainerSettings, model: TrainableModel, table: TableSpe
 
 
 def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) -> list[str]:
-    """Why the schedule or the damping can't hold for the optimizers of rows, one line each part."""
+    """List the parts of a row whose optimizer takes no schedule or damping, one line each."""
     if not settings.changes_rates:
         return []
     name = "damping" if settings.schedule.is_constant else "schedule"
@@ -285,12 +380,12 @@ def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) 
 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
-    """The table to train; it must have the model's name and parts, whatever its policies.
+    """Return the table to train; it must have the model's name and parts, with any policies.
 
     Raises
     ------
     ConfigurationError
-        When it has not.
+        If it has not.
     """
     own = own_table_of(model)
     if table is not None and (table.name, table.parts) != (own.name, own.parts):

@@ -17,14 +17,11 @@ from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
-from pslib.table.optimizers import Adam, Optimizer
-from pslib.table.schedules import Constant, Schedule
-from pslib.table.tables import DenseSpec, TableSpec
-from pslib.table.wire_format import FLOAT32, WireFormat
+from pslib.settings import settings_as_keywords
+from pslib.table.tables import DenseSpec
 from pslib.trainer.call_log import Calls, collective
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
-from pslib.trainer.checkpoints.schedule import CheckpointSettings
 from pslib.trainer.collective import HeldLease, Job, spec_of
 from pslib.trainer.consistency.modes import TrainingMode, plan_of
 from pslib.trainer.evaluation.batch_norm_stats import StatisticsJobs
@@ -47,7 +44,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.retrieval.retrieval import Paths, PathTo, Retrieval, lasting, strings
 from pslib.trainer.retrieval.towers import sides_of
 from pslib.trainer.run_records import check_out, record
-from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, check_fits, table_of
+from pslib.trainer.settings import TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 from pslib.validation import checked, checked_calls
 
@@ -60,7 +57,7 @@ EPOCHS_A_JOB = 64
 
 @checked_calls("fit", "fit_stream", "evaluate")
 class Trainer:
-    """Trains one model on a cluster; every method but the constructor is called by all trainers alike.
+    """Training, evaluation and ranking of one model on a cluster; all trainers make the same calls.
 
     Parameters
     ----------
@@ -68,143 +65,57 @@ class Trainer:
         For instance one of `rec_models`.
     cluster : Cluster
         From `pslib.connect`. It holds one model, which its trainers share.
-    batch_rows : int
-        Examples of a batch.
-    staleness : int
-        How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact. Counted is, of
-        each batch, how many of this trainer's own earlier ones were not applied when its pull began (with
-        geo: how many of them it had not sent). What other trainers pushed meanwhile does not count here; how
-        many pushes of all of them came between a pull and its push is measured too (`StalenessCounter`).
-    warmup_batches : int
-        Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.pipeline.pace`.
-    dense_optimizer : Optimizer
-        For the dense parameters: any but RowwiseAdagrad, without clipping.
-    seed : int
-        Of the data's order, dropout, and first values of dense parameters.
-    lease_rows : int or None
-        Examples of a lease; None chooses by the size of the data.
-    table : TableSpec or None
-        The model's table with policies of its own, ``dataclasses.replace(model.table(), storage=...)``; None
-        takes it as the model gives it.
-    maintain_every_batches : int
-        Counts fade and rows leave, by the table's policies, whenever so many batches are trained; 0: never.
-    wire : WireFormat
-        In which types rows, gradients and dense parameters travel, and how often the last are pulled.
-    cache : CacheSettings
-        Rows that are kept for a few batches instead of being pulled for each; none by default.
-    compute_threads : int or None
-        Threads that compute a batch; the result does not depend on it. None: one for each core it has.
-    products : "float32" or "bfloat16"
-        What the factors of a step's matrix products may be rounded to: they are where the processor is faster
-        at it (AMD from Zen 4 on), and their products are added in float32. All else stays float32.
-    consistency : "async", "sync", "ssp" or "geo"
-        How trainers keep together; see `pslib.trainer.consistency.modes`.
-    ssp_bound : int
-        With ssp: how many batches a trainer may be ahead of the slowest.
-    geo_every_batches, geo_rows : int
-        With geo: after how many batches a trainer sends what has moved; of how many rows it keeps state.
-    schedule : Schedule or None
-        Of the learning rates of rows and dense parameters; see `pslib.table.schedules`. None: constant.
-    damping : float
-        Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully. Staleness is what is counted
-        of a batch (above): with sync nothing is damped, and what other trainers push is not seen.
-    checkpoint : CheckpointSettings or None
-        When a `fit` is saved while it goes on; None: never.
-    out : path or None
-        Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
-    progress : bool
-        Whether to show a bar then.
-    tensorboard : bool
-        Whether the figures go into event files too, ``out/tensorboard``; needs tensorboardX. Under a launcher
-        all three are the launcher's business.
-    share : bool
-        Whether it may train what another Trainer of this ``cluster``, or another model, trains too.
+    **settings
+        Fields of `pslib.trainer.settings.TrainerSettings`, by keyword.
 
     Raises
     ------
     ConfigurationError
-        When a setting is out of range, ``out`` can't be written to, or the servers have another model's
-        tables; unless it may ``share``, also when ``cluster`` has a Trainer.
+        If a setting is out of range, ``out`` can't be written to, or the servers have another model's tables;
+        unless it may ``share``, also if ``cluster`` has a Trainer.
+    TypeError
+        If there is no such setting.
+
+    Notes
+    -----
+    The staleness of a batch is the number of this trainer's own earlier batches that were not applied when
+    its pull began (with geo: that were not sent). Pushes of other trainers between a pull and its push are
+    counted apart (`pslib.wire.staleness.StalenessCounter`), and `TrainingSettings.damping` ignores them; with
+    sync nothing is damped.
     """
 
-    @checked(
-        *("model", "cluster", "dense_optimizer", "schedule", "table"),
-        *("out", "progress", "tensorboard", "share"),
-    )
-    def __init__(
-        self,
-        model: TrainableModel,
-        cluster: Cluster,
-        *,
-        batch_rows: int = 4096,
-        staleness: int = 2,
-        warmup_batches: int = 500,
-        dense_optimizer: Optimizer | None = None,
-        seed: int = 0,
-        lease_rows: int | None = None,
-        table: TableSpec | None = None,
-        maintain_every_batches: int = 0,
-        wire: WireFormat = FLOAT32,
-        cache: CacheSettings = NO_CACHE,
-        compute_threads: int | None = None,
-        products: str = "float32",
-        consistency: str = "async",
-        ssp_bound: int = 8,
-        geo_every_batches: int = 10,
-        geo_rows: int = 4_000_000,
-        schedule: Schedule | None = None,
-        damping: float = 0.0,
-        checkpoint: CheckpointSettings | None = None,
-        out: PathTo | None = None,
-        progress: bool = True,
-        tensorboard: bool = False,
-        share: bool = False,
-    ) -> None:
-        self.settings = TrainerSettings(
-            batch_rows=batch_rows,
-            staleness=staleness,
-            warmup_batches=warmup_batches,
-            dense_optimizer=Adam() if dense_optimizer is None else dense_optimizer,
-            seed=seed,
-            lease_rows=lease_rows,
-            maintain_every_batches=maintain_every_batches,
-            wire=wire,
-            cache=cache,
-            compute_threads=compute_threads,
-            products=products,
-            consistency=consistency,
-            ssp_bound=ssp_bound,
-            geo_every_batches=geo_every_batches,
-            geo_rows=geo_rows,
-            schedule=Constant() if schedule is None else schedule,
-            damping=damping,
-            checkpoint=checkpoint,
-        )
-        self._table = table_of(model, table)
+    @settings_as_keywords(TrainerSettings)
+    @checked("model", "cluster")
+    def __init__(self, model: TrainableModel, cluster: Cluster, settings: TrainerSettings) -> None:
+        """Create the model's table and dense parameters on the servers, or join those that are there."""
+        self.settings = settings
+        self._table = table_of(model, settings.table)
         self.model, self.cluster, self._client = model, cluster, cluster.client
-        check_fits(self.settings, model, self._table)
-        check_out(cluster, out, tensorboard)
+        check_fits(settings, model, self._table)
+        check_out(cluster, settings.out, settings.tensorboard)
         self._layout = DenseLayout(dense_shapes_of(model))
-        dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
-        set_up(cluster, model, self._table, self._layout, dense, seed, share)
+        dense = DenseSpec(self._layout.length, settings.dense_optimizer)
+        set_up(cluster, model, self._table, self._layout, dense, settings.seed, settings.share)
         self._progress, self._calls = Progress.of(self._client), Calls(cluster)
         self._checkpoints = CheckpointJobs(
-            cluster, self._progress, model, self._table, self._layout, self.settings, self._calls, share
+            cluster, self._progress, model, self._table, self._layout, settings, self._calls
         )
         gate = CheckpointPause(self._client, self._progress)
         self._cuts = self._checkpoints.cuts(gate, lambda: self._position)
         self._tools = FitTools(
-            self._client, model, self._layout, self._progress, self.settings, gate, self._maintain
+            self._client, model, self._layout, self._progress, settings, gate, self._maintain
         )
-        self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed, self._calls)
-        self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
+        self._statistics = StatisticsJobs(
+            cluster, self._progress, model, self._layout, settings.seed, self._calls
+        )
+        self._mode = TrainingMode(settings, self._client, self._table, dense, self._progress)
         self._epochs, self._steps, self._seconds = 0, 0, 0.0
         self._in_step = False  # in a fit whose steps all trainers make together
         self._files: list[str] = []
-        self._by_files = False  # whether the training goes by files, as a stream does, and not by epochs
+        self._by_files = False  # whether the position is counted in files, as of a stream, or in epochs
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
-        record(cluster, out, progress, seed, tensorboard)
+        record(cluster, settings.out, settings.progress, settings.seed, settings.tensorboard)
 
     # --- training -----------------------------------------------------------------------------------------
 
@@ -236,11 +147,11 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When epochs are below 1, stopping lacks something, or there is no label to evaluate ``valid`` by.
+            If epochs are below 1, stopping lacks something, or there is no label to evaluate ``valid`` by.
         DataError
-            When a file or a value in it does not fit the schema.
+            If a file or a value in it does not fit the schema.
         UnavailableError
-            When a server is lost.
+            If a server is lost.
         """
         epochs = check_epochs(epochs)
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
@@ -264,7 +175,7 @@ class Trainer:
     def fit_stream(
         self, folder: PathTo, settings: StreamSettings = NO_STREAM_SETTINGS
     ) -> Iterator[StreamWindow]:
-        """Predict and then train on files as they arrive in a folder, each once; gives window after window.
+        """Predict and then train on files as they arrive in a folder, each once; yield a window at a time.
 
         A window is done, and may be saved, when it is given. A checkpoint knows the files that are done by
         their names: after `load` of one, the same call goes on with the others.
@@ -297,7 +208,7 @@ class Trainer:
 
     @collective
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
-        """One job; the call of which it is part still has ``to_come`` epochs after it."""
+        """Train one job; ``to_come`` epochs of the same call follow it."""
         settings = self.settings
         self._checkpoints.kinds = dict(self._key_kinds)  # those of this data among them
         lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
@@ -330,7 +241,7 @@ class Trainer:
         return self._open("fit", data, order, counts, details, how)
 
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
-        """The maintenance that ends a lease: named like its batches, so that it happens once."""
+        """Start the maintenance that ends a lease; it is named like a batch, so that it happens once."""
         name, step = PushName(lease.stream, plan.batches, lease.epoch), plan.first_step + plan.batches
         time_s = self._seconds + lease.time_s
         return self._client.maintain(self._table.name, step=step, time_s=time_s, name=name)
@@ -341,7 +252,7 @@ class Trainer:
     def evaluate(
         self, data: Paths, *, label: str | None = None, predictions: PathTo | None = None, name: str = ""
     ) -> EvalResult:
-        """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
+        """Return exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
 
         Parameters
         ----------
@@ -358,10 +269,10 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the schema has no such label, or none and no predictions are asked for; when these can't be
+            If the schema has no such label, or none and no predictions are asked for; when these can't be
             written to the folder, or would replace what is of no evaluation.
         DataError
-            When a file or a value in it does not fit the schema.
+            If a file or a value in it does not fit the schema.
 
         Notes
         -----
@@ -434,9 +345,9 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, epochs are below 1, or stopping lacks something.
+            If the model does not rank items, epochs are below 1, or stopping lacks something.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         retrieval = self._retrieval
         epochs = check_epochs(epochs)
@@ -500,9 +411,9 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, a k is below 1, or nothing says what was seen.
+            If the model does not rank items, a k is below 1, or nothing says what was seen.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         return self._retrieval.rank(data, items, at, history, target, exclude_seen, name)
 
@@ -535,11 +446,11 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, nothing says what was seen, there are no vectors or no faiss
+            If the model does not rank items, nothing says what was seen, there are no vectors or no faiss
             for an approximate search, or the folder can't be written, or holds this data or other people's
             part files.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         self._retrieval.recommend(data, items, out, k, history, exclude_seen, approximate)
 
@@ -567,16 +478,16 @@ class Trainer:
         Raises
         ------
         ConfigurationError
-            When the model's scores are no products of vectors, or the folder can't be written, or holds this
+            If the model's scores are no products of vectors, or the folder can't be written, or holds this
             data or other people's part files.
         DataError
-            When a file does not fit.
+            If a file does not fit.
         """
         self._retrieval.export_vectors(data, out, side, history)
 
     @property
     def _retrieval(self) -> Retrieval:
-        """What ranks items; ConfigurationError where the model does not."""
+        """Retrieval of this model; ConfigurationError if it does not rank items."""
         return Retrieval(
             sides_of(self.model),
             self._client,
@@ -611,14 +522,14 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            When the place can't be written by the servers.
+            If the place can't be written by the servers.
         CheckpointFullError
-            When there is no space for it.
+            If there is no space for it.
         """
         return self._checkpoints.save(path, keep_last, self._position, space_s)
 
     def save_as_it_is(self) -> None:
-        """After an error in a call, and before this trainer leaves: save what is trained, as for SIGTERM.
+        """Save what is trained, as for SIGTERM, after an error in a call and before this trainer leaves.
 
         Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step the others can't end
         alone, or when it can't be done in `pslib.config.Timing.drain_s`.
@@ -663,10 +574,10 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            When there is none, it is damaged, its rows or dense parameters do not fit this model, or another
+            If there is none, it is damaged, its rows or dense parameters do not fit this model, or another
             model has learned them.
         ConfigurationError
-            When ``tables`` names one that this model does not have; or when another load was left before it
+            If ``tables`` names one that this model does not have; or when another load was left before it
             was done, as another trainer may be at it: call that again first.
         """
         position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
@@ -684,7 +595,7 @@ class Trainer:
         self._files[:], self._by_files = position.files, bool(position.files)
 
     def _look(self) -> None:
-        """Before a call that only looks: a script that begins with it stands where its checkpoint does."""
+        """Set the position to the checkpoint's before a read-only call that begins a script."""
         if self._calls.leave():
             self._stand_at(self._checkpoints.saved)
 
@@ -694,7 +605,7 @@ class Trainer:
 
     @property
     def _behind(self) -> dict[str, int]:
-        """What the training has behind it, for records."""
+        """Files or epochs trained so far, for records."""
         return {"files": len(self._files)} if self._by_files else {"epoch": self._epochs}
 
     def _open(

@@ -16,7 +16,7 @@ from pslib.shard.replay import Replay, images_of, state_of, units_of_images
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
 from pslib.table.policies import ByCount
-from pslib.table.row_layout import RowLayout
+from pslib.table.tables import RowLayout
 from pslib.update_log.contents import entries_of, first_note, pieces_of
 from pslib.update_log.records import Buffer
 from pslib.update_log.segments import RollingLog

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.table.block_bounds import BlockBounds
+from pslib.table.partition_map import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES
 from pslib.wire.messages import Pull
 from pslib.wire.quantization import put_floats

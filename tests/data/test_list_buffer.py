@@ -8,7 +8,7 @@ import pytest
 
 from cython_ext.data.batch_keys import batch_keys
 from pslib.data.columns import lists_of
-from pslib.data.list_buffer import ListBuffer
+from pslib.data.window import ListBuffer
 
 SALT = 12_345
 NO_KEYS = np.empty(0, np.uint64)
@@ -99,7 +99,7 @@ def test_from_the_first_other_value_on_they_are_keys() -> None:
 
 
 def test_lists_of_more_elements_than_4_bytes_count_get_wider_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslib.data.list_buffer._NARROW_MAX", 6)
+    monkeypatch.setattr("pslib.data.window._NARROW_MAX", 6)
     room = ListBuffer(SALT)
     check(room, [SMALL, SMALL, PARTS["a null element"]])
     assert room.lists()[1].dtype == np.int64

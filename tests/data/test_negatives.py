@@ -11,7 +11,7 @@ import pytest
 
 from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
-from pslib.data.negatives import NegativeSampler, Sampling
+from pslib.data.item_catalog import NegativeSampler, Sampling
 from pslib.schema import Schema
 
 WORDS = ["a"] * 16 + ["b"] * 4 + ["c"]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.data.dataset import ParquetData
-from pslib.data.parallel_map import FILES_FEW, THREADS, about_each
+from pslib.data.parquet_files import FILES_FEW, THREADS, about_each
 from pslib.errors import DataError
 from pslib.schema import Schema
 

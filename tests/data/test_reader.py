@@ -3,8 +3,8 @@
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -384,14 +384,85 @@ def test_a_file_that_is_written_anew_while_it_is_read_is_a_data_error(tmp_path: 
         list(chain.from_iterable(reader.batches(0, lease) for lease in range(1, 10)))
 
 
-def test_damaged_pages_are_a_data_error(folder: Path) -> None:
-    reader = reader_of(folder, 16)
-    path = folder / "a.parquet"
-    content = bytearray(path.read_bytes())
-    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.parquet: row group 0 can't be read any more"):
-        list(reader.batches(0, 0))
+def place_of(place: str, path: Path) -> tuple[int, int]:
+    """First byte of a part of a sound file, and the byte after its last one."""
+    opened = pq.ParquetFile(path)
+    groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    chunk = next(one for one in chunks if one.path_in_schema == "item")
+    pages, end = chunk.data_page_offset, chunk.dictionary_page_offset + chunk.total_compressed_size
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    statistics = content.index(b"\x05count", footer)
+    return {
+        "dictionary page": (chunk.dictionary_page_offset, pages),
+        "page header": (pages, pages + 20),
+        "data page": (pages + 20, end),
+        "footer": (footer, len(content)),
+        "statistics": (statistics - 14, statistics + 90),  # from the type of their values on
+    }[place]
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "lz4", "zstd", "brotli"])
+@pytest.mark.parametrize(
+    "place", ["dictionary page", "page header", "data page", "footer", "statistics", "all of them"]
+)
+def test_a_damaged_byte_is_a_data_error_or_does_no_harm(tmp_path: Path, place: str, codec: str) -> None:
+    """Where a page has no checksum, a damaged value may pass for a sound one; a row is never lost."""
+    random = np.random.default_rng([len(place), len(codec)])
+    path = tmp_path / "a.parquet"
+    columns = {"click": random.integers(0, 2, 60), "price": random.normal(size=60), "count": np.arange(60)}
+    columns |= {"user": [f"u{i % 7}" for i in range(60)], "item": random.integers(0, 9, 60)}
+    lists = {
+        "seen": [[1, 2, 3][: i % 4] for i in range(60)],
+        "words": [["w", None][: i % 3] for i in range(60)],
+    }
+    table = pa.table(columns | lists)
+    for checksums in (True, False):
+        pq.write_table(table, path, row_group_size=30, compression=codec, write_page_checksum=checksums)
+        sound, wanted = path.read_bytes(), read_whole(tmp_path)
+        start, stop = (0, len(sound)) if place == "all of them" else place_of(place, path)
+        every = range(start, stop) if place == "statistics" else random.integers(start, stop, 24).tolist()
+        for at, other in product(every, [0, 3] if place == "statistics" else [None]):
+            damaged = bytearray(sound)
+            values = [0, 255, sound[at] ^ 1, int(random.integers(256))]
+            damaged[at] = random.choice(values) if other is None else other
+            path.write_bytes(damaged)
+            found, problems = read_or_told(tmp_path)
+            assert all("a.parquet" in line and len(line.splitlines()) == 1 for line in problems)
+            if not problems:
+                assert len(found) == len(wanted) == 4
+                if place in ("footer", "statistics") or (checksums and place.endswith("data page")):
+                    assert found == wanted
+
+
+def read_or_told(folder: Path) -> tuple[list[list[bytes]], Sequence[str]]:
+    """Bits of all batches, or the lines of the error that ended the reading."""
+    try:
+        return read_whole(folder), ()
+    except DataError as error:
+        return [], error.problems
+
+
+def read_whole(folder: Path) -> list[list[bytes]]:
+    """Bits of all batches of a folder, 16 rows each but for the last of a row group."""
+    reader = reader_of(folder, 16, lease_rows=30, window_rows=30)
+    try:
+        return [bits(batch) for batch in all_batches(reader, reader._order, 0)]
+    finally:
+        reader.close()
+
+
+def test_row_groups_of_other_rows_than_the_footer_says_are_a_data_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": np.arange(77)}), path, row_group_size=40)
+    content, before = path.read_bytes(), b"\x16\x9a\x01\x19"  # 77 rows, then the list of row groups
+    assert content.count(before) == 1
+    path.write_bytes(content.replace(before, b"\x16\x9c\x01\x19"))
+    with pytest.raises(
+        DataError, match=r"a\.parquet: .*; its footer says 78 rows, and its row groups 77; write"
+    ):
+        ParquetData(path, Schema(label=None, sparse=["n"]))
 
 
 @pytest.mark.parametrize("codec", [8, 22, 60])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pslib.batch import Batch
-from pslib.ragged import Ragged
+from pslib.batch import Batch, Ragged
 from pslib.schema import RaggedField, Schema, SparseField
 from rec_models import DIN
 from tests.support.models.gradient_check import SCHEMA, parameters

@@ -14,13 +14,12 @@ import yaml
 
 import pslib
 from launch.cli.main import main
-from pslib.batch import Batch
+from pslib.batch import Batch, Ragged
 from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
-from pslib.data.negatives import NegativeSampler
+from pslib.data.item_catalog import NegativeSampler
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.top_k import top_k
-from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
 from rec_models import LR, MATCHING_MODELS, build
 from rec_models.tape import Tape
@@ -365,7 +364,7 @@ def lists_of(folder):
 
 def test_a_graph_of_vectors_is_asked_for_as_many_as_may_have_been_seen(trained, tmp_path, monkeypatch):
     trainer, _, items, test = trained
-    monkeypatch.setattr("pslib.trainer.retrieval.ranking.NearestIndex", ExactIndex)
+    monkeypatch.setattr("pslib.trainer.retrieval.retrieval.NearestIndex", ExactIndex)
     for seen in (False, True):
         how = {"k": 11, "history": "before", "exclude_seen": seen}
         trainer.recommend(test, items, tmp_path / f"exact {seen}", **how)

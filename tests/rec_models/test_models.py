@@ -3,9 +3,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from pslib.batch import Batch
+from pslib.batch import Batch, Ragged
 from pslib.errors import ConfigurationError
-from pslib.ragged import Ragged
 from pslib.schema import Schema
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, Adam

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pslib
+from pslib.batch import Ragged
 from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
-from pslib.data.negatives import NegativeSampler, Sampling, item_counts
+from pslib.data.item_catalog import NegativeSampler, Sampling, item_counts
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.metrics import ScoreCounts
 from pslib.metrics.ranking import counts_of_ranks, mean_ranks, result_of_ranks
-from pslib.ragged import Ragged
 from pslib.schema import Schema
 from rec_models import LR, build
 from rec_models.layers import bpr_max
@@ -236,7 +236,7 @@ def written(path, sessions, **more):
 
 @pytest.mark.parametrize("at_once", [1, 3, 1 << 22])
 def test_items_are_counted_over_row_groups_however_many_at_once(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr("pslib.data.negatives.SORT_AT_ONCE", at_once)
+    monkeypatch.setattr("pslib.data.item_catalog.SORT_AT_ONCE", at_once)
     monkeypatch.setattr("pslib.data.window.SCAN_ROWS", 1)
     data = ParquetData(written(tmp_path / "a.parquet", [[1, 2], [2], [], None, [2, 3, 1]]), SCHEMA)
     keys, counts = item_counts(data, "items")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pslib.batch import Batch
-from pslib.ragged import Ragged
+from pslib.batch import Batch, Ragged
 from pslib.schema import Schema
 from rec_models import build
 from rec_models.tape import Tape

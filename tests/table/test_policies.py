@@ -21,8 +21,7 @@ from pslib.table.policies import (
     Score,
     policy_from_dict,
 )
-from pslib.table.row_layout import RowLayout
-from pslib.table.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, RowLayout, TableSpec
 
 PLAIN = TableSpec("t", (PartSpec("w", 1), PartSpec("v", 4)), seed=3)
 FULL = replace(
@@ -59,8 +58,8 @@ def test_a_plain_table_is_described_as_it_always_was():
         (lambda: ByCount(2, keep=1.5), "ByCount.keep"),
         (lambda: ByBloom(256), "1..255"),
         (lambda: ByBloom(2, 1000), "power of two, got 1000; the next is 1024"),
-        (lambda: ByChance(0.0), "> 0"),
-        (lambda: ByChance(float("nan")), "finite"),
+        (lambda: ByChance(0.0), "above 0"),
+        (lambda: ByChance(float("nan")), "a number above 0 and at most 1, got nan"),
         (lambda: ByAge(-1), "ByAge.age"),
         (lambda: ByNorm(0), "ByNorm.norm"),
         (lambda: ByScore(float("inf")), "ByScore.score"),

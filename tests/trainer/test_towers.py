@@ -14,7 +14,7 @@ from pslib.data.dataset import ParquetData
 from pslib.errors import ConfigurationError
 from pslib.metrics.top_k import best_of
 from pslib.schema import Schema
-from pslib.trainer.retrieval.ranking import Ranker
+from pslib.trainer.retrieval.retrieval import Ranker
 from pslib.trainer.retrieval.towers import RankedItems, Sides, sides_of, whole_batches
 from rec_models import build
 
@@ -73,7 +73,7 @@ def test_items_of_the_history_are_left_out_of_every_chunk(
     (batch,) = whole_batches(
         ParquetData([str(tmp_path / "users.parquet")], sides.example_schema("before")), 99
     )
-    monkeypatch.setattr("pslib.trainer.retrieval.ranking.best_of", partial(best_of, chunk=chunk))
+    monkeypatch.setattr("pslib.trainer.retrieval.retrieval.best_of", partial(best_of, chunk=chunk))
     places, scores = Ranker(sides, ranked, parameters, "before", True).best(batch, 2)
     every = sides.states(batch, parameters, "before") @ ranked.vectors.T
     names = np.array(ranked.values.to_pylist())

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.table.block_bounds import BlockBounds
+from pslib.table.partition_map import BlockBounds
 
 CASES = st.tuples(st.integers(0, 200), st.integers(1, 20)).flatmap(
     lambda case: st.tuples(st.just(BlockBounds(*case)), st.sets(st.integers(0, case[1] - 1)).map(sorted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from launch.job.job import Job, read_job
 from launch.job.sections import TrainingSection
 from launch.job.settings_reference import job_schema, rows_of, settings_page, settings_text
 from pslib.errors import ConfigurationError
-from pslib.settings import Setting, Settings, settings_of
+from pslib.settings import Setting, Settings, settings_as_keywords, settings_of
+from pslib.trainer import Trainer
 from pslib.trainer.settings import CacheSettings, TrainerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,12 +127,38 @@ def test_what_an_annotation_does_not_allow_is_told_in_one_line(given: dict[str, 
     assert caught.value.problems == (told,)
 
 
-def test_a_trainers_keywords_have_the_defaults_of_its_settings() -> None:
-    import inspect
+def test_the_fields_of_a_trainers_settings_are_its_keywords() -> None:
+    first, second, *keywords = inspect.signature(Trainer).parameters.values()
+    assert (first.name, second.name) == ("model", "cluster")
+    settings = TrainerSettings()
+    assert {one.name: one.default for one in keywords} == {
+        name: getattr(settings, name) for name in settings_of(TrainerSettings)
+    }
+    assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in keywords)
+    assert "\nbatch_rows : int\n    Examples of a batch. (1..16777216 examples)\n" in str(
+        Trainer.__init__.__doc__
+    )
 
-    from pslib.trainer import Trainer
 
-    given = inspect.signature(Trainer).parameters
-    for name in settings_of(TrainerSettings):
-        if (default := given[name].default) is not None:
-            assert default == getattr(TrainerSettings(), name), name
+class Holder:
+    @settings_as_keywords(Odd)
+    def __init__(self, one: int, two: int, given: Odd) -> None:
+        self.all = one, two, given
+
+
+@pytest.mark.parametrize(
+    ("keywords", "told"),
+    [
+        ({"hole": 3}, "Holder: unknown keyword 'hole'; did you mean 'whole'?"),
+        ({"given": 3}, "Holder: unknown keyword 'given'; it takes whole, open_below, endless, word"),
+        ({"two": 3}, "multiple values for argument 'two'"),
+    ],
+)
+def test_a_keyword_that_is_no_field_is_told_with_the_one_meant(keywords: dict[str, int], told: str) -> None:
+    assert Holder(1, 2, whole=3).all == (1, 2, Odd(whole=3))
+    with pytest.raises(TypeError, match=re.escape(told)):
+        Holder(1, 2, **keywords)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        Holder(1, 2, 3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"Odd\.whole: expected a whole number, 2 or more, got 1"):
+        Holder(1, 2, whole=1)

@@ -76,7 +76,7 @@ class Piece:
 
     @property
     def may_have_blank(self) -> bool:
-        """Whether a line may be blank or a comment, judged by the beginnings of lines."""
+        """True if a line may be blank or a comment, by the beginnings of lines."""
         begins = rb"\s" + (b"|" + re.escape(self.comment) if self.comment else b"")
         found = re.match(begins, self.raw) or re.search(rb"\n(?:" + begins + rb")", self.raw)
         return found is not None

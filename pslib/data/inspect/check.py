@@ -70,7 +70,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the data is valid for training."""
+        """True if the data is valid for training."""
         return not self.problems
 
     @property
@@ -245,7 +245,7 @@ def _arrays(
 
 
 def _readable(kind: pa.DataType) -> bool:
-    """Whether `ColumnScan` supports the type; structs, maps and times are skipped."""
+    """Return True if `ColumnScan` supports the type; structs, maps and times are skipped."""
     inner: Any = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
     return pa.types.is_floating(inner) or key_kind(inner) is not None
 

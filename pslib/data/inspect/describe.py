@@ -100,7 +100,7 @@ class Description:
 
 
 def _is_rare(column: ColumnReport) -> bool:
-    """Whether many of the values occur once."""
+    """Return True if many of the values occur once."""
     return (column.distinct or 0) >= RARE_VALUES and (column.once or 0) >= RARE_SHARE
 
 
@@ -253,7 +253,7 @@ def _is_binary(column: ColumnReport) -> bool:
 
 
 def _is_list_of_fractions(column: ColumnReport) -> bool:
-    """Whether these are lists of fractions, which no ragged field reads."""
+    """Return True for lists of fractions, which no ragged field reads."""
     return column.lengths is not None and any(word in column.kind for word in ("float", "double"))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from pslib.data.atomic_files import atomic_output, refuse_existing
 from pslib.data.convert.csv_criteo import CRITEO_LABEL
 from pslib.data.synthetic.planted_model import BLOCK_ROWS, Block, PlantedModel
-from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import ScoreCounts
 from pslib.schema import DenseField, Schema
+from pslib.settings import Setting, Settings
 from pslib.text import counted
+from pslib.validation import came
 
 __all__ = ["FILES", "SIDECAR", "Generated", "GeneratorConfig", "PartSummary", "generate", "generated_schema"]
 
@@ -49,75 +50,65 @@ _PROBABILITY_STEPS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratorConfig:
-    """Settings of the generator. Equal settings give equal data.
+class GeneratorConfig(Settings):
+    """Settings of the generator. Equal settings give equal data."""
 
-    Attributes
-    ----------
-    train_rows, test_rows : int
-        At least 1 each.
-    seed : int
-        0 or more, below 2**40. Train and test share the planted model and no row.
-    vocabularies : tuple of int
-        Distinct values of each sparse field C1, C2, ..., 1 to 2**31; nothing is stored per value.
-    dense_fields : int
-        Number of integer columns I1, I2, ..., with nulls.
-    zipf : float
-        Exponent of the frequencies: P(rank k) ~ (k + 1) ** -zipf.
-    positive_share : float
-        Target share of label 1, in (0, 1).
-    signal : float
-        Standard deviation of the true logit; 1.6 gives a best AUC near 0.83, 0 gives noise.
-    fade : float
-        Decay of the effect of a field's values with rarity (`pslib.data.synthetic.planted_model`), 0 to 5.
-        With 0 (no decay) and large vocabularies most of the signal is in values too rare to be learnt.
-    sparse_type : {"string", "integer"}
-        Categorical values as 8 hexadecimal digits, as in Criteo's logs, or as int64.
-    row_group_rows : int
-        1 to 65,536.
+    AT = ""
 
-    Raises
-    ------
-    ConfigurationError
-        Lists every value out of bounds.
-    """
+    train_rows: Annotated[int, Setting("Rows of ``train.parquet``.", ge=1)] = 400_000
+    test_rows: Annotated[int, Setting("Rows of ``test.parquet``.", ge=1)] = 100_000
+    seed: Annotated[
+        int, Setting("Train and test share the planted model and no row.", ge=0, le=SEED_MAX - 1)
+    ] = 1
+    vocabularies: Annotated[
+        tuple[int, ...],
+        Setting("Distinct values of each sparse field C1, C2, ..., 1 to 2**31; nothing is stored per value."),
+    ] = DEMO_VOCABULARIES
+    dense_fields: Annotated[int, Setting("Integer columns I1, I2, ..., with nulls.", ge=0, le=FIELDS_MAX)] = (
+        13
+    )
+    zipf: Annotated[
+        float, Setting("Exponent of the frequencies: P(rank k) ~ (k + 1) ** -zipf.", ge=0, le=5)
+    ] = 1.05
+    positive_share: Annotated[float, Setting("Target share of label 1, below 1.", gt=0, le=1)] = 0.25
+    signal: Annotated[
+        float,
+        Setting(
+            "Standard deviation of the true logit; 1.6 gives a best AUC near 0.83, 0 gives noise.",
+            ge=0,
+            le=20,
+        ),
+    ] = 1.6
+    fade: Annotated[
+        float,
+        Setting(
+            "Decay of the effect of values with their rarity (`pslib.data.synthetic.planted_model`); with 0 "
+            "and large vocabularies most of the signal is in values too rare to be learnt.",
+            ge=0,
+            le=5,
+        ),
+    ] = 0.0
+    sparse_type: Annotated[
+        Literal["string", "integer"],
+        Setting(
+            "Categorical values as 8 hexadecimal digits, as in Criteo's logs, or as int64.",
+            choices=("string", "integer"),
+        ),
+    ] = "string"
+    row_group_rows: Annotated[int, Setting("Rows of a row group.", ge=1, le=BLOCK_ROWS)] = BLOCK_ROWS
 
-    train_rows: int = 400_000
-    test_rows: int = 100_000
-    seed: int = 1
-    vocabularies: tuple[int, ...] = DEMO_VOCABULARIES
-    dense_fields: int = 13
-    zipf: float = 1.05
-    positive_share: float = 0.25
-    signal: float = 1.6
-    fade: float = 0.0
-    sparse_type: Literal["string", "integer"] = "string"
-    row_group_rows: int = BLOCK_ROWS
+    def _field_problems(self) -> Iterator[str]:
+        lines, sizes = list(Settings._field_problems(self)), self.vocabularies
+        yield from lines
+        if any(line.startswith("vocabularies") for line in lines):
+            return
+        if not 1 <= len(sizes) <= FIELDS_MAX or not all(1 <= size <= VOCABULARY_MAX for size in sizes):
+            want = f"1 to {FIELDS_MAX} sizes from 1 to {VOCABULARY_MAX}"
+            yield f"vocabularies: expected {want}, got {came(sizes)}"
 
-    def __post_init__(self) -> None:
-        checks = [
-            ("train_rows", "at least 1", self.train_rows >= 1),
-            ("test_rows", "at least 1", self.test_rows >= 1),
-            ("seed", f"0 to {SEED_MAX - 1}", 0 <= self.seed < SEED_MAX),
-            ("vocabularies", f"1 to {FIELDS_MAX} sizes", 1 <= len(self.vocabularies) <= FIELDS_MAX),
-            (
-                "vocabularies",
-                f"sizes from 1 to {VOCABULARY_MAX}",
-                all(1 <= size <= VOCABULARY_MAX for size in self.vocabularies),
-            ),
-            ("dense_fields", f"0 to {FIELDS_MAX}", 0 <= self.dense_fields <= FIELDS_MAX),
-            ("zipf", "0 to 5", 0 <= self.zipf <= 5),
-            ("positive_share", "a share above 0 and below 1", 0 < self.positive_share < 1),
-            ("signal", "0 to 20", 0 <= self.signal <= 20),
-            ("fade", "0 to 5", 0 <= self.fade <= 5),
-            ("sparse_type", "string or integer", self.sparse_type in ("string", "integer")),
-            ("row_group_rows", f"1 to {BLOCK_ROWS}", 1 <= self.row_group_rows <= BLOCK_ROWS),
-        ]
-        problems = [
-            f"{name}: expected {want}, got {getattr(self, name)}" for name, want, right in checks if not right
-        ]
-        if problems:
-            raise ConfigurationError(*problems)
+    def _problems(self) -> Iterator[str]:
+        if self.positive_share == 1:
+            yield "positive_share: expected a share below 1, got 1"
 
     def model(self) -> PlantedModel:
         """Planted model of these settings."""

@@ -23,7 +23,7 @@ from pslib.client.pending import Pending
 from pslib.errors import CheckpointError, PslibError
 from pslib.process.shutdown import preemption
 from pslib.trainer.checkpoints.pause import CheckpointPause
-from pslib.trainer.checkpoints.schedule import CheckpointSettings
+from pslib.trainer.settings import CheckpointSettings
 from pslib.wire.fields import plain_of
 from pslib.wire.messages import (
     BeginSave,

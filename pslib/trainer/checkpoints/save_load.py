@@ -116,8 +116,6 @@ class CheckpointJobs:
         Described in manifests.
     calls : Calls
         Call log of the script.
-    share : bool
-        Whether another model trains the same parameters, so that checkpoints may be of that model.
     """
 
     def __init__(
@@ -129,9 +127,7 @@ class CheckpointJobs:
         layout: DenseLayout,
         settings: TrainerSettings,
         calls: Calls,
-        share: bool,
     ) -> None:
-        self._share = share
         self._cluster, self._progress, self._calls = cluster, progress, calls
         self.began = Position()
         """Position before the first call of the script."""
@@ -264,7 +260,8 @@ class CheckpointJobs:
         source = self._calls.source_of(place_of(path))
         place, manifest = source.place, source.manifest
         about, jobs = manifest.about, manifest.cut.get("table", {})
-        if state and names is None and not (other_model or self._share):
+        # Where another model may train the same parameters, the checkpoint may be of that model.
+        if state and names is None and not (other_model or self._settings.share):
             check_model(manifest, place, description_of(self._model, self._table, self._layout))
         goes_on = bool(jobs) and state and tables is None and resume
         if goes_on:

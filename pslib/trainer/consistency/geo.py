@@ -46,7 +46,7 @@ from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.collective import HeldLease
 from pslib.trainer.pipeline.pace import AsyncPace, LeasePlan, StalenessBound
-from pslib.trainer.pipeline.row_source import Gradients, PulledRows
+from pslib.trainer.pipeline.row_source import ComputedBatch, PulledRows
 from pslib.wire.staleness import Seen
 
 __all__ = ["GeoCopy", "GeoPace", "GeoRows", "geo_problems"]
@@ -107,8 +107,6 @@ class GeoCopy:
         self.store = make_store(plain, COPY_BITS)
         self.dense = DenseBlocks(dense, 1)
         self.rows_max = rows_max
-        self.rows_left = 0
-        """Rows whose state was evicted for the bound."""
 
     def begin(self, dense: Floats) -> None:
         """Begin a window with these dense parameters."""
@@ -118,7 +116,7 @@ class GeoCopy:
             self.dense.put(0, dense)
         if self.store.rows > self.rows_max:
             share = 1.0 - KEPT * self.rows_max / self.store.rows
-            self.rows_left += self.store.evict_share(0, share)
+            self.store.evict_share(0, share)
 
 
 @dataclass(slots=True)
@@ -238,31 +236,20 @@ class GeoRows:
         copy.store.pull(pull.keys, rows)
         return PulledRows(rows, copy.dense.weights[0], pull.window.seen)
 
-    def push(
-        self,
-        batch: Batch,
-        pulled: PulledRows,
-        gradients: Gradients,
-        name: PushName,
-        moment: Moment,
-        rate: float = 1.0,
-    ) -> PendingPush | None:
+    def push(self, computed: ComputedBatch) -> PendingPush | None:
         """Step the copy; with the last batch of a window, push its deltas."""
+        batch, name, moment, rate = computed.batch, computed.name, computed.moment, computed.rate
         counts = batch_counts(batch) if self._table.takes_counts else None
         shows, clicks = (counts.shows, counts.clicks) if counts else (None, None)
         copy, window = self._copy, self._taking
-        copy.store.push(batch.keys, gradients.rows, now=moment.step, shows=shows, clicks=clicks, rate=rate)
-        copy.dense.apply(0, gradients.dense, rate)
+        copy.store.push(batch.keys, computed.rows, now=moment.step, shows=shows, clicks=clicks, rate=rate)
+        copy.dense.apply(0, computed.dense, rate)
         if counts:
             window.counted.append((batch.keys, counts.shows, counts.clicks))
         last = self._plan_of(name.stream & 0xFFFFFFFF).batches - 1
         if not self.begins(name.number + 1) and name.number != last:
             return None
         return self._push_deltas(window, name, moment)
-
-    def flush(self, lease: HeldLease, plan: LeasePlan) -> None:
-        """Do nothing: the last batch of a lease ends a window."""
-        return
 
     def _push_deltas(self, window: _Window, name: PushName, moment: Moment) -> PendingPush:
         table, copy = self._table.name, self._copy

@@ -24,8 +24,7 @@ from pslib.trainer.consistency.geo import GeoCopy, GeoPace, GeoRows
 from pslib.trainer.consistency.ssp import SspPace
 from pslib.trainer.consistency.sync import SyncPlan, SyncRows
 from pslib.trainer.pipeline.pace import AsyncPace, LeasePlan, Pace, StalenessBound, StepPlan
-from pslib.trainer.pipeline.row_cache import CachedRows
-from pslib.trainer.pipeline.row_source import RowSource, ServerRows
+from pslib.trainer.pipeline.row_source import CachedRows, RowSource, ServerRows
 from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 

@@ -8,18 +8,16 @@ plan and of the ranks, which the coordinator fixes when the job is opened.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pslib.batch import Batch
 from pslib.client.calls import Manner
 from pslib.client.client import Client, PendingPush
-from pslib.client.session import Moment, PushName
 from pslib.table.tables import TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.pipeline.pace import LeasePlan
-from pslib.trainer.pipeline.row_source import Gradients, PulledRows, ServerRows
+from pslib.trainer.pipeline.row_source import ComputedBatch, ServerRows
 
 __all__ = ["SyncPlan", "SyncRows"]
 
@@ -124,24 +122,13 @@ class SyncRows(ServerRows):
         super().__init__(client, table, wire)
         self._plan = plan
 
-    def push(
-        self,
-        batch: Batch,
-        pulled: PulledRows,
-        gradients: Gradients,
-        name: PushName,
-        moment: Moment,
-        rate: float = 1.0,
-    ) -> PendingPush:
+    def push(self, computed: ComputedBatch) -> PendingPush:
         """Push this trainer's contribution to a step."""
-        rank, step = self._client.rank, moment.step
+        rank, step = self._client.rank, computed.moment.step
         contributors = self._plan.contributors(step)
         if len(contributors) > 1:
             share = np.float32(self._plan.share(rank, step))
-            gradients = Gradients(_times(gradients.rows, share), _times(gradients.dense, share))
-        manner = Manner(rate, False, rank, contributors, self._plan.maintains(step))
-        return self._send(batch, gradients, name, moment, manner)
-
-
-def _times(gradient: NDArray[np.float32], share: np.float32) -> NDArray[np.float32]:
-    return gradient * share
+            computed = replace(computed, rows=computed.rows * share, dense=computed.dense * share)
+        return self._send(
+            computed, Manner(computed.rate, False, rank, contributors, self._plan.maintains(step))
+        )

@@ -194,7 +194,7 @@ class Plateau:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fit ends now."""
+        """True if the fit ends now."""
         return 0 < self.settings.patience <= self._worse
 
     def ended(self, before: int, epochs: int) -> str:

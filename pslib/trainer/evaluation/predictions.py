@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.data.dataset import files_of
-from pslib.data.parallel_map import about_each
-from pslib.data.parquet_files import parquet_from
+from pslib.data.parquet_files import about_each, parquet_from
 from pslib.errors import ConfigurationError
 from pslib.storage import below, folders_of, open_uri, place_of, real_place, shown
 

@@ -31,7 +31,7 @@ from pslib.trainer.model import (
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.pipeline.overlap import SLOTS, ComputeThreads, OverlappedSteps
 from pslib.trainer.pipeline.pipeline import Prefetched, Send
-from pslib.trainer.pipeline.row_source import Gradients, PulledRows, RowSource
+from pslib.trainer.pipeline.row_source import ComputedBatch, PulledRows, RowSource
 from pslib.trainer.progress import Progress
 
 __all__ = ["Computer", "ModelThreads"]
@@ -232,9 +232,13 @@ class Computer:
 
     def _finish(self, item: Prefetched, pulled: PulledRows, step: Step) -> PendingPush | None:
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
-        gradients = Gradients(
-            np.ascontiguousarray(step.rows_gradient, np.float32), self._layout.flatten(step.dense_gradients)
+        computed = ComputedBatch(
+            item.batch,
+            pulled,
+            np.ascontiguousarray(step.rows_gradient, np.float32),
+            self._layout.flatten(step.dense_gradients),
+            PushName(item.lease.stream, item.number, item.lease.epoch),
+            item.moment,
+            self._rate(item.moment.step, item.staleness),
         )
-        name = PushName(item.lease.stream, item.number, item.lease.epoch)
-        rate = self._rate(item.moment.step, item.staleness)
-        return self._rows.push(item.batch, pulled, gradients, name, item.moment, rate)
+        return self._rows.push(computed)

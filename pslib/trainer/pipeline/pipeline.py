@@ -145,7 +145,7 @@ class Pipeline:
 
     @property
     def pushes_behind(self) -> bool:
-        """Whether a batch may be computed before the gradients of the one before are sent."""
+        """True if a batch may be computed before the gradients of the one before are sent."""
         return self._pushes_behind
 
     def run(self, compute: Compute) -> None:
@@ -289,7 +289,7 @@ class Pipeline:
             self._gate.ended()
 
     def _lease_done(self, state: _LeaseState, then: Callable[[], None]) -> None:
-        """Flush an applied lease and maintain the table if due, before the pace is told.
+        """Maintain the table if due when a lease is applied, before the pace is told.
 
         Otherwise a pull of the next lease could see rows, with staleness 0 too, that this maintenance evicts.
         """
@@ -298,11 +298,8 @@ class Pipeline:
             then()
             self._end_lease(state)
 
-        def maintain() -> None:
-            due = state.plan.maintained and state.lease.first_batch <= state.plan.batches  # else it was done
-            self._after(self._maintain(state.lease, state.plan) if due else None, end)
-
-        self._after(self._rows.flush(state.lease, state.plan), maintain)
+        due = state.plan.maintained and state.lease.first_batch <= state.plan.batches  # else it was done
+        self._after(self._maintain(state.lease, state.plan) if due else None, end)
 
     def _after(self, pending: PendingPush | None, then: Callable[[], None]) -> None:
         """Call ``then`` when a push is applied, or at once without one."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
-from pslib.data.item_catalog import catalogue_of
-from pslib.data.negatives import NegativeSampler, Sampling
+from pslib.data.item_catalog import NegativeSampler, Sampling, catalogue_of
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
@@ -71,7 +70,7 @@ class MatchingModel(Protocol):
 
     @property
     def by_product(self) -> bool:
-        """Whether scores are products of vectors."""
+        """True if scores are products of vectors."""
         ...
 
     @property

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.cli.main import main
+from pslib.data.inspect.column_scan import KEYS_MAX, KeySample
 from pslib.data.inspect.describe import _is_rare, describe
-from pslib.data.inspect.key_sample import KEYS_MAX, KeySample
 
 
 def test_distinct_values_are_counted_within_two_percent_of_the_truth(tmp_path):

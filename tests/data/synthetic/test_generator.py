@@ -226,8 +226,8 @@ def test_all_values_out_of_bounds_are_named_at_once():
         GeneratorConfig(train_rows=0, zipf=-1, vocabularies=(0,), sparse_type="float", row_group_rows=100_000)
     assert [problem.split(":")[0] for problem in caught.value.problems] == [
         "train_rows",
-        "vocabularies",
         "zipf",
         "sparse_type",
         "row_group_rows",
+        "vocabularies",
     ]

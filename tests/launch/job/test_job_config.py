@@ -9,7 +9,6 @@ import pytest
 
 from launch.job.job import Job, read_job
 from launch.job.paths import expand
-from launch.job.sections import TrainingSection
 from launch.job.yaml12 import read_yaml, write_yaml
 from launch.runs.demo import demo_job
 from pslib.config import ClusterConfig, ClusterSettings
@@ -258,10 +257,10 @@ AMONG_OPTIMIZERS = "unknown key, did you mean optimizers.rows: {{name: {}: ...}}
         ("training=3", "training: expected a mapping (key: value lines), got 3"),
         ("optimizers.rows={u: {name: SGD}}", "optimizers.rows.u: unknown key, known here: v, w"),
         ("optimizers.dense={learning_rate: 1}", "optimizers.dense.name: is missing; one of SGD"),
-        ("optimizers.dense={name: Adam, beta1: 2}", "optimizers.dense: beta1 must be in 0..0.9999, got 2"),
-        ("optimizers.dense={name: Adam, learning_rate: -1}", "optimizers.dense: learning_rate must be > 0"),
+        ("optimizers.dense={name: Adam, beta1: 2}", "optimizers.dense.beta1: expected a number in 0..0.9999"),
+        ("optimizers.dense={name: Adam, learning_rate: -1}", "optimizers.dense.learning_rate: expected a"),
         ("optimizers.dense={name: Adam, clip_norm: 1}", "optimizers.dense: Adam with clip_norm takes norms"),
-        ("optimizers.rows={name: FTRL, weight_decay: 1}", "optimizers.rows: weight_decay must be 0 for FTRL"),
+        ("optimizers.rows={name: FTRL, weight_decay: 1}", "optimizers.rows.weight_decay: expected 0, got"),
         ("optimizers.rows={name: FTRL, l1: true}", "optimizers.rows.l1: expected a number, got True"),
         ("optimizers.rows={name: FTRL, bata: 1}", "optimizers.rows.bata: unknown key, did you mean 'beta'?"),
         ("optimizers.rows.v={name: Momentum, nesterov: 1}", "optimizers.rows.v.nesterov: expected true"),
@@ -355,17 +354,6 @@ def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path,
 
 
 # --- how trainers keep together ---
-
-
-def test_training_takes_every_setting_of_a_trainer_under_its_name():
-    import inspect
-
-    from pslib.trainer import Trainer
-
-    of_script = {"model", "cluster", "out", "progress", "tensorboard", "share"}
-    elsewhere = {"dense_optimizer", "table", "checkpoint"}  # optimizers.dense, and sections of their own
-    named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
-    assert set(settings_of(TrainingSection)) - {"epochs", "stopping"} == named  # these are of a fit
 
 
 def test_saving_while_training_needs_numbered_checkpoints(tmp_path):

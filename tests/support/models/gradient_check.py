@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pslib.batch import Batch
-from pslib.ragged import Ragged
+from pslib.batch import Batch, Ragged
 from pslib.schema import RaggedField, Schema
 from rec_models import Model, build
 from rec_models.layers import (

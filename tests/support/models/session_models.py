@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pslib.batch import Batch
-from pslib.ragged import Ragged
+from pslib.batch import Batch, Ragged
 from pslib.schema import Schema
 
 __all__ = ["SCHEMA", "SESSIONS", "VARIANTS", "lists_of", "session_batch", "without_dropout"]
