@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pslib.batch import Batch
 from pslib.schema import RaggedField
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     concat,
     embedding,
@@ -23,8 +23,7 @@ from rec_models.layers import (
     tower_shapes,
     weighted_sum,
 )
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, EmbeddedModel
 
 __all__ = ["DIN"]
 

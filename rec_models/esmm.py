@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pslib.batch import Batch
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, logit_of_product
-from rec_models.model import DenseVars
-from rec_models.multi_task import MultiTaskModel
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, MultiTaskModel
 
 __all__ = ["ESMM"]
 

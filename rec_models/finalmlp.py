@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     add,
     bilinear_fusion,
@@ -19,9 +19,8 @@ from rec_models.layers import (
     tower,
     tower_shapes,
 )
-from rec_models.model import DenseVars
+from rec_models.model import DenseVars, EmbeddedModel
 from rec_models.options import did_you_mean
-from rec_models.tape import Tape, Var
 
 __all__ = ["FinalMLP"]
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, embedding, gather, rank_hinge, row_dot, take_fields
-from rec_models.model import DenseVars
-from rec_models.tape import Array, Tape, Var
+from rec_models.model import DenseVars, EmbeddedModel
 
 __all__ = ["CosineHinge", "MatchingModel", "ProductModel"]
 

@@ -1,4 +1,8 @@
-"""Base of models: rows of one table, dense parameters, and a ``forward`` in the paper's notation."""
+"""Base classes of models: rows of one table, dense parameters, and a ``forward`` in the paper's notation.
+
+`Model` is the base of all. `EmbeddedModel` adds an embedding of each key, `WeightedModel` a first-order
+weight beside it, `MLPModel` the options of a multilayer perceptron, `MultiTaskModel` a logit for each label.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,38 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from pslib.table.initializers import Initializer
+from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec, text_hash
 from pslib.validation import check_fields
-from rec_models.layers import dot, embedding, log_loss
+from rec_models.engine.tape import Array, Tape, Var
+from rec_models.layers import dot, embedding, linear, log_loss, mlp, mlp_shapes, tower, tower_shapes
 from rec_models.layers import first_order as first_order_layer
-from rec_models.options import option_problem, plain_options
-from rec_models.result import StepResult
-from rec_models.stepper import Run, Stepper
-from rec_models.tape import Array, Tape, Var
+from rec_models.options import (
+    DEFAULT_OPTIMIZER,
+    V_INITIALIZER,
+    W_INITIALIZER,
+    option_problem,
+    plain_options,
+)
+from rec_models.stepper import Run, Stepper, StepResult
 
-__all__ = ["DenseVars", "Model", "StepResult", "initial_values"]
+__all__ = [
+    "DenseVars",
+    "EmbeddedModel",
+    "MLPModel",
+    "Model",
+    "MultiTaskModel",
+    "StepResult",
+    "WeightedModel",
+    "initial_values",
+]
 
 DenseVars: TypeAlias = Mapping[str, Var]
 """Dense parameters of a model by name, on a tape."""
 
+TASKS_MAX = 64
+"""Limit of tasks; published models have two to ten."""
 STATISTICS = (".mean", ".inv_std")
 ONES = (".scale", ".inv_std")
 VECTORS = (".v",)
@@ -56,12 +78,12 @@ class Model(ABC):
     """
 
     examples_independent: ClassVar[bool] = True
-    """Whether the logit of an example depends on no other example of its batch: then `forward` is given parts
-    of a batch. A model with, say, normalisation over the batch sets this to False and gets the whole
+    """True if the logit of an example depends on no other example of its batch: then `forward` is given parts
+    of a batch. A model with, say, normalization over the batch sets this to False and gets the whole
     batch."""
 
     tasks: ClassVar[tuple[int, int]] = (1, 1)
-    """Least and greatest number of labels; models that rank items need none."""
+    """Minimum and maximum number of labels; models that rank items need none."""
 
     schema: Schema
     _: KW_ONLY
@@ -213,6 +235,102 @@ class Model(ABC):
 
     def _mlp_width(self, dim: int) -> int:
         return dim * self._fields + len(self.schema.dense)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedModel(Model):
+    """Base of models that read an embedding of each key.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    v_optimizer : Optimizer
+        Optimizer of embeddings.
+    v_initializer : Initializer
+        Initial values of embeddings.
+    """
+
+    dim: int = 10
+    _: KW_ONLY
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedModel(EmbeddedModel):
+    """Base of models that read a first-order weight of each key beside its embedding.
+
+    Attributes
+    ----------
+    w_optimizer : Optimizer
+        Optimizer of first-order weights.
+    w_initializer : Initializer
+        Initial values of first-order weights.
+    """
+
+    _: KW_ONLY
+    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    w_initializer: Initializer = W_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``w``: the first-order weight of a key; ``v``: its embedding."""
+        return (PartSpec("w", 1, self.w_optimizer, self.w_initializer), *super().parts())
+
+
+@dataclass(frozen=True, eq=False)
+class MLPModel(EmbeddedModel):
+    """Base of models with a multilayer perceptron.
+
+    Attributes
+    ----------
+    hidden : tuple of int
+        Units of each hidden layer.
+    dropout : float
+        Fraction of units dropped after each hidden layer.
+    batch_norm : bool
+        Normalize the units of hidden layers over the batch.
+    """
+
+    hidden: tuple[int, ...] = (400, 400, 400)
+    dropout: float = 0.0
+    batch_norm: bool = False
+
+    def _mlp_shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the MLP's parameters."""
+        return mlp_shapes(inputs, self.hidden, self.batch_norm)
+
+    def _mlp(self, tape: Tape, x: Var, dense: DenseVars) -> Var:
+        """Compute the MLP's output, (B,), from (B, N)."""
+        return mlp(tape, x, dense, len(self.hidden), self.dropout)
+
+
+@dataclass(frozen=True, eq=False)
+class MultiTaskModel(MLPModel):
+    """Base of models that predict several labels of an example: the schema's ``label`` and ``more_labels``.
+
+    Each task has an MLP of its own. `forward` gives a logit for each task, (B, T) in the schema's order; the
+    loss is the sum of their log losses.
+    """
+
+    tasks: ClassVar[tuple[int, int]] = (2, TASKS_MAX)
+
+    hidden: tuple[int, ...] = (200, 80)
+
+    def _head_shapes(self, name: str, inputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a task's MLP, which ends in its logit."""
+        units = [inputs, *self.hidden][-1]
+        shapes = tower_shapes(name, inputs, self.hidden, self.batch_norm)
+        return shapes | {f"{name}.out.w": (units, 1), f"{name}.out.b": (1,)}
+
+    def _head(self, tape: Tape, x: Var, dense: DenseVars, name: str) -> Var:
+        """Compute the logit of a task, (B, 1)."""
+        a = tower(tape, x, dense, name, len(self.hidden), self.dropout)
+        return linear(tape, a, dense[f"{name}.out.w"], dense[f"{name}.out.b"])
 
 
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -11,10 +11,10 @@ from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
 from pslib.table.tables import PartSpec
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, gather, linear, log_loss, multiply, reshape, split, tower, tower_shapes
 from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["NCF"]
 

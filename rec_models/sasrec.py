@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rec_models.engine.packed_sequences import Packed
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     add,
     causal_attention,
@@ -15,9 +17,7 @@ from rec_models.layers import (
     product,
 )
 from rec_models.model import DenseVars
-from rec_models.packed import Packed
 from rec_models.session import SessionModelOfPairs
-from rec_models.tape import Tape, Var
 
 __all__ = ["SASRec"]
 

@@ -14,11 +14,11 @@ from pslib.errors import ConfigurationError
 from pslib.table.initializers import Constant, Initializer, Uniform
 from pslib.table.optimizers import Adagrad, Optimizer
 from pslib.table.tables import PartSpec
+from rec_models.engine.packed_sequences import Packed, packed
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import gather, sampled_softmax, split
+from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars, Model
-from rec_models.packed import Packed, packed
-from rec_models.scored import Scored
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["SessionModel", "SessionModelOfPairs"]
 
@@ -143,15 +143,17 @@ class SessionModel(Model):
         b, v = split(tape, rows, (1, self.dim))
         h = self.states(tape, gather(tape, v, steps.values), steps, dense)
 
-        def scored(places: Array) -> Scored:
+        def scored(places: Array) -> Candidates:
             log_q = batch.log_q[places] if self.logq else np.zeros(places.size, np.float32)
-            return Scored(gather(tape, v, places), gather(tape, b, places), places, log_q)
+            return Candidates(gather(tape, v, places), gather(tape, b, places), places, log_q)
 
         targets, negatives = scored(lists.values[steps.places + 1]), scored(batch.negatives)
         loss = self.rank_loss_of(tape, h, targets, negatives, int(weight))
         return loss, np.zeros(len(batch), h.value.dtype)
 
-    def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
+    def rank_loss_of(
+        self, tape: Tape, h: Var, targets: Candidates, negatives: Candidates, positions: int
+    ) -> Var:
         """Compute the cross-entropy of states and next items, as a share of the mean over ``positions``."""
         return sampled_softmax(tape, h, targets, negatives, positions)
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from pslib.batch import Batch
 from pslib.schema import Schema
-from rec_models.layers import concat, linear, normalize
-from rec_models.list_encoders import cnn, cnn_shapes, grnn, grnn_shapes
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import cnn, cnn_shapes, concat, grnn, grnn_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
 
 __all__ = ["MultiViewSimnet"]
 

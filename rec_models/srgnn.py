@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rec_models.engine.packed_sequences import Packed, Prefixes, one_step
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, dropout, edge_mean, gather, gru, linear, prefix_attention, product
 from rec_models.model import DenseVars
-from rec_models.packed import Packed, Prefixes, one_step
 from rec_models.session import SessionModelOfPairs
-from rec_models.session_graphs import SessionGraphs, session_graphs
-from rec_models.tape import Array, Tape, Var
 
-__all__ = ["SRGNN"]
+__all__ = ["SRGNN", "SessionGraphs", "session_graphs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +21,7 @@ class SRGNN(SessionModelOfPairs):
     """A gated graph network over the items of a session (Wu et al., AAAI 2019, arXiv:1811.00855).
 
     An edge counts as often as it was taken, over all that leave its first node (or enter its second). The
-    gates are those of the authors' code: the reset gate comes after the product, as in `layers/gru.py`.
+    gates are those of the authors' code, with the reset gate after the product, as in `gru`.
 
     Attributes
     ----------
@@ -83,3 +85,53 @@ class SRGNN(SessionModelOfPairs):
         leaving = linear(tape, after, dense["out.H"], dense["out.b"])
         a = linear(tape, concat(tape, arriving, leaving), dense["gates.W"], dense["gates.c"])
         return gru(tape, a, one_step(v.value.shape[0]), dense["gates.U"], dense["gates.b"], v)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionGraphs:
+    """Graphs of prefixes.
+
+    Attributes
+    ----------
+    firsts : (M,) int32
+        For each node, an element that it represents; nodes of a prefix are adjacent.
+    visits : Prefixes
+        For each pair of a prefix and an element, the element's node.
+    ends : (N,) int32
+        For each prefix, the node of its last element.
+    sources, targets : (E,) int32
+        Nodes of each element that has a next one in its prefix, and of that next element; a repeated edge is
+        listed repeatedly.
+    """
+
+    firsts: NDArray[np.int32]
+    visits: Prefixes
+    ends: NDArray[np.int32]
+    sources: NDArray[np.int32]
+    targets: NDArray[np.int32]
+
+
+def session_graphs(values: NDArray[np.int32], pairs: Prefixes) -> SessionGraphs:
+    """Build the graphs of prefixes.
+
+    Parameters
+    ----------
+    values : (N,) int32
+        Value of each element; elements of one prefix with equal values are one node.
+    pairs : Prefixes
+        Pairs of prefix and element; at least one element per prefix.
+    """
+    named = values[pairs.items].astype(np.int64)
+    codes = pairs.owners * (int(named.max(initial=0)) + 1) + named
+    _, firsts, nodes = np.unique(codes, return_index=True, return_inverse=True)
+    visited = nodes.astype(np.int32)
+    follows = np.ones(visited.size, bool)
+    follows[pairs.starts[:-1]] = False
+    targets = np.flatnonzero(follows)
+    return SessionGraphs(
+        pairs.items[firsts],
+        Prefixes(visited, pairs.owners, pairs.starts),
+        visited[pairs.starts[1:] - 1],
+        visited[targets - 1],
+        visited[targets],
+    )

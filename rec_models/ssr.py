@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
-from rec_models.layers import gather, linear, normalize
-from rec_models.list_encoders import grnn, grnn_shapes
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import gather, grnn, grnn_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
 
 __all__ = ["SSR"]
 

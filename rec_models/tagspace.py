@@ -9,11 +9,10 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
-from rec_models.layers import gather, linear, rank_hinge, tanh
-from rec_models.list_encoders import cnn, cnn_shapes
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import cnn, cnn_shapes, gather, linear, rank_hinge, tanh
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
 
 __all__ = ["TagSpace"]
 

@@ -28,9 +28,9 @@ from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.validation import came, kind_problem
+from rec_models.engine.tape import Array
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, option_problem, plain_options
-from rec_models.result import StepResult
-from rec_models.tape import Array
+from rec_models.stepper import StepResult
 
 if TYPE_CHECKING:
     import torch

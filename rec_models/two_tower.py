@@ -9,11 +9,11 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import linear, multiply, normalize, sampled_softmax, tower, tower_shapes
+from rec_models.layers.ranking_losses import Candidates
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
-from rec_models.scored import Scored
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["TwoTower"]
 
@@ -84,8 +84,10 @@ class TwoTower(ProductModel):
         ids, where = self.item_ids(batch), self.matches(batch)
         log_q = batch.log_q[ids] if self.logq else np.zeros(ids.size, np.float32)
 
-        def scored(vectors: Var, places: Array) -> Scored:
-            return Scored(vectors, Var(np.zeros((places.size, 1), u.value.dtype)), ids[places], log_q[places])
+        def scored(vectors: Var, places: Array) -> Candidates:
+            return Candidates(
+                vectors, Var(np.zeros((places.size, 1), u.value.dtype)), ids[places], log_q[places]
+            )
 
         targets = scored(self.matched(tape, v, batch), where)
         others = scored(v, np.arange(ids.size))

@@ -16,10 +16,10 @@ from pslib.schema import Schema, SparseField
 from pslib.table.initializers import Initializer, Uniform
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import gather, log_loss, row_dot, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["Word2Vec"]
 

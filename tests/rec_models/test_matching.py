@@ -23,7 +23,7 @@ from pslib.metrics.top_k import top_k
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
 from rec_models import LR, MATCHING_MODELS, build
-from rec_models.tape import Tape
+from rec_models.engine.tape import Tape
 from tests.support.gradient_check import RELATIVE_ERROR_MAX, make_batch, parameters, step_errors
 from tests.support.matching_twins import TWINS
 

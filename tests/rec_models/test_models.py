@@ -10,10 +10,10 @@ from pslib.schema import Schema
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, Adam
 from rec_models import DNN, MODELS, TwoTower, build
-from rec_models.layers.activation import sigmoid_of
+from rec_models.layers.activations import sigmoid_of
 from rec_models.model import initial_values
 from rec_models.options import V_INITIALIZER
-from rec_models.parts import parts_of
+from rec_models.stepper import parts_of
 from tests.support.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,

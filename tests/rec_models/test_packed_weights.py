@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cython_ext.model.products import has_products
-from rec_models.parts import Scratch
-from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times
-from rec_models.tape import Var
+from rec_models.engine.buffers import Scratch
+from rec_models.engine.products import DenseVar, packed_of, times, times_transposed, transposed_times
+from rec_models.engine.tape import Var
 
 
 def drawn(seed, *shape):
@@ -26,7 +26,7 @@ def layers_of(dtype, rows=70):
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "NumPy"])
 def test_packed_weights_give_what_plain_ones_give(kernel, dtype, monkeypatch):
     if not kernel:  # as on a processor that has none
-        monkeypatch.setattr("rec_models.products.OWN_FLOAT32", False)
+        monkeypatch.setattr("rec_models.engine.products.OWN_FLOAT32", False)
     plain, dense, x, gradient = layers_of(dtype)
     assert (dense.packed is not None) == (kernel and dtype == np.float32 and has_products())
     bias = drawn(4, 64).astype(dtype)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pslib
-import rec_models.products
+import rec_models.engine.products
 from cython_ext.model.products import has_products
 from launch.job.job import read_job
 from launch.worker.train_job import make_trainer
@@ -15,8 +15,15 @@ from pslib.errors import ConfigurationError
 from pslib.trainer.pipeline import compute
 from pslib.trainer.pipeline.compute import ModelThreads
 from rec_models import DNN
-from rec_models.parts import Scratch
-from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times, vectors_of
+from rec_models.engine.buffers import Scratch
+from rec_models.engine.products import (
+    DenseVar,
+    packed_of,
+    times,
+    times_transposed,
+    transposed_times,
+    vectors_of,
+)
 from tests.support.counting import CountingModel
 from tests.support.definitions_products import drawn, needs_bfloat16, product
 from tests.support.gradient_check import SCHEMA, make_batch, parameters
@@ -50,19 +57,19 @@ def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_whoever_r
 def test_all_products_of_a_step_are_multiplied_in_what_was_asked_for(products, vectors, monkeypatch):
     seen = []
     for name in ("pack", "multiply", "outer"):
-        plain = getattr(rec_models.products, name)
+        plain = getattr(rec_models.engine.products, name)
 
         def noted(*arguments, plain=plain, name=name, **more):
             seen.append((name, more.get("vectors", arguments[-1])))
             return plain(*arguments, **more)
 
-        monkeypatch.setattr(rec_models.products, name, noted)
+        monkeypatch.setattr(rec_models.engine.products, name, noted)
     step_of(products)
     assert set(seen) == {("pack", vectors), ("multiply", vectors), ("outer", vectors)}
 
 
 def test_where_the_processor_is_no_faster_nothing_is_rounded(monkeypatch):
-    monkeypatch.setattr("rec_models.products.has_bfloat16", bool)
+    monkeypatch.setattr("rec_models.engine.products.has_bfloat16", bool)
     assert vectors_of("bfloat16") is None
     assert bits(step_of("bfloat16")) == bits(step_of("float32"))
 

@@ -9,8 +9,9 @@ import pytest
 from cython_ext.model.row_places import place_of_joined
 from pslib.trainer.pipeline.overlap import ComputeThreads
 from rec_models import DNN, MODELS, DeepFM, build
+from rec_models.engine.buffers import ResultArrays, joined
 from rec_models.layers import dot
-from rec_models.parts import Kept, joined, parts_of
+from rec_models.stepper import parts_of
 from tests.support.gradient_check import MODELS as CASES
 from tests.support.gradient_check import SCHEMA, make_batch, parameters, random
 
@@ -135,7 +136,7 @@ def test_gradients_are_left_alone_while_somebody_holds_them():
 
 
 def test_an_array_that_nobody_holds_is_taken_again_and_grows():
-    kept = Kept()
+    kept = ResultArrays()
     array = kept.take((4, 2), np.float32)
     address = array.__array_interface__["data"][0]
     del array

@@ -18,7 +18,7 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from rec_models import TASK_MODELS, build
-from rec_models.layers.activation import sigmoid_of
+from rec_models.layers.activations import sigmoid_of
 from tests.support.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
 
 BOTH = replace(SCHEMA, more_labels=("buy",))
@@ -73,8 +73,8 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model, batch, rows, dense = made(name, plain=True)
     whole = model.loss_and_gradients(batch, rows, dense, 0)
     predicted = model.predict(batch, rows, dense)
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.parts.PARTS", 3)
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
     assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
     np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-13)

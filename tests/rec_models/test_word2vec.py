@@ -9,7 +9,7 @@ from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import Schema
 from rec_models import build
-from rec_models.tape import Tape
+from rec_models.engine.tape import Tape
 
 WORDS = Schema(label=None, ragged=["liked"])
 WINDOW = 3

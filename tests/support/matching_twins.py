@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rec_models.tape import Tape
+from rec_models.engine.tape import Tape
 
 __all__ = ["TWINS"]
 

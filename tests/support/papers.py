@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from rec_models import Model
-from rec_models.tape import Array
+from rec_models.engine.tape import Array
 
 __all__ = ["PAPERS", "by_the_paper"]
 

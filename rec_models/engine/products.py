@@ -26,8 +26,8 @@ from cython_ext.model.products import (
     packed_length,
 )
 from pslib.errors import ConfigurationError
-from rec_models.parts import Scratch
-from rec_models.tape import Array, Var
+from rec_models.engine.buffers import Scratch
+from rec_models.engine.tape import Array, Var
 
 __all__ = [
     "DenseVar",

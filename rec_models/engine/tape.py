@@ -2,10 +2,10 @@
 
 A layer is a function ``layer(tape, inputs...) -> Var``: it computes its value and records, on the same
 screen, a closure that turns the gradient of its output into gradients of its inputs. `Tape.backward` calls
-the closures in the reverse order of recording, so every sum of gradients has one order and the bits repeat.
+the closures in the reverse order of recording, so sums of gradients have a fixed order and fixed bits.
 
-Two rules apply: a closure never changes the gradient it is given (inputs may share it), unless its Var owns
-it; and a recorded value is never changed.
+Two rules apply: a closure never changes its argument (inputs may share it), unless its Var owns it; and a
+recorded value is never changed.
 
 >>> tape, x = Tape(training=True), Var(np.array([3.0]))
 >>> y = tape.record(x.value**2, lambda gradient: x.accumulate(gradient * 2 * x.value))
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from rec_models.places import Places
+    from rec_models.engine.occurrences import Occurrences
 
 __all__ = ["Array", "Empty", "Tape", "Var"]
 
@@ -31,23 +31,20 @@ Array: TypeAlias = NDArray[Any]
 """Floats: float32 in training, float64 in gradient checks; a layer keeps the dtype of its inputs."""
 
 Empty: TypeAlias = Callable[[tuple[int, ...], Any], Array]
-
-
-def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    return np.empty(shape, dtype)
+"""Allocator: ``empty(shape, dtype)`` returns an array with arbitrary contents."""
 
 
 class Var:
-    """A value, and after `Tape.backward` the gradient of the tape's end with respect to it.
+    """Value, and after `Tape.backward` the gradient of the tape's end with respect to it.
 
     Attributes
     ----------
     value : array
     gradient : array of the same shape, or None where no gradient has arrived
     owns_gradient : bool
-        Whether ``gradient`` is not shared, so that closures may add to it in place.
+        True if ``gradient`` is not shared, so that closures may add to it in place.
     room : (B, N) array or None
-        Array whose first columns are ``value`` and whose others are free; see `concat`.
+        Array whose first columns are ``value``, with free columns after them; see `concat`.
     """
 
     __slots__ = ("gradient", "owns_gradient", "room", "value")
@@ -65,7 +62,7 @@ class Var:
         ----------
         gradient : array of the value's shape
         owned : bool
-            Whether the array's ownership is passed on. Otherwise it may be shared and is never changed.
+            Pass on the ownership of the array. Otherwise it may be shared and is never changed.
         """
         if self.gradient is None:
             self.gradient, self.owns_gradient = gradient, owned
@@ -75,15 +72,15 @@ class Var:
             self.gradient, self.owns_gradient = self.gradient + gradient, True
 
     def accumulate_product(self, left: Array, right: Array) -> None:
-        """Add ``left^T right``, (B, N) and (B, M): the gradient of a matrix that maps ``left``."""
+        """Add ``left^T right`` of (B, N) and (B, M): the gradient of the matrix in ``left W``."""
         self.accumulate(left.T @ right, owned=True)
 
-    def accumulate_places(self, places: Places, addends: Array) -> None:
-        """Add the addends of places to their rows; see `Places.sum`."""
-        self.accumulate(places.sum(addends, self.value.shape), owned=True)
+    def accumulate_occurrences(self, occurrences: Occurrences, addends: Array) -> None:
+        """Add addends to the rows of their occurrences; see `Occurrences.sum`."""
+        self.accumulate(occurrences.sum(addends, self.value.shape), owned=True)
 
     def gradient_or_zeros(self) -> Array:
-        """The gradient, zeros where none has arrived."""
+        """Return the gradient; zeros if none has arrived."""
         return np.zeros_like(self.value) if self.gradient is None else self.gradient
 
 
@@ -93,16 +90,15 @@ class Tape:
     Parameters
     ----------
     training : bool
-        Whether to record closures, and whether dropout drops; False for predictions.
+        Record closures and apply dropout; False for predictions.
     step_seed : int
-        Seed of this step's random bits (taken modulo 2^64).
+        Seed of this step's random bits, modulo 2^64.
     part : int
         Number of the part of the step's batch, below 2^32: each part draws its own random bits.
     empty : callable or None
-        ``empty(shape, dtype)`` gives an array for a value or a gradient, (B, ...), with anything in it, that
-        lives until the step is over. None: a new one each time.
+        Allocator of values and gradients, (B, ...), that live until the end of the step. None: `numpy.empty`.
     measured : list or None
-        Receives the measured statistics of normalising layers, which then take them from the examples, as in
+        Receives the statistics of normalizing layers, which then measure them on the examples, as in
         training.
     """
 
@@ -116,7 +112,7 @@ class Tape:
         measured: list[tuple[Var, Array]] | None = None,
     ) -> None:
         self.training, self.measured = training, measured
-        self.empty: Empty = empty or _empty
+        self.empty: Empty = empty or np.empty
         self._step_seed = step_seed % (1 << 64) | part << 96
         self._draws = 0
         self._steps: list[tuple[tuple[Var, ...], Callable[..., None]]] = []
@@ -156,7 +152,7 @@ class Tape:
         end.accumulate(np.ones_like(end.value))
         while self._steps:
             outputs, backward = self._steps.pop()
-            if len(outputs) == 1:  # nearly all; a generator costs more than they do
+            if len(outputs) == 1:  # the usual case; a generator would cost more than the closure
                 if outputs[0].gradient is not None:
                     backward(outputs[0].gradient)
             elif any(output.gradient is not None for output in outputs):
