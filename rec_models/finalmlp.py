@@ -17,6 +17,7 @@ from rec_models.layers import (
     sigmoid,
     take_fields,
     tower,
+    tower_output,
     tower_shapes,
 )
 from rec_models.model import DenseVars, EmbeddedModel
@@ -76,15 +77,8 @@ class FinalMLP(EmbeddedModel):
         e = self._vectors(tape, batch, rows)
         x = concat(tape, *self._mlp_input(batch, e))
         o_1, o_2 = (
-            tower(
-                tape,
-                self._selected(tape, x, e, context, dense, stream),
-                dense,
-                f"mlp_{stream}",
-                len(hidden),
-                rate,
-            )
-            for stream, hidden, rate, context in self._streams()
+            tower(tape, self._gated(tape, x, e, context, dense, i), dense, f"mlp_{i}", len(hidden), rate)
+            for i, hidden, rate, context in self._streams()
         )
         first = reshape(tape, linear(tape, o_1, dense["fusion.1.w"], dense["fusion.b"]), ())
         second = reshape(tape, product(tape, o_2, dense["fusion.2.w"]), ())
@@ -100,29 +94,22 @@ class FinalMLP(EmbeddedModel):
     def _gate_shapes(self, stream: int, context: tuple[str, ...], inputs: int) -> dict[str, tuple[int, ...]]:
         read = max(1, len(context)) * self.dim
         shapes: dict[str, tuple[int, ...]] = {} if context else {f"gate_{stream}.context": (1, self.dim)}
-        shapes |= tower_shapes(f"gate_{stream}", read, self.gate_hidden)
-        units = [read, *self.gate_hidden][-1]
-        return shapes | {f"gate_{stream}.out.w": (units, inputs), f"gate_{stream}.out.b": (inputs,)}
+        return shapes | tower_shapes(f"gate_{stream}", read, self.gate_hidden, out=inputs)
 
-    def _selected(
+    def _gated(
         self, tape: Tape, x: Var, e: Var, context: tuple[str, ...], dense: DenseVars, stream: int
     ) -> Var:
         """Eq. 8 to 11: ``2 sigmoid(MLP(context)) * x``."""
         if not self.gated:
             return x
         name = f"gate_{stream}"
-        read = (
-            dense[f"{name}.context"]
-            if not context
-            else concat(tape, take_fields(tape, e, self._places(context)))
-        )
-        hidden = tower(tape, read, dense, name, len(self.gate_hidden), 0.0)
-        gate = sigmoid(tape, linear(tape, hidden, dense[f"{name}.out.w"], dense[f"{name}.out.b"]))
-        return multiply(tape, x, gate, 2.0)
-
-    def _places(self, context: tuple[str, ...]) -> list[int]:
-        names = self._field_names
-        return [names.index(field) for field in context]
+        if context:
+            fields = [self._field_names.index(field) for field in context]
+            read = concat(tape, take_fields(tape, e, fields))
+        else:
+            read = dense[f"{name}.context"]
+        gate = tower_output(tape, read, dense, name, len(self.gate_hidden), 0.0)
+        return multiply(tape, x, sigmoid(tape, gate), 2.0)
 
     def _problems(self) -> list[str]:
         problems = [

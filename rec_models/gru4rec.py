@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rec_models.engine.packed_sequences import Packed
 from rec_models.engine.tape import Tape, Var
-from rec_models.layers import bpr_max, dropout, gru, linear
+from rec_models.layers import bpr_max, dropout, gru, gru_shapes, linear
 from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars
 from rec_models.session import SessionModel
@@ -56,8 +56,7 @@ class GRU4Rec(SessionModel):
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Input weights and biases of reset gate, update gate and candidate; recurrent weights; a bias."""
-        D = self.dim
-        return {"gru.W": (D, 3 * D), "gru.c": (3 * D,), "gru.U": (D, 3 * D), "gru.b": (D,)}
+        return gru_shapes("gru", self.dim, self.dim)
 
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
         """``h_t = GRU(x_t, h_{t-1})``, section 3.1; the vector of an item is its input (constrained)."""

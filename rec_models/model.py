@@ -23,7 +23,7 @@ from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec, text_hash
 from pslib.validation import check_fields
 from rec_models.engine.tape import Array, Tape, Var
-from rec_models.layers import dot, embedding, linear, log_loss, mlp, mlp_shapes, tower, tower_shapes
+from rec_models.layers import dot, embedding, log_loss, mlp, mlp_shapes, tower_output, tower_shapes
 from rec_models.layers import first_order as first_order_layer
 from rec_models.options import (
     DEFAULT_OPTIMIZER,
@@ -323,14 +323,11 @@ class MultiTaskModel(MLPModel):
 
     def _head_shapes(self, name: str, inputs: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a task's MLP, which ends in its logit."""
-        units = [inputs, *self.hidden][-1]
-        shapes = tower_shapes(name, inputs, self.hidden, self.batch_norm)
-        return shapes | {f"{name}.out.w": (units, 1), f"{name}.out.b": (1,)}
+        return tower_shapes(name, inputs, self.hidden, self.batch_norm, out=1)
 
     def _head(self, tape: Tape, x: Var, dense: DenseVars, name: str) -> Var:
         """Compute the logit of a task, (B, 1)."""
-        a = tower(tape, x, dense, name, len(self.hidden), self.dropout)
-        return linear(tape, a, dense[f"{name}.out.w"], dense[f"{name}.out.b"])
+        return tower_output(tape, x, dense, name, len(self.hidden), self.dropout)
 
 
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rec_models.engine.packed_sequences import Packed
 from rec_models.engine.tape import Tape, Var
-from rec_models.layers import concat, dropout, gru, linear, prefix_attention, product
+from rec_models.layers import concat, dropout, gru, gru_shapes, linear, prefix_attention, product
 from rec_models.model import DenseVars
 from rec_models.session import SessionModelOfPairs
 
@@ -31,11 +31,7 @@ class NARM(SessionModelOfPairs):
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """The GRU, ``A1``, ``A2`` and ``v`` of the attention, and the bilinear decoder ``B`` with a bias."""
         D = self.dim
-        return {
-            "gru.W": (D, 3 * D),
-            "gru.c": (3 * D,),
-            "gru.U": (D, 3 * D),
-            "gru.b": (D,),
+        return gru_shapes("gru", D, D) | {
             "attention.A1": (D, D),
             "attention.a": (D,),
             "attention.A2": (D, D),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pslib.batch import Batch
 from pslib.schema import Schema
 from rec_models.engine.tape import Tape, Var
-from rec_models.layers import cnn, cnn_shapes, concat, grnn, grnn_shapes, linear, normalize
+from rec_models.layers import cnn, cnn_shapes, concat, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
 
@@ -44,7 +44,7 @@ class MultiViewSimnet(CosineHinge):
         """The encoder, and the linear layers of both sides."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.encoder == "gru":
-            shapes |= grnn_shapes("gru", self.dim, self.units)
+            shapes |= gru_shapes("gru", self.dim, self.units)
         elif self.encoder == "cnn":
             shapes |= cnn_shapes("cnn", self.dim, self.units, self.window)
         units = self.dim if self.encoder == "bow" else self.units

@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 
 from rec_models.engine.packed_sequences import Packed, Prefixes, one_step
 from rec_models.engine.tape import Array, Tape, Var
-from rec_models.layers import concat, dropout, edge_mean, gather, gru, linear, prefix_attention, product
+from rec_models.layers import (
+    concat,
+    dropout,
+    edge_mean,
+    gather,
+    gru,
+    gru_shapes,
+    linear,
+    prefix_attention,
+    product,
+)
 from rec_models.model import DenseVars
 from rec_models.session import SessionModelOfPairs
 
@@ -40,22 +50,19 @@ class SRGNN(SessionModelOfPairs):
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """``H`` and ``b`` for both directions, the gates, ``W_1``, ``W_2``, ``c``, ``q`` and ``W_3``."""
         D = self.dim
-        return {
-            "in.H": (D, D),
-            "in.b": (D,),
-            "out.H": (D, D),
-            "out.b": (D,),
-            "gates.W": (2 * D, 3 * D),
-            "gates.c": (3 * D,),
-            "gates.U": (D, 3 * D),
-            "gates.b": (D,),
-            "attention.W1": (D, D),
-            "attention.c": (D,),
-            "attention.W2": (D, D),
-            "attention.q": (D,),
-            "readout.W3": (2 * D, D),
-            "readout.b": (D,),
-        }
+        neighbors = {"in.H": (D, D), "in.b": (D,), "out.H": (D, D), "out.b": (D,)}
+        return (
+            neighbors
+            | gru_shapes("gates", 2 * D, D)
+            | {
+                "attention.W1": (D, D),
+                "attention.c": (D,),
+                "attention.W2": (D, D),
+                "attention.q": (D,),
+                "readout.W3": (2 * D, D),
+                "readout.b": (D,),
+            }
+        )
 
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
         """``s_h`` of the graph of each prefix."""

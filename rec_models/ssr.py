@@ -11,7 +11,7 @@ from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
 from rec_models.engine.tape import Tape, Var
-from rec_models.layers import gather, grnn, grnn_shapes, linear, normalize
+from rec_models.layers import gather, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
 
@@ -52,7 +52,7 @@ class SSR(CosineHinge):
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """The GRU, and the linear layers of both sides."""
-        shapes = grnn_shapes("gru", self.dim, self.units)
+        shapes = gru_shapes("gru", self.dim, self.units)
         shapes |= {"query.w": (self.units, self.out), "query.b": (self.out,)}
         return shapes | {"item.w": (self.dim, self.out), "item.b": (self.out,)}
 

@@ -10,7 +10,7 @@ from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
 from rec_models.engine.tape import Array, Tape, Var
-from rec_models.layers import linear, multiply, normalize, sampled_softmax, tower, tower_shapes
+from rec_models.layers import multiply, normalize, sampled_softmax, tower_output, tower_shapes
 from rec_models.layers.ranking_losses import Candidates
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
@@ -55,9 +55,7 @@ class TwoTower(ProductModel):
         """Hidden layers and output of each tower."""
         shapes: dict[str, tuple[int, ...]] = {}
         for name, own in (("query", self.query_schema), ("item", self.item_schema)):
-            width = self.side_width(own)
-            shapes |= tower_shapes(name, width, self.hidden)
-            shapes |= {f"{name}.out.w": ([width, *self.hidden][-1], self.out), f"{name}.out.b": (self.out,)}
+            shapes |= tower_shapes(name, self.side_width(own), self.hidden, out=self.out)
         return shapes
 
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
@@ -71,8 +69,7 @@ class TwoTower(ProductModel):
         return self._tower(tape, x, dense, "item", 1.0)
 
     def _tower(self, tape: Tape, x: Var, dense: DenseVars, name: str, scale: float) -> Var:
-        hidden = tower(tape, x, dense, name, len(self.hidden), self.dropout)
-        y = linear(tape, hidden, dense[f"{name}.out.w"], dense[f"{name}.out.b"])
+        y = tower_output(tape, x, dense, name, len(self.hidden), self.dropout)
         if self.similarity == "cosine":
             return normalize(tape, y, scale)
         return multiply(tape, y, Var(np.ones((1, self.out), y.value.dtype)), scale)

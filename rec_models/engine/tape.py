@@ -117,6 +117,10 @@ class Tape:
         self._draws = 0
         self._steps: list[tuple[tuple[Var, ...], Callable[..., None]]] = []
 
+    def empty_like(self, array: Array) -> Array:
+        """Return an array of the same shape and dtype with arbitrary contents, see ``empty``."""
+        return self.empty(array.shape, array.dtype)
+
     def record(self, value: Array, backward: Callable[[Array], None]) -> Var:
         """Record one result; ``backward(its gradient)`` accumulates into its inputs."""
         output = Var(value)

@@ -19,10 +19,10 @@ from rec_models.layers.interactions import (
 from rec_models.layers.linear import linear, linear_relu, product, relu_head
 from rec_models.layers.lists import facing, list_max, list_softmax, weighted_sum, windows
 from rec_models.layers.losses import log_loss, logit_of_product
-from rec_models.layers.mlp import mlp, mlp_shapes, tower, tower_shapes
+from rec_models.layers.mlp import mlp, mlp_shapes, tower, tower_output, tower_shapes
 from rec_models.layers.normalization import batch_norm, layer_norm, normalize
 from rec_models.layers.ranking_losses import bpr_max, rank_hinge, sampled_softmax
-from rec_models.layers.sequences import cnn, cnn_shapes, edge_mean, grnn, grnn_shapes, gru, prefix_mean
+from rec_models.layers.sequences import cnn, cnn_shapes, edge_mean, grnn, gru, gru_shapes, prefix_mean
 from rec_models.layers.shapes import concat, gather, reshape, split, take_fields
 
 __all__ = [
@@ -51,8 +51,8 @@ __all__ = [
     "fm",
     "gather",
     "grnn",
-    "grnn_shapes",
     "gru",
+    "gru_shapes",
     "inner_products",
     "layer_norm",
     "linear",
@@ -84,6 +84,7 @@ __all__ = [
     "take_fields",
     "tanh",
     "tower",
+    "tower_output",
     "tower_shapes",
     "weighted_sum",
     "windows",

@@ -12,10 +12,10 @@ __all__ = ["dice", "prelu", "relu", "sigmoid", "sigmoid_of", "tanh"]
 
 def relu(tape: Tape, x: Var) -> Var:
     """``y = max(x, 0)``; backward ``dx = dy where x > 0``, 0 at the kink. Any shape."""
-    value = np.maximum(x.value, 0, out=tape.empty(x.value.shape, x.value.dtype))
+    value = np.maximum(x.value, 0, out=tape.empty_like(x.value))
 
     def backward(gradient: Array) -> None:
-        onward = np.multiply(gradient, value > 0, out=tape.empty(value.shape, value.dtype))
+        onward = np.multiply(gradient, value > 0, out=tape.empty_like(value))
         x.accumulate(onward, owned=True)
 
     return tape.record(value, backward)

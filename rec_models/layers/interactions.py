@@ -72,7 +72,7 @@ def fm(tape: Tape, vectors: Var) -> Var:
         ):  # an MLP on the same vectors came first: add in place
             fm_gradient(v, total, dy, vectors.gradient)
             return
-        from_field = tape.empty(v.shape, v.dtype)
+        from_field = tape.empty_like(v)
         from_field[...] = 0
         fm_gradient(v, total, dy, from_field)
         vectors.accumulate(from_field, owned=True)
@@ -101,7 +101,7 @@ def bi_interaction(tape: Tape, vectors: Var) -> Var:
     total = v.sum(axis=1)
 
     def backward(gradient: Array) -> None:
-        onward = np.subtract(total[:, None], v, out=tape.empty(v.shape, v.dtype))
+        onward = np.subtract(total[:, None], v, out=tape.empty_like(v))
         onward *= gradient[:, None]
         vectors.accumulate(onward, owned=True)
 
@@ -134,7 +134,7 @@ def inner_products(tape: Tape, vectors: Var) -> Var:
         square = np.zeros((v.shape[0], v.shape[1], v.shape[1]), v.dtype)
         square[:, left, right] = gradient
         square[:, right, left] = gradient
-        vectors.accumulate(np.matmul(square, v, out=tape.empty(v.shape, v.dtype)), owned=True)
+        vectors.accumulate(np.matmul(square, v, out=tape.empty_like(v)), owned=True)
 
     return tape.record(value, backward)
 
@@ -243,13 +243,13 @@ def cross(tape: Tape, x0: Var, x: Var, weights: Var, bias: Var) -> Var:
     Wang et al., Deep & Cross Network for Ad Click Predictions, ADKDD 2017, arXiv:1708.05123, eq. 3.
     """
     heights = x.value @ weights.value
-    value = np.multiply(x0.value, heights[:, None], out=tape.empty(x.value.shape, x.value.dtype))
+    value = np.multiply(x0.value, heights[:, None], out=tape.empty_like(x.value))
     value += bias.value
     value += x.value
 
     def backward(gradient: Array) -> None:
         slopes = np.einsum("bn,bn->b", gradient, x0.value)
-        onward = np.multiply(slopes[:, None], weights.value, out=tape.empty(x.value.shape, x.value.dtype))
+        onward = np.multiply(slopes[:, None], weights.value, out=tape.empty_like(x.value))
         onward += gradient
         x0.accumulate(gradient * heights[:, None], owned=True)
         x.accumulate(onward, owned=True)
@@ -279,14 +279,14 @@ def cross_matrix(tape: Tape, x0: Var, x: Var, weights: Var, bias: Var) -> Var:
     -----
     Wang et al., DCN V2, WWW 2021, arXiv:2008.13535, eq. 1.
     """
-    u = np.matmul(x.value, weights.value, out=tape.empty(x.value.shape, x.value.dtype))
+    u = np.matmul(x.value, weights.value, out=tape.empty_like(x.value))
     u += bias.value
-    value = np.multiply(x0.value, u, out=tape.empty(x.value.shape, x.value.dtype))
+    value = np.multiply(x0.value, u, out=tape.empty_like(x.value))
     value += x.value
 
     def backward(gradient: Array) -> None:
-        du = np.multiply(gradient, x0.value, out=tape.empty(x.value.shape, x.value.dtype))
-        onward = np.matmul(du, weights.value.T, out=tape.empty(x.value.shape, x.value.dtype))
+        du = np.multiply(gradient, x0.value, out=tape.empty_like(x.value))
+        onward = np.matmul(du, weights.value.T, out=tape.empty_like(x.value))
         onward += gradient
         x0.accumulate(gradient * u, owned=True)
         x.accumulate(onward, owned=True)
@@ -364,7 +364,7 @@ def squeeze_excite(tape: Tape, vectors: Var, squeeze: Var, excite: Var) -> Var:
     def backward(gradient: Array) -> None:
         da = np.einsum("bfd,bfd->bf", gradient, v) * (a > 0)
         dh = (da @ excite.value.T) * (h > 0)
-        onward = np.multiply(gradient, a[:, :, None], out=tape.empty(v.shape, v.dtype))
+        onward = np.multiply(gradient, a[:, :, None], out=tape.empty_like(v))
         onward += ((dh @ squeeze.value.T) / v.dtype.type(v.shape[2]))[:, :, None]
         vectors.accumulate(onward, owned=True)
         excite.accumulate_product(h, da)

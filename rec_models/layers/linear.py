@@ -29,7 +29,7 @@ def linear(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     value = times(x.value, weights, tape.empty(shape, x.value.dtype), bias.value)
 
     def backward(gradient: Array) -> None:
-        onward = times_transposed(gradient, weights, tape.empty(x.value.shape, x.value.dtype))
+        onward = times_transposed(gradient, weights, tape.empty_like(x.value))
         x.accumulate(onward, owned=True)
         weights.accumulate_product(x.value, gradient)
         bias.accumulate(gradient.sum(axis=0), owned=True)
@@ -128,7 +128,7 @@ def product(tape: Tape, x: Var, weights: Var) -> Var:
     )  # one product; NumPy would compute one for each example
 
     def backward(gradient: Array) -> None:
-        onward = tape.empty(x.value.shape, x.value.dtype)
+        onward = tape.empty_like(x.value)
         times_transposed(_vectors(gradient), weights, _vectors(onward))
         x.accumulate(onward, owned=True)
         weights.accumulate_product(_vectors(x.value), _vectors(gradient))

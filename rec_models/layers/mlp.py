@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers.activations import dice, prelu, relu
 from rec_models.layers.dropout import dropout
 from rec_models.layers.linear import linear, linear_relu, product, relu_head
 from rec_models.layers.normalization import batch_norm
+from rec_models.layers.shapes import reshape
 
-__all__ = ["mlp", "mlp_shapes", "tower", "tower_shapes"]
+__all__ = ["mlp", "mlp_shapes", "tower", "tower_output", "tower_shapes"]
 
 
 def tower_shapes(
-    name: str, inputs: int, hidden: Sequence[int], batch_norm: bool = False, activation: str = "relu"
+    name: str,
+    inputs: int,
+    hidden: Sequence[int],
+    batch_norm: bool = False,
+    activation: str = "relu",
+    out: int | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of a tower's dense parameters, in the order in which they are used.
 
@@ -31,6 +37,8 @@ def tower_shapes(
         Normalize units: each layer then has a scale, and statistics for predictions.
     activation : {"relu", "prelu", "dice"}
         PReLU and Dice have slopes ``alpha``, Dice also statistics for predictions; not with batch norm.
+    out : int or None
+        Units of the output layer of `tower_output`. None: no output layer.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     widths = [inputs, *hidden]
@@ -40,6 +48,8 @@ def tower_shapes(
             shapes |= {f"{name}.{layer}.{one}": (columns,) for one in ("scale", "mean", "inv_std")}
         more = {"prelu": ("alpha",), "dice": ("alpha", "mean", "inv_std")}.get(activation, ())
         shapes |= {f"{name}.{layer}.{one}": (columns,) for one in more}
+    if out is not None:
+        shapes |= {f"{name}.out.w": (widths[-1], out), f"{name}.out.b": (out,)}
     return shapes
 
 
@@ -82,6 +92,12 @@ def _sloped(tape: Tape, x: Var, dense: Mapping[str, Var], here: str) -> Var:
     return prelu(tape, x, alpha) if mean is None else dice(tape, x, alpha, mean, dense[f"{here}.inv_std"])
 
 
+def tower_output(tape: Tape, x: Var, dense: Mapping[str, Var], name: str, layers: int, rate: float) -> Var:
+    """Hidden layers of `tower`, then a linear output layer; arguments as for `tower`."""
+    a = tower(tape, x, dense, name, layers, rate)
+    return linear(tape, a, dense[f"{name}.out.w"], dense[f"{name}.out.b"])
+
+
 def mlp_shapes(
     inputs: int, hidden: Sequence[int], batch_norm: bool = False, activation: str = "relu"
 ) -> dict[str, tuple[int, ...]]:
@@ -97,8 +113,7 @@ def mlp_shapes(
         Normalize hidden units; see `tower_shapes`.
     activation : {"relu", "prelu", "dice"}
     """
-    units, tower = [inputs, *hidden][-1], tower_shapes("mlp", inputs, hidden, batch_norm, activation)
-    return tower | {"mlp.out.w": (units, 1), "mlp.out.b": (1,)}
+    return tower_shapes("mlp", inputs, hidden, batch_norm, activation, out=1)
 
 
 def mlp(tape: Tape, x: Var, dense: Mapping[str, Var], hidden_layers: int, rate: float) -> Var:
@@ -120,14 +135,7 @@ def mlp(tape: Tape, x: Var, dense: Mapping[str, Var], hidden_layers: int, rate: 
     """
     plain = hidden_layers > 0 and not {"mlp.0.scale", "mlp.0.alpha"} & dense.keys()
     fused = plain and (rate == 0 or not tape.training)
-    x = tower(tape, x, dense, "mlp", hidden_layers - fused, rate)
-    out_weights, out_bias = dense["mlp.out.w"], dense["mlp.out.b"]
-    if fused:
-        last = f"mlp.{hidden_layers - 1}"
-        return relu_head(tape, x, dense[f"{last}.w"], dense[f"{last}.b"], out_weights, out_bias)
-    output = linear(tape, x, out_weights, out_bias)
-
-    def backward(gradient: Array) -> None:
-        output.accumulate(gradient[:, None])
-
-    return tape.record(output.value[:, 0], backward)
+    if not fused:
+        return reshape(tape, tower_output(tape, x, dense, "mlp", hidden_layers, rate), ())
+    x, last = tower(tape, x, dense, "mlp", hidden_layers - 1, rate), f"mlp.{hidden_layers - 1}"
+    return relu_head(tape, x, dense[f"{last}.w"], dense[f"{last}.b"], dense["mlp.out.w"], dense["mlp.out.b"])

@@ -40,19 +40,19 @@ def batch_norm(tape: Tape, x: Var, scale: Var, shift: Var, mean: Var, inv_std: V
         return tape.record((x.value - mean.value) * (inv_std.value * scale.value) + shift.value, _nothing)
     examples = max(1, x.value.shape[0])
     m = x.value.sum(axis=0) / x.value.dtype.type(examples)
-    n = np.subtract(x.value, m, out=tape.empty(x.value.shape, x.value.dtype))
+    n = np.subtract(x.value, m, out=tape.empty_like(x.value))
     variance = np.einsum("bn,bn->n", n, n) / x.value.dtype.type(examples)
     inverse = 1 / np.sqrt(variance + x.value.dtype.type(EPSILON))
     n *= inverse
     tape.measure(mean, m)
     tape.measure(inv_std, inverse)
-    value = np.multiply(n, scale.value, out=tape.empty(x.value.shape, x.value.dtype))
+    value = np.multiply(n, scale.value, out=tape.empty_like(x.value))
     value += shift.value
 
     def backward(gradient: Array) -> None:
         shift_gradient = gradient.sum(axis=0)
         scale_gradient = np.einsum("bn,bn->n", gradient, n)
-        onward = np.multiply(n, -scale_gradient / examples, out=tape.empty(x.value.shape, x.value.dtype))
+        onward = np.multiply(n, -scale_gradient / examples, out=tape.empty_like(x.value))
         onward += gradient
         onward -= shift_gradient / examples
         onward *= scale.value * inverse
@@ -92,13 +92,11 @@ def layer_norm(tape: Tape, x: Var, scale: Var, shift: Var) -> Var:
     predictions compute the same function.
     """
     units = x.value.dtype.type(max(1, x.value.shape[1]))
-    n = np.subtract(
-        x.value, x.value.sum(axis=1, keepdims=True) / units, out=tape.empty(x.value.shape, x.value.dtype)
-    )
+    n = np.subtract(x.value, x.value.sum(axis=1, keepdims=True) / units, out=tape.empty_like(x.value))
     variance = np.einsum("bn,bn->b", n, n) / units
     inverse = (1 / np.sqrt(variance + x.value.dtype.type(EPSILON)))[:, None]
     n *= inverse
-    value = np.multiply(n, scale.value, out=tape.empty(x.value.shape, x.value.dtype))
+    value = np.multiply(n, scale.value, out=tape.empty_like(x.value))
     value += shift.value
 
     def backward(gradient: Array) -> None:

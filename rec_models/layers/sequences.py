@@ -17,7 +17,7 @@ from rec_models.layers.linear import linear
 from rec_models.layers.lists import list_max, windows
 from rec_models.layers.shapes import gather
 
-__all__ = ["cnn", "cnn_shapes", "edge_mean", "grnn", "grnn_shapes", "gru", "prefix_mean"]
+__all__ = ["cnn", "cnn_shapes", "edge_mean", "grnn", "gru", "gru_shapes", "prefix_mean"]
 
 
 def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var, first: Var | None = None) -> Var:
@@ -177,10 +177,10 @@ def cnn(
     return list_max(tape, tanh(tape, linear(tape, around, dense[f"{name}.W"], dense[f"{name}.b"])), offsets)
 
 
-def grnn_shapes(name: str, dim: int, units: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parameters of `grnn`."""
+def gru_shapes(name: str, inputs: int, units: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a GRU's parameters: of its input layer (W, c), and of `gru` (U, b)."""
     return {
-        f"{name}.W": (dim, 3 * units),
+        f"{name}.W": (inputs, 3 * units),
         f"{name}.c": (3 * units,),
         f"{name}.U": (units, 3 * units),
         f"{name}.b": (units,),
@@ -188,7 +188,7 @@ def grnn_shapes(name: str, dim: int, units: int) -> dict[str, tuple[int, ...]]:
 
 
 def grnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: Mapping[str, Var], name: str) -> Var:
-    """Encode lists by a GRU with max pooling over its states, (B, units); parameters as for `cnn`."""
+    """Encode lists by a GRU with max pooling over its states, (B, units); arguments as for `cnn`."""
     lists = batch.ragged[field]
     steps = packed(lists)
     x = gather(tape, list_vectors(tape, rows, batch, field), steps.places)

@@ -173,7 +173,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "fm": (layers.fm, [random(4, 5, 3)]),
     "gather": (lambda tape, rows: layers.gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
     "grnn": _with_dense(
-        layers.grnn_shapes("gru", 4, 3),
+        layers.gru_shapes("gru", 4, 3),
         lambda tape, rows, dense: layers.grnn(tape, rows, BATCH, "viewed", dense, "gru"),
         random(9, 4),
     ),
@@ -215,6 +215,11 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "tower": _with_dense(
         layers.tower_shapes("deep", 3, (4, 2), batch_norm=True),
         lambda tape, x, dense: layers.tower(tape, x, dense, "deep", 2, 0.5),
+        random(5, 3),
+    ),
+    "tower_output": _with_dense(
+        layers.tower_shapes("deep", 3, (4,), out=2),
+        lambda tape, x, dense: layers.tower_output(tape, x, dense, "deep", 1, 0.5),
         random(5, 3),
     ),
     "weighted_sum": (lambda tape, a, h: layers.weighted_sum(tape, a, h, OFFSETS), [random(7), random(7, 3)]),
