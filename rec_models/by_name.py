@@ -88,7 +88,7 @@ MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
 
 @checked()
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
-    """Make a model from plain configuration.
+    """Build a model from plain configuration.
 
     Parameters
     ----------

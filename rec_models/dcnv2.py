@@ -21,7 +21,7 @@ class DCNv2(MLPModel):
     cross_layers : int
         Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
     stacked : bool
-        Whether the MLP reads the output of the cross network instead of the input.
+        Feed the MLP with the output of the cross network instead of the input.
     """
 
     cross_layers: int = 3

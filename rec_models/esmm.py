@@ -15,7 +15,7 @@ __all__ = ["ESMM"]
 
 @dataclass(frozen=True, eq=False)
 class ESMM(MultiTaskModel):
-    """Post-click conversion learnt from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
+    """Post-click conversion learned from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
 
     The schema's label is the click; its one further label is click and conversion, 1 if both happened.
     Predictions are pCTR and pCTCVR; pCVR, the probability that a click converts, is their ratio. Both towers

@@ -20,7 +20,7 @@ from rec_models.layers import (
     tower_output,
     tower_shapes,
 )
-from rec_models.model import DenseVars, EmbeddedModel
+from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 from rec_models.options import did_you_mean
 
 __all__ = ["FinalMLP"]
@@ -37,17 +37,17 @@ class FinalMLP(EmbeddedModel):
     hidden_1, hidden_2 : tuple of int
         Units of each layer of either stream; the last must be a multiple of ``heads``.
     dropout_1, dropout_2 : float
-        Share of units dropped after each layer of either stream.
+        Fraction of units dropped after each layer of either stream.
     heads : int
         Number of slices of both outputs; each pair of slices is fused by its own matrix.
     gated : bool
-        Whether streams select features by gates.
+        Select the features of streams by gates.
     gate_hidden : tuple of int
         Units of each hidden layer of a gate.
     context_1, context_2 : tuple of str
         Sparse or ragged fields that either gate reads; none: the gate is the same for all examples.
     batch_norm : bool
-        Whether the units of both streams are normalised.
+        Normalise the units of both streams over the batch.
     """
 
     hidden_1: tuple[int, ...] = (400,)
@@ -104,7 +104,7 @@ class FinalMLP(EmbeddedModel):
             return x
         name = f"gate_{stream}"
         if context:
-            fields = [self._field_names.index(field) for field in context]
+            fields = [vector_fields(self.schema).index(field) for field in context]
             read = concat(tape, take_fields(tape, e, fields))
         else:
             read = dense[f"{name}.context"]
@@ -117,7 +117,7 @@ class FinalMLP(EmbeddedModel):
             for name, hidden in (("hidden_1", self.hidden_1), ("hidden_2", self.hidden_2))
             if [self._mlp_width(self.dim), *hidden][-1] % self.heads
         ]
-        names = self._field_names
+        names = vector_fields(self.schema)
         for option, context in (("context_1", self.context_1), ("context_2", self.context_2)):
             problems += [
                 f"{option}: {field!r} is no sparse or ragged field of the schema{did_you_mean(field, names)}"

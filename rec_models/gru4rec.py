@@ -25,9 +25,9 @@ class GRU4Rec(SessionModel):
     Attributes
     ----------
     dropout : float
-        Share of the floats of items dropped in training.
+        Fraction of the floats of items dropped in training.
     dropout_hidden : float
-        Share of the floats of states dropped in training.
+        Fraction of the floats of states dropped in training.
     rank_loss : "cross-entropy" or "bpr-max"
         "bpr-max" requires ``logq=False``.
     bpreg : float

@@ -43,6 +43,7 @@ __all__ = [
     "StepResult",
     "WeightedModel",
     "initial_values",
+    "vector_fields",
 ]
 
 DenseVars: TypeAlias = Mapping[str, Var]
@@ -62,7 +63,7 @@ class Model(ABC):
     """Base of all models: a value that holds options and no parameters.
 
     A model is a frozen dataclass whose fields are its options. It defines the parts of its table (`parts`),
-    its dense parameters (`dense_shapes`) and the computation of logits (`forward`). All else is here.
+    its dense parameters (`dense_shapes`) and the computation of logits (`forward`).
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class Model(ABC):
 
     examples_independent: ClassVar[bool] = True
     """True if the logit of an example depends on no other example of its batch: then `forward` is given parts
-    of a batch. A model with, say, normalization over the batch sets this to False and gets the whole
+    of a batch. A model with, say, normalisation over the batch sets this to False and gets the whole
     batch."""
 
     tasks: ClassVar[tuple[int, int]] = (1, 1)
@@ -99,7 +100,7 @@ class Model(ABC):
             raise ConfigurationError(*(f"{type(self).__name__}: {problem}" for problem in problems))
 
     def _target_problems(self) -> list[str]:
-        """Return problems of labels and weight in the schema that the model would not use."""
+        """Return problems of the schema's labels and weight for this model."""
         labels, (least, most) = self.schema.labels, self.tasks
         problems = []
         if not least <= len(labels) <= most:
@@ -116,20 +117,20 @@ class Model(ABC):
         return problems
 
     def _problems(self) -> list[str]:
-        """Return problems of individually valid options that do not fit each other or the schema."""
+        """Return problems of valid options that are inconsistent with each other or the schema."""
         return []
 
     @abstractmethod
     def parts(self) -> tuple[PartSpec, ...]:
-        """Parts of a row, in the order in which `forward` splits them."""
+        """Return the parts of a row, in the order in which `forward` splits them."""
 
     @abstractmethod
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the dense parameters, in a fixed order."""
+        """Return names and shapes of the dense parameters, in a fixed order."""
 
     @abstractmethod
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
-        """Logits of a batch.
+        """Compute the logits of a batch.
 
         Parameters
         ----------
@@ -147,7 +148,7 @@ class Model(ABC):
         """
 
     def weight(self, batch: Batch) -> float:
-        """Divisor of the mean loss of a batch: number of examples, or sum of their weights."""
+        """Return the divisor of the mean loss of a batch: number of examples, or sum of their weights."""
         return len(batch) if batch.weights is None else float(batch.weights.sum(dtype=np.float64))
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
@@ -185,7 +186,7 @@ class Model(ABC):
         return Stepper(self).predict(batch, rows, dense)
 
     def statistics(self) -> tuple[str, ...]:
-        """Names of dense parameters without gradients, set by `measured`: statistics of batch norm."""
+        """Return the dense parameters without gradients, set by `measured`: statistics of batch norm."""
         return tuple(name for name in self.dense_shapes() if name.endswith(STATISTICS))
 
     def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
@@ -223,11 +224,6 @@ class Model(ABC):
         if not self.schema.dense:
             return (vectors,)
         return vectors, Var(batch.dense)
-
-    @property
-    def _field_names(self) -> list[str]:
-        """Return sparse and ragged fields, in the order of field vectors."""
-        return [*(field.name for field in self.schema.sparse), *(field.name for field in self.schema.ragged)]
 
     @property
     def _fields(self) -> int:
@@ -293,7 +289,7 @@ class MLPModel(EmbeddedModel):
     dropout : float
         Fraction of units dropped after each hidden layer.
     batch_norm : bool
-        Normalize the units of hidden layers over the batch.
+        Normalise the units of hidden layers over the batch.
     """
 
     hidden: tuple[int, ...] = (400, 400, 400)
@@ -330,13 +326,18 @@ class MultiTaskModel(MLPModel):
         return tower_output(tape, x, dense, name, len(self.hidden), self.dropout)
 
 
+def vector_fields(schema: Schema) -> list[str]:
+    """Return sparse and ragged fields, in the order of their vectors."""
+    return [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
+
+
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return initial values of one dense parameter: a pure function of (seed, name, shape).
 
     Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852, for relu layers), and so
     are those of a stack (K, N, M). Biases and first-order weights, (N,), are zeros; scales (`ONES`) are ones.
-    Vectors of dense fields (`VECTORS`), (N, D), are embeddings, and as small as those of keys: within He's
-    bound, 2.4 for a single field, they took all attention for good. Random numbers come from raw Philox bits,
+    Vectors of dense fields (`VECTORS`), (N, D), are embeddings, as small as those of keys: with He's bound,
+    2.4 for a single field, they dominated attention permanently. Random numbers come from raw Philox bits,
     independent of the NumPy version. A matrix without inputs, over the pairs of a single field, is empty.
     """
     if name.endswith(ONES):

@@ -20,9 +20,9 @@ class NARM(SessionModelOfPairs):
     Attributes
     ----------
     dropout : float
-        Share of the floats of items dropped in training; 0.25 in the paper.
+        Fraction of the floats of items dropped in training; 0.25 in the paper.
     dropout_hidden : float
-        Share of the floats of a session's representation dropped before decoding; 0.5 in the paper.
+        Fraction of the floats of a session's representation dropped before decoding; 0.5 in the paper.
     """
 
     dropout: float = 0.25

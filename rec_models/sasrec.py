@@ -38,7 +38,7 @@ class SASRec(SessionModelOfPairs):
     length_max : int
         Number of last items read of a session, the paper's n; each has a position.
     dropout : float
-        Share of floats dropped in training, of items with positions and of each layer's output.
+        Fraction of floats dropped in training, of items with positions and of each layer's output.
     """
 
     blocks: int = 2
@@ -52,7 +52,7 @@ class SASRec(SessionModelOfPairs):
         return []
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """``P``; ``W^Q, W^K, W^V``, ``W^(1), b^(1), W^(2), b^(2)`` and two norms a block; a last norm."""
+        """``P``; ``W^Q, W^K, W^V``, ``W^(1), b^(1), W^(2), b^(2)`` and two norms per block; a last norm."""
         D = self.dim
         shapes: dict[str, tuple[int, ...]] = {"positions.P": (self.length_max, D)}
         for block in range(self.blocks):

@@ -30,7 +30,7 @@ __all__ = ["SRGNN", "SessionGraphs", "session_graphs"]
 class SRGNN(SessionModelOfPairs):
     """A gated graph network over the items of a session (Wu et al., AAAI 2019, arXiv:1811.00855).
 
-    An edge counts as often as it was taken, over all that leave its first node (or enter its second). The
+    The weight of an edge is its count over that of all edges from its source (or to its target). The
     gates are those of the authors' code, with the reset gate after the product, as in `gru`.
 
     Attributes
@@ -38,7 +38,7 @@ class SRGNN(SessionModelOfPairs):
     graph_steps : int
         Number of propagation steps between neighbours; 1 in the paper.
     dropout : float
-        Share of the floats of items dropped in training; none in the paper.
+        Fraction of the floats of items dropped in training; none in the paper.
     dropout_hidden : float
         The same for a session's representation.
     """
@@ -50,33 +50,33 @@ class SRGNN(SessionModelOfPairs):
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """``H`` and ``b`` for both directions, the gates, ``W_1``, ``W_2``, ``c``, ``q`` and ``W_3``."""
         D = self.dim
-        neighbors = {"in.H": (D, D), "in.b": (D,), "out.H": (D, D), "out.b": (D,)}
-        return (
-            neighbors
-            | gru_shapes("gates", 2 * D, D)
-            | {
-                "attention.W1": (D, D),
-                "attention.c": (D,),
-                "attention.W2": (D, D),
-                "attention.q": (D,),
-                "readout.W3": (2 * D, D),
-                "readout.b": (D,),
-            }
-        )
+        return {
+            "in.H": (D, D),
+            "in.b": (D,),
+            "out.H": (D, D),
+            "out.b": (D,),
+            **gru_shapes("gates", 2 * D, D),
+            "attention.W1": (D, D),
+            "attention.c": (D,),
+            "attention.W2": (D, D),
+            "attention.q": (D,),
+            "readout.W3": (2 * D, D),
+            "readout.b": (D,),
+        }
 
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
         """``s_h`` of the graph of each prefix."""
         return self._read(tape, items, steps, steps.prefixes(), dense)
 
-    def last_states(self, tape: Tape, items: Var, steps: Packed, places: Array, dense: DenseVars) -> Var:
-        """``s_h`` of the graphs that end there."""
-        return self._read(tape, items, steps, steps.prefixes(places), dense)
+    def last_states(self, tape: Tape, items: Var, steps: Packed, positions: Array, dense: DenseVars) -> Var:
+        """``s_h`` of the graphs that end at these positions."""
+        return self._read(tape, items, steps, steps.prefixes(positions), dense)
 
     def _read(self, tape: Tape, items: Var, steps: Packed, pairs: Prefixes, dense: DenseVars) -> Var:
         graphs = session_graphs(steps.values, pairs)
         v = gather(tape, dropout(tape, items, self.dropout), graphs.firsts)
         for _ in range(self.graph_steps):
-            v = self._heard(tape, v, graphs, dense)
+            v = self._propagated(tape, v, graphs, dense)
         s_l = gather(tape, v, graphs.ends)
         u = linear(tape, s_l, dense["attention.W1"], dense["attention.c"])
         k = product(tape, v, dense["attention.W2"])
@@ -84,7 +84,7 @@ class SRGNN(SessionModelOfPairs):
         both = dropout(tape, concat(tape, s_l, s_g), self.dropout_hidden)
         return linear(tape, both, dense["readout.W3"], dense["readout.b"])  # eq. 7
 
-    def _heard(self, tape: Tape, v: Var, graphs: SessionGraphs, dense: DenseVars) -> Var:
+    def _propagated(self, tape: Tape, v: Var, graphs: SessionGraphs, dense: DenseVars) -> Var:
         """Propagate states between neighbours: eq. 1, and the gates of eq. 2 to 5."""
         before = edge_mean(tape, v, graphs.sources, graphs.targets)
         after = edge_mean(tape, v, graphs.targets, graphs.sources)

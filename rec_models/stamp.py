@@ -20,7 +20,7 @@ class STAMP(SessionModelOfPairs):
     Attributes
     ----------
     dropout : float
-        Share of the floats of items dropped in training; none in the paper.
+        Fraction of the floats of items dropped in training; none in the paper.
     """
 
     dropout: float = 0.0

@@ -37,8 +37,8 @@ products are large enough for BLAS: 54 ms for forward and backward products of 4
 ROW_TASKS = 8
 """Number of tasks of equal work for the sums of rows."""
 PRODUCT_ROWS = 192
-"""Least rows of a weight matrix in one task: 24.4 ms for the products of 4,096 examples, 23.8 uncut, 26.4 in
-pieces of half the size."""
+"""Minimum rows of a weight matrix in one task: 24.4 ms for the products of 4,096 examples, 23.8 uncut, 26.4
+in pieces of half the size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,29 +88,29 @@ class Stepped(Protocol):
 
     @property
     def examples_independent(self) -> bool:
-        """Whether the logit of an example depends on no other example of its batch."""
+        """Return True if the logit of an example depends on no other example of its batch."""
         ...
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the dense parameters, in a fixed order."""
+        """Return names and shapes of the dense parameters, in a fixed order."""
         ...
 
     def statistics(self) -> tuple[str, ...]:
-        """Names of the dense parameters that no gradient moves."""
+        """Return the names of dense parameters without gradients."""
         ...
 
     def weight(self, batch: Batch) -> float:
-        """Divisor of the mean loss of a batch."""
+        """Return the divisor of the mean loss of a batch."""
         ...
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: Mapping[str, Var]) -> Var:
-        """Logits of a batch."""
+        """Compute the logits of a batch."""
         ...
 
     def loss(
         self, tape: Tape, batch: Batch, rows: Var, dense: Mapping[str, Var], weight: float
     ) -> tuple[Var, Array]:
-        """Loss of a part of a batch as a share of the mean over ``weight``; its logits."""
+        """Compute a part's share of the mean loss over ``weight``, and its logits."""
         ...
 
 
@@ -157,7 +157,7 @@ class Stepper:
     def loss_and_gradients(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> StepResult:
-        """See `Model.loss_and_gradients`. Gradients are not reused while any reference to them exists."""
+        """Run a step, see `Model.loss_and_gradients`. Gradients are not reused while references exist."""
         stages = self.stages(batch, rows, dense, step_seed)
         while True:
             try:
@@ -208,26 +208,26 @@ class Stepper:
         )
 
     def predict(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """See `Model.predict`."""
+        """Compute probabilities, see `Model.predict`."""
         model, examples = self._model, len(batch)
         dense = {name: dense[name] for name in model.dense_shapes()}
         cuts = self._cuts(examples)
-        answers: list[Array] = [np.empty(0)] * len(cuts)
+        predictions: list[Array] = [np.empty(0)] * len(cuts)
 
         def predict(i: int, cut: slice) -> None:
             tape = Tape(training=False, empty=self._scratch.of(cut, examples))
             dense_vars = {name: Var(value) for name, value in dense.items()}
-            answers[i] = sigmoid_of(model.forward(tape, _cut(batch, cut), Var(rows), dense_vars).value)
+            predictions[i] = sigmoid_of(model.forward(tape, _cut(batch, cut), Var(rows), dense_vars).value)
 
         self._run([partial(predict, i, cut) for i, cut in enumerate(cuts)])
-        return np.concatenate(answers)
+        return np.concatenate(predictions)
 
     def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
-        """See `Model.measured`. The batch is not cut, so that statistics are those of all its examples."""
-        noted: list[tuple[Var, Array]] = []
+        """Measure statistics, see `Model.measured`, on the whole batch and not by part."""
+        measured: list[tuple[Var, Array]] = []
         dense_vars = {name: Var(dense[name]) for name in self._model.dense_shapes()}
-        self._model.forward(Tape(training=False, measured=noted), batch, Var(rows), dense_vars)
-        values = {id(statistic): value for statistic, value in noted}
+        self._model.forward(Tape(training=False, measured=measured), batch, Var(rows), dense_vars)
+        values = {id(statistic): value for statistic, value in measured}
         return {name: values[id(dense_vars[name])] for name in self._model.statistics()}
 
     def _cuts(self, examples: int) -> list[slice]:

@@ -47,11 +47,11 @@ class TagSpace(ProductModel):
         return super()._problems()
 
     def sampling(self) -> Sampling:
-        """Tags, all alike."""
+        """Sample tags uniformly."""
         return Sampling(self.item[0], self.negatives, 0.0)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The convolution, and the linear layer to a tag's dimensions."""
+        """Shapes of the convolution, and of the linear layer to a tag's dimensions."""
         shapes = cnn_shapes("cnn", self.dim, self.units, self.window)
         return shapes | {"out.w": (self.units, self.dim), "out.b": (self.dim,)}
 
@@ -68,7 +68,7 @@ class TagSpace(ProductModel):
     def match_loss(
         self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
     ) -> Var:
-        """WARP, section 3: the first drawn tag that comes too near, weighed by the rank that it tells of."""
+        """WARP, section 3: the first drawn tag that violates the margin, weighted by its estimated rank."""
         where = self.matches(batch)
         drawn = batch.negatives
         labels = round(float(np.exp(-batch.log_q[drawn[0]]))) if drawn.size else 1

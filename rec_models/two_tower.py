@@ -30,14 +30,14 @@ class TwoTower(ProductModel):
     hidden : tuple of int
         Units of each hidden layer of a tower.
     out : int
-        Floats of the vectors that are matched.
+        Floats of the vectors of queries and items.
     dropout : float
-        Share of units dropped after each hidden layer.
+        Fraction of units dropped after each hidden layer.
     similarity : "cosine" or "dot"
     temperature : float
         Divisor of similarities.
     logq : bool
-        Whether the loss is corrected for the frequency of items in batches.
+        Correct the loss for the frequency of items in batches.
     """
 
     hidden: tuple[int, ...] = (64,)
@@ -48,7 +48,7 @@ class TwoTower(ProductModel):
     logq: bool = True
 
     def sampling(self) -> Sampling | None:
-        """Nothing is drawn: items are counted for the correction."""
+        """Count items for the correction, without drawing any."""
         return Sampling(self.item[0], 0, 1.0) if self.logq else None
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -81,11 +81,10 @@ class TwoTower(ProductModel):
         ids, where = self.item_ids(batch), self.matches(batch)
         log_q = batch.log_q[ids] if self.logq else np.zeros(ids.size, np.float32)
 
-        def scored(vectors: Var, places: Array) -> Candidates:
-            return Candidates(
-                vectors, Var(np.zeros((places.size, 1), u.value.dtype)), ids[places], log_q[places]
-            )
+        def candidates(vectors: Var, rows: Array) -> Candidates:
+            biases = Var(np.zeros((rows.size, 1), u.value.dtype))
+            return Candidates(vectors, biases, ids[rows], log_q[rows])
 
-        targets = scored(self.matched(tape, v, batch), where)
-        others = scored(v, np.arange(ids.size))
+        targets = candidates(self.matched(tape, v, batch), where)
+        others = candidates(v, np.arange(ids.size))
         return sampled_softmax(tape, self.matched(tape, u, batch), targets, others, weight)

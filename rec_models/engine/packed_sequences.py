@@ -1,8 +1,8 @@
-"""Packed lists of different lengths: step by step, without padding.
+"""Packed sequences: lists of different lengths, stored step by step without padding.
 
-Lists are sorted by length, the longest first. The first elements of all lists are stored together, then the
-second elements of lists that have one, and so on: step ``t`` has ``sizes[t]`` elements, and list ``i`` of the
-order is row ``i`` of every step that it reaches. The cost of a batch is that of its elements.
+Lists are sorted by length, longest first. The first elements of all lists are adjacent, then the second
+elements of lists that have one, and so on: step ``t`` has ``sizes[t]`` elements, and list ``i`` of the order
+is row ``i`` of every step that it reaches. The cost of a batch is that of its elements.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Packed:
         Number of lists that reach each step, descending.
     starts : (T + 1,) int64
         Start of each step; the last is N, the number of elements.
-    places : (N,) int64
+    indices : (N,) int64
         Index of the element in the `Ragged`.
     values : (N,) int32
         Value of the element.
@@ -57,12 +57,12 @@ class Packed:
     order: NDArray[np.int64]
     sizes: NDArray[np.int64]
     starts: NDArray[np.int64]
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     values: NDArray[np.int32]
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """Return the number of earlier elements in its list for each element, (N,)."""
+        """Return the step of each element, (N,): the number of earlier elements in its list."""
         return np.repeat(np.arange(self.sizes.size), self.sizes)
 
     def prefixes(self, of: NDArray[np.integer] | None = None) -> Prefixes:
@@ -95,9 +95,9 @@ def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | N
     ----------
     lists : Ragged
     without_last : bool
-        Whether to leave out the last element of each list, which has no next one to predict.
+        Leave out the last element of each list, which has no next one to predict.
     at_most : int or None
-        Limit of elements of each list: the last ones that are not left out. None: all.
+        Keep at most this many last elements of each list. None: all.
     """
     every = np.maximum(lists.lengths - without_last, 0)
     lengths = every if at_most is None else np.minimum(every, at_most)
@@ -106,9 +106,9 @@ def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | N
     sizes = lengths.size - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
     firsts = (lists.offsets[:-1] + every - lengths)[order]
     by_step = [firsts[:size] + t for t, size in enumerate(sizes.tolist())]
-    places = np.concatenate([np.empty(0, np.int64), *by_step]).astype(np.int64)
+    indices = np.concatenate([np.empty(0, np.int64), *by_step]).astype(np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return Packed(order, sizes.astype(np.int64), starts, places, lists.values[places])
+    return Packed(order, sizes.astype(np.int64), starts, indices, lists.values[indices])
 
 
 def one_step(rows: int) -> Packed:

@@ -40,11 +40,11 @@ __all__ = [
 ]
 
 OWN_FLOAT32 = has_products()
-"""Whether the kernel multiplies float32 too, not only bfloat16. A step with NumPy's BLAS takes 1.06 (DeepFM)
-and 1.07 (DNN) times its processor time at batch 4,096, 1.06 and 1.04 at 512."""
+"""True if the kernel also multiplies float32. With NumPy's BLAS instead, a step takes 1.06 (DeepFM) and 1.07
+(DNN) times its processor time at batch 4,096, 1.06 and 1.04 at 512."""
 
 WIDTH_MIN = 32
-"""Least width for the kernel; below, its panels are not full and the gain is small."""
+"""Minimum width for the kernel; below, its panels are not full and the gain is small."""
 ALIGNMENT = 64
 
 Float32 = NDArray[np.float32]
@@ -130,7 +130,7 @@ def packed_of(name: str, value: Array, scratch: Scratch, vectors: str | None = N
 
 
 def _is_for_kernel(array: Array, vectors: str | None) -> TypeGuard[Float32]:
-    """Return whether the kernel multiplies it: a float32 matrix with contiguous rows in order."""
+    """Return True for arrays that the kernel reads: float32 matrices with contiguous rows in order."""
     return (
         array.ndim == 2
         and array.dtype == np.float32

@@ -98,7 +98,7 @@ class Tape:
     empty : callable or None
         Allocator of values and gradients, (B, ...), that live until the end of the step. None: `numpy.empty`.
     measured : list or None
-        Receives the statistics of normalizing layers, which then measure them on the examples, as in
+        Receives the statistics of normalising layers, which then measure them on the examples, as in
         training.
     """
 

@@ -138,15 +138,15 @@ def causal_attention(tape: Tape, query: Var, key: Var, value: Var, steps: Packed
     q, k, v = query.value * scale, key.value, value.value
     out = np.empty(v.shape, v.dtype)
     groups: list[tuple[Array, Backward]] = []
-    for places in _by_length(steps):
-        out[places], gradients = mixed(q[places], k[places], v[places], heads, causal=True)
-        groups.append((places, gradients))
+    for positions in _by_length(steps):
+        out[positions], gradients = mixed(q[positions], k[positions], v[positions], heads, causal=True)
+        groups.append((positions, gradients))
 
     def backward(gradient: Array) -> None:
         found = [np.empty(x.shape, x.dtype) for x in (q, k, v)]
-        for places, gradients in groups:
-            for whole, one in zip(found, gradients(gradient[places]), strict=True):
-                whole[places] = one
+        for positions, gradients in groups:
+            for whole, one in zip(found, gradients(gradient[positions]), strict=True):
+                whole[positions] = one
         found[0] *= scale
         for x, one in zip((query, key, value), found, strict=True):
             x.accumulate(one, owned=True)

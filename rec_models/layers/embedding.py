@@ -47,8 +47,8 @@ def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema, beside: int =
     def backward(gradient: Array) -> None:
         if sparse_fields:
             rows.accumulate_occurrences(Occurrences.of(batch), gradient[:, :sparse_fields].reshape(B, split))
-        for place, field in enumerate(schema.ragged, sparse_fields):
-            addends = pooled_addends(gradient[:, place], batch.ragged[field.name], field)
+        for i, field in enumerate(schema.ragged, sparse_fields):
+            addends = pooled_addends(gradient[:, i], batch.ragged[field.name], field)
             rows.accumulate_occurrences(Occurrences.of(batch, field.name), addends)
 
     output = tape.record(room[:, : fields * D].reshape(B, fields, D), backward)

@@ -67,15 +67,13 @@ def fm(tape: Tape, vectors: Var) -> Var:
 
     def backward(gradient: Array) -> None:
         dy = np.ascontiguousarray(gradient)
-        if (
-            vectors.owns_gradient and vectors.gradient is not None
-        ):  # an MLP on the same vectors came first: add in place
+        if vectors.owns_gradient and vectors.gradient is not None:  # in place, after an MLP's gradient
             fm_gradient(v, total, dy, vectors.gradient)
             return
-        from_field = tape.empty_like(v)
-        from_field[...] = 0
-        fm_gradient(v, total, dy, from_field)
-        vectors.accumulate(from_field, owned=True)
+        onward = tape.empty_like(v)
+        onward[...] = 0
+        fm_gradient(v, total, dy, onward)
+        vectors.accumulate(onward, owned=True)
 
     return tape.record(value, backward)
 

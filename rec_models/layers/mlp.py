@@ -34,7 +34,7 @@ def tower_shapes(
     hidden : sequence of int
         Units of each layer.
     batch_norm : bool
-        Normalize units: each layer then has a scale, and statistics for predictions.
+        Normalise units: each layer then has a scale, and statistics for predictions.
     activation : {"relu", "prelu", "dice"}
         PReLU and Dice have slopes ``alpha``, Dice also statistics for predictions; not with batch norm.
     out : int or None
@@ -110,7 +110,7 @@ def mlp_shapes(
     hidden : sequence of int
         Units of each hidden layer; empty for a linear map.
     batch_norm : bool
-        Normalize hidden units; see `tower_shapes`.
+        Normalise hidden units; see `tower_shapes`.
     activation : {"relu", "prelu", "dice"}
     """
     return tower_shapes("mlp", inputs, hidden, batch_norm, activation, out=1)

@@ -1,4 +1,4 @@
-"""Normalization: batch norm, layer norm, and vectors of equal length."""
+"""Normalisation: batch norm, layer norm, and vectors of equal length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPSILON = 1e-5
 
 
 def batch_norm(tape: Tape, x: Var, scale: Var, shift: Var, mean: Var, inv_std: Var) -> Var:
-    """Normalize every unit over the examples to mean 0 and deviation 1, then scale and shift it.
+    """Normalise every unit over the examples to mean 0 and deviation 1, then scale and shift it.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ EPSILON = 1e-5
 
 
 def layer_norm(tape: Tape, x: Var, scale: Var, shift: Var) -> Var:
-    """Normalize every vector over its units to mean 0 and deviation 1, then scale and shift each unit.
+    """Normalise every vector over its units to mean 0 and deviation 1, then scale and shift each unit.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ def prefix_mean(tape: Tape, x: Var, steps: Packed) -> Var:
 
 
 def edge_mean(tape: Tape, x: Var, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> Var:
-    """Mean over incoming edges: the product with a normalized adjacency matrix that is never materialized.
+    """Mean over incoming edges: the product with a normalised adjacency matrix that is never materialised.
 
     Parameters
     ----------
@@ -191,8 +191,8 @@ def grnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: Mapping[str, Va
     """Encode lists by a GRU with max pooling over its states, (B, units); arguments as for `cnn`."""
     lists = batch.ragged[field]
     steps = packed(lists)
-    x = gather(tape, list_vectors(tape, rows, batch, field), steps.places)
+    x = gather(tape, list_vectors(tape, rows, batch, field), steps.indices)
     inputs = linear(tape, x, dense[f"{name}.W"], dense[f"{name}.c"])
     states = gru(tape, inputs, steps, dense[f"{name}.U"], dense[f"{name}.b"])
-    in_order = gather(tape, states, np.argsort(steps.places))  # in the order of the lists
+    in_order = gather(tape, states, np.argsort(steps.indices))  # in the order of the lists
     return list_max(tape, in_order, lists.offsets)

@@ -108,21 +108,21 @@ def reshape(tape: Tape, x: Var, shape: tuple[int, ...]) -> Var:
     return tape.record(x.value.reshape(x.value.shape[0], *shape), backward)
 
 
-def take_fields(tape: Tape, vectors: Var, places: Sequence[int]) -> Var:
+def take_fields(tape: Tape, vectors: Var, fields: Sequence[int]) -> Var:
     """Select the vectors of some fields.
 
     Parameters
     ----------
     vectors : (B, F, D)
-    places : sequence of int
+    fields : sequence of int
         Positions of distinct fields.
 
     Returns
     -------
-    (B, len(places), D)
+    (B, len(fields), D)
         Backward: zeros for the other fields.
     """
-    chosen = list(places)
+    chosen = list(fields)
 
     def backward(gradient: Array) -> None:
         onward = np.zeros_like(vectors.value)
@@ -132,21 +132,21 @@ def take_fields(tape: Tape, vectors: Var, places: Sequence[int]) -> Var:
     return tape.record(vectors.value[:, chosen], backward)
 
 
-def gather(tape: Tape, rows: Var, places: NDArray[np.integer]) -> Var:
+def gather(tape: Tape, rows: Var, indices: NDArray[np.integer]) -> Var:
     """Select rows by index.
 
     Parameters
     ----------
     rows : (U, D)
-    places : (N,) integers below U
-        Indices, which may repeat.
+    indices : (N,) integers below U
+        May repeat.
 
     Returns
     -------
     (N, D)
-        ``y_n = x_{p(n)}``; backward: each row sums the gradients of its occurrences, in order.
+        ``y_n = x_{i(n)}`` with indices i; backward: each row sums the gradients of its occurrences, in order.
     """
-    occurrences = Occurrences(None, np.ascontiguousarray(places, np.int32))
+    occurrences = Occurrences(None, np.ascontiguousarray(indices, np.int32))
 
     def backward(gradient: Array) -> None:
         rows.accumulate(occurrences.sum(np.ascontiguousarray(gradient), rows.value.shape), owned=True)

@@ -48,7 +48,7 @@ def test_packed_lists_hold_each_element_once_step_by_step(lengths, without_last,
     ]
     expected = [firsts[i] + t for t in range(max(kept, default=0)) for i in order if kept[i] > t]
     assert steps.values.tolist() == lists.values[expected].tolist()
-    assert steps.places.tolist() == expected  # as many as there are elements: nothing is padded
+    assert steps.indices.tolist() == expected  # as many as there are elements: nothing is padded
     assert steps.order.tolist() == order
     assert steps.sizes.tolist() == [sum(one > t for one in kept) for t in range(max(kept, default=0))]
 
@@ -58,7 +58,7 @@ def test_the_last_element_of_each_list_is_found(lengths):
     lists = lists_of(lengths)
     steps = packed(lists)
     which, places = steps.last()
-    found = dict(zip(which.tolist(), steps.places[places].tolist(), strict=True))
+    found = dict(zip(which.tolist(), steps.indices[places].tolist(), strict=True))
     assert found == {i: int(lists.offsets[i + 1]) - 1 for i in range(len(lengths)) if lengths[i]}
 
 
