@@ -10,6 +10,8 @@ from pslib.schema import Schema
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, Adam
 from rec_models import DNN, MODELS, TwoTower, build
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import batch_norm, dice, multiply
 from rec_models.layers.activations import sigmoid_of
 from rec_models.model import initial_values
 from rec_models.options import V_INITIALIZER
@@ -28,6 +30,10 @@ from tests.support.gradient_check import (
 from tests.support.gradient_check import MODELS as CASES
 from tests.support.papers import by_the_paper
 
+WITHOUT_TORCH = (
+    "PyTorch is a second reference and no dependency of pslib (1 GB); the same mathematics is checked "
+    "everywhere against NumPy definitions and finite differences"
+)
 DROPOUTS = {"dropout", "dropout_1", "dropout_2"}
 PAIR = Schema(label="click", sparse=["left", "right"])
 
@@ -56,7 +62,7 @@ def rows_of(batch, chosen):
     return Batch(batch.labels[chosen], batch.dense[chosen], batch.keys, batch.sparse[chosen], ragged)
 
 
-# --- gradients ---------------------------------------------------------------------------------------------
+# --- gradients --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
@@ -102,7 +108,7 @@ def test_another_step_seed_drops_other_units(name):
     assert step(small(name), step_seed=1).loss != step(small(name), step_seed=2).loss
 
 
-# --- predictions -------------------------------------------------------------------------------------------
+# --- predictions ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -215,25 +221,7 @@ def test_settings_that_leave_a_model_nothing_to_learn_from_are_refused():
         build("xdeepfm", PAIR, {"cin": []})
 
 
-# --- what the papers say -----------------------------------------------------------------------------------
-
-
-def joined_rows(batch, b, rows):
-    """(F, D) rows or pooled rows of the fields of example b."""
-    lists = [([batch.sparse[b, f]], "sum") for f in range(3)]
-    for field in SCHEMA.ragged:
-        ragged = batch.ragged[field.name]
-        lists.append((ragged.values[ragged.offsets[b] : ragged.offsets[b + 1]], field.pooling))
-    pooled = [rows[list(k)].sum(axis=0) / (max(1, len(k)) if how == "mean" else 1) for k, how in lists]
-    return np.array(pooled)
-
-
-def element_rows(batch, b, rows):
-    """(n, D) rows of the elements of each ragged field of example b."""
-    return {
-        name: rows[lists.values[lists.offsets[b] : lists.offsets[b + 1]]]
-        for name, lists in batch.ragged.items()
-    }
+# --- what the papers say ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
@@ -243,9 +231,66 @@ def test_predictions_equal_a_plain_reading_of_the_paper(name, options):
     rows, dense = rows / 2, {key: value / 2 for key, value in dense.items()}  # probabilities that are not 1
     probabilities = model.predict(BATCH, rows, dense)
     for b in range(len(BATCH)):
-        fields, lists = joined_rows(BATCH, b, rows), element_rows(BATCH, b, rows)
-        logit = by_the_paper(name, model, fields, BATCH.dense[b], dense, lists)
+        logit = by_the_paper(np, name, model, BATCH, b, rows, BATCH.dense[b], dense)
         assert np.log(probabilities[b] / (1 - probabilities[b])) == pytest.approx(logit, rel=1e-8)
+
+
+BY_EXAMPLE = [one for one in VARIANTS if not build(one[0], SCHEMA, one[1]).statistics()]
+"""Without those whose training depends on statistics of the batch, of which the next test is."""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("name", "options"), BY_EXAMPLE, ids=map(variant_name, BY_EXAMPLE))
+def test_loss_and_gradients_are_pytorchs_of_the_plain_reading(name, options, dtype):
+    torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+    model = without_dropout(name, options)
+    rows, dense = parameters(model, BATCH, dtype)
+    theirs = torch.tensor(rows, requires_grad=True)
+    weights = {key: torch.tensor(value, requires_grad=True) for key, value in dense.items()}
+    x = torch.from_numpy(BATCH.dense.astype(dtype))
+    examples = range(len(BATCH))
+    logits = torch.stack(
+        [by_the_paper(torch, name, model, BATCH, b, theirs, x[b], weights) for b in examples]
+    )
+    labels = torch.from_numpy(BATCH.labels.astype(dtype))
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    loss.backward()
+    result = model.loss_and_gradients(BATCH, rows, dense, 0)
+    close = {"rtol": 2e-4, "atol": 5e-5} if dtype == np.float32 else {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(result.loss, loss.item(), **close)
+    np.testing.assert_allclose(result.logits, logits.detach().numpy(), **close)
+    np.testing.assert_allclose(result.rows_gradient, theirs.grad.numpy(), **close)
+    for key, gradient in result.dense_gradients.items():
+        grad = weights[key].grad
+        np.testing.assert_allclose(gradient, 0 if grad is None else grad.numpy(), **close)
+
+
+def test_batch_norm_and_dice_in_training_are_pytorchs():
+    torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+    functional = torch.nn.functional
+
+    def torch_dice(x, alpha):
+        p = torch.sigmoid(functional.batch_norm(x, None, None, training=True))
+        return p * x + (1 - p) * alpha * x
+
+    unused = Var(random(3))
+    for layer, twin, shapes in (
+        (
+            lambda tape, x, scale, shift: batch_norm(tape, x, scale, shift, unused, unused),
+            lambda x, scale, shift: functional.batch_norm(x, None, None, scale, shift, training=True),
+            [(6, 3), (3,), (3,)],
+        ),
+        (lambda tape, x, alpha: dice(tape, x, alpha, unused, unused), torch_dice, [(6, 3), (3,)]),
+    ):
+        tape, inputs = Tape(training=True), [Var(random(*shape)) for shape in shapes]
+        found = layer(tape, *inputs)
+        tape.backward(multiply(tape, found, Var(random(1, 3))))
+        theirs = [torch.tensor(one.value, requires_grad=True) for one in inputs]
+        expected = twin(*theirs)
+        (expected * torch.from_numpy(random(1, 3))).sum().backward()
+        np.testing.assert_allclose(found.value, expected.detach().numpy(), rtol=1e-10, atol=1e-12)
+        for mine, other in zip(inputs, theirs, strict=True):
+            np.testing.assert_allclose(mine.gradient, other.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
 def xor_loss(model, steps=400):
@@ -275,7 +320,7 @@ def test_every_model_but_logistic_regression_learns_exclusive_or():
         assert name == "lr" or xor_loss(build(name, PAIR, hidden)) < 0.1, name
 
 
-# --- options -----------------------------------------------------------------------------------------------
+# --- options ----------------------------------------------------------------------------------------------
 
 OTHER = {
     "dim": 7,
@@ -331,7 +376,7 @@ def test_parts_stand_in_the_row_as_forward_splits_them(name):
     assert [(part.name, part.dim) for part in table.parts] in ([("w", 1)], [("v", 3)], [("w", 1), ("v", 3)])
 
 
-# --- first values ------------------------------------------------------------------------------------------
+# --- first values -----------------------------------------------------------------------------------------
 
 
 def test_first_dense_values_depend_on_seed_and_name_only():
@@ -413,7 +458,7 @@ def test_first_dense_values_are_the_same_for_ever():
     np.testing.assert_array_equal(initial_values(7, "mlp.0.w", (1, 3)), golden)
 
 
-# --- batch norm --------------------------------------------------------------------------------------------
+# --- batch norm -------------------------------------------------------------------------------------------
 
 NORMALISED = [name for name, kind in MODELS.items() if "batch_norm" in {field.name for field in fields(kind)}]
 
