@@ -87,7 +87,7 @@ def test_a_layer_changes_neither_its_inputs_nor_its_output_going_backward(name):
         np.testing.assert_array_equal(variable.value, x)
 
 
-# --- embedding and first order -----------------------------------------------------------------------------
+# --- embedding and first order ----------------------------------------------------------------------------
 
 
 def test_embedding_gathers_sparse_rows_and_pools_ragged_ones():
@@ -131,7 +131,7 @@ def test_a_row_that_every_place_shares_sums_all_gradients():
     np.testing.assert_allclose(rows.gradient, places + means + sums, rtol=1e-12)
 
 
-# --- the pairwise term -------------------------------------------------------------------------------------
+# --- the pairwise term ------------------------------------------------------------------------------------
 
 
 @given(fields=st.integers(0, 5), dim=st.integers(1, 4), seed=st.integers(0, 99))
@@ -144,7 +144,7 @@ def test_fm_equals_the_double_sum_of_its_definition(fields, dim, seed):
     np.testing.assert_allclose(fm(predicting(), Var(v)).value, expected, rtol=1e-9, atol=1e-9)
 
 
-# --- loss and sigmoid --------------------------------------------------------------------------------------
+# --- loss and sigmoid -------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=20), st.integers(0, 2**20 - 1))
@@ -182,7 +182,7 @@ def test_sigmoid_keeps_its_relative_precision_for_very_negative_numbers():
     np.testing.assert_allclose(sigmoid(predicting(), Var(x)).value, expected, rtol=1e-6)
 
 
-# --- dropout -----------------------------------------------------------------------------------------------
+# --- dropout ----------------------------------------------------------------------------------------------
 
 
 def dropped(rate, step_seed=0, dtype=np.float64, size=40_000):
@@ -221,7 +221,7 @@ def test_a_rate_too_near_one_still_keeps_a_finite_scale():
     assert np.isfinite(dropped(1 - 1e-9)).all()
 
 
-# --- shapes ------------------------------------------------------------------------------------------------
+# --- shapes -----------------------------------------------------------------------------------------------
 
 
 def test_concat_of_one_input_copies_nothing():

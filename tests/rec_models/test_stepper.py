@@ -173,7 +173,7 @@ def test_arrays_that_stand_in_a_row_in_memory_are_joined_without_a_copy():
     np.testing.assert_array_equal(joined([alone, alone]), np.tile(alone, 2))
 
 
-# --- threads -----------------------------------------------------------------------------------------------
+# --- threads ----------------------------------------------------------------------------------------------
 
 
 def test_every_task_runs_once_and_several_threads_take_part(threads):

@@ -1,4 +1,4 @@
-"""FailureDetector of the models of queries and items in PyTorch: by padded sequences, `torch.nn.GRU`,
+"""Losses of the models of queries and items in PyTorch, by padded sequences, `torch.nn.GRU` and
 convolutions.
 
 A twin takes a model without dropout, a batch and parameters, and gives the loss that the model's step has.
