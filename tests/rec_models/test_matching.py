@@ -24,7 +24,14 @@ from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
 from rec_models import LR, MATCHING_MODELS, build
 from rec_models.engine.tape import Tape
-from tests.support.gradient_check import RELATIVE_ERROR_MAX, make_batch, parameters, step_errors
+from tests.support.gradient_check import (
+    RELATIVE_ERROR_MAX,
+    assert_step_is_pytorchs,
+    make_batch,
+    parameters,
+    step_errors,
+    without_dropout,
+)
 from tests.support.matching_twins import TWINS
 
 SCHEMA = Schema(
@@ -76,10 +83,6 @@ def matching_batch(schema: Schema = SCHEMA, rows: int = 6) -> Batch:
         item = [field.name for field in schema.sparse].index("movie")
         negatives[:1] = batch.sparse[:1, item]
     return replace(batch, log_q=log_q, negatives=negatives)
-
-
-def without_dropout(options):
-    return {key: value for key, value in options.items() if not key.startswith("dropout")}
 
 
 # --- gradients
@@ -157,16 +160,12 @@ def test_a_matching_models_loss_and_gradients_are_its_twins(name, schema, option
     import torch
 
     model, batch = build(name, schema, without_dropout(options)), matching_batch(schema)
+
+    def loss_of(theirs, weights):
+        return TWINS[name](torch, model, batch, schema, theirs, weights, 0)
+
     rows, dense = parameters(model, batch)
-    mine = model.loss_and_gradients(batch, rows, dense, 0)
-    their_rows = torch.from_numpy(rows.copy()).requires_grad_()
-    their_dense = {key: torch.from_numpy(value.copy()).requires_grad_() for key, value in dense.items()}
-    loss = TWINS[name](torch, model, batch, schema, their_rows, their_dense, 0)
-    loss.backward()
-    assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
-    np.testing.assert_allclose(mine.rows_gradient, their_rows.grad.numpy(), rtol=1e-5, atol=1e-7)
-    for key, gradient in mine.dense_gradients.items():
-        np.testing.assert_allclose(gradient, their_dense[key].grad.numpy(), rtol=1e-5, atol=1e-7)
+    assert_step_is_pytorchs(loss_of, model, batch, rows, dense, rtol=1e-5, atol=1e-7)  # log_q is float32 here
 
 
 # --- all the way

@@ -13,7 +13,14 @@ from rec_models.engine.buffers import ResultArrays, joined
 from rec_models.layers import dot
 from rec_models.stepper import parts_of
 from tests.support.gradient_check import MODELS as CASES
-from tests.support.gradient_check import SCHEMA, make_batch, parameters, random
+from tests.support.gradient_check import (
+    SCHEMA,
+    assert_same_step,
+    make_batch,
+    parameters,
+    random,
+    without_dropout,
+)
 
 BATCH = make_batch(seed=3, rows=1100, distinct=60)  # three parts
 
@@ -44,14 +51,11 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch_up_to_rounding(name):
     class Whole(MODELS[name]):
         examples_independent = False
 
-    options = {key: value for key, value in CASES[name].items() if not key.startswith("dropout")}
+    options = without_dropout(CASES[name])
     plain = build(name, SCHEMA, options)
     whole = Whole(SCHEMA, **{key: tuple(v) if isinstance(v, list) else v for key, v in options.items()})
     one, other = (model.loss_and_gradients(BATCH, *parameters(model, BATCH), 0) for model in (plain, whole))
-    assert one.loss == pytest.approx(other.loss, rel=1e-12)
-    np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=1e-14)
-    for key, gradient in one.dense_gradients.items():
-        np.testing.assert_allclose(gradient, other.dense_gradients[key], rtol=1e-9, atol=1e-14)
+    assert_same_step(one, other)
 
 
 def test_predictions_are_the_same_with_any_number_of_threads(threads):

@@ -19,7 +19,16 @@ from pslib.schema import Schema
 from rec_models import TASK_MODELS, build
 from rec_models.layers.activations import sigmoid_of
 from tests.rec_models.test_models import WITHOUT_TORCH
-from tests.support.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
+from tests.support.gradient_check import (
+    BATCH,
+    RELATIVE_ERROR_MAX,
+    SCHEMA,
+    assert_same_step,
+    assert_step_is_pytorchs,
+    random,
+    step_errors,
+    without_dropout,
+)
 from tests.support.papers import TASK_PAPERS, fields_of
 
 BOTH = replace(SCHEMA, more_labels=("buy",))
@@ -48,8 +57,7 @@ def task_batch(tasks: int) -> Batch:
 def made(name: str, plain: bool = False, dtype: type = np.float64):
     """A model, a batch, rows and dense parameters; ``plain``: without dropout."""
     schema, options = TASKS[name]
-    kept = {key: value for key, value in options.items() if not (plain and key == "dropout")}
-    model = build(name, schema, kept)
+    model = build(name, schema, without_dropout(options) if plain else options)
     rows = (random(BATCH.keys.size, model.table().dim) / 2).astype(dtype)
     rng = np.random.default_rng(5)
     dense = {key: (rng.normal(size=s) / 2).astype(dtype) for key, s in model.dense_shapes().items()}
@@ -77,8 +85,7 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
     monkeypatch.setattr("rec_models.stepper.PARTS", 3)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
-    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-13)
+    assert_same_step(cut, whole, atol=1e-13)
     np.testing.assert_allclose(model.predict(batch, rows, dense), predicted, rtol=1e-12)
 
 
@@ -132,18 +139,13 @@ def test_predictions_equal_a_plain_reading_of_the_paper(name):
 def test_loss_and_gradients_are_pytorchs_of_the_plain_reading(name):
     torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
     model, batch, rows, dense = made(name, plain=True)
-    mine = model.loss_and_gradients(batch, rows, dense, 0)
-    theirs = torch.from_numpy(rows).requires_grad_()
-    weights = {key: torch.from_numpy(value).requires_grad_() for key, value in dense.items()}
-    chances = probabilities(torch, name, model, batch, theirs, weights)
     labels = torch.from_numpy(batch.every_label.astype(np.float64))
-    loss = torch.nn.functional.binary_cross_entropy(chances, labels, reduction="sum") / len(batch)
-    loss.backward()
-    assert mine.loss == pytest.approx(loss.item(), rel=1e-9)
-    close = {"rtol": 1e-7, "atol": 1e-10}
-    np.testing.assert_allclose(mine.rows_gradient, theirs.grad.numpy(), **close)
-    for key, gradient in mine.dense_gradients.items():
-        np.testing.assert_allclose(gradient, weights[key].grad.numpy(), **close)
+
+    def loss_of(theirs, weights):
+        chances = probabilities(torch, name, model, batch, theirs, weights)
+        return torch.nn.functional.binary_cross_entropy(chances, labels, reduction="sum") / len(batch)
+
+    assert_step_is_pytorchs(loss_of, model, batch, rows, dense, rtol=1e-7, atol=1e-10)
 
 
 # --- what goes together

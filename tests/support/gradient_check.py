@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
-from rec_models import Model, build, layers
+from rec_models import Model, StepResult, build, layers
 from rec_models.engine.packed_sequences import packed
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers.ranking_losses import Candidates
@@ -71,6 +71,44 @@ def parameters(
     """Rows for a batch and dense parameters, at random."""
     rows = random(batch.keys.size, model.table().dim).astype(dtype)
     return rows, {name: random(*shape).astype(dtype) for name, shape in model.dense_shapes().items()}
+
+
+def without_dropout(options: Mapping[str, object]) -> dict[str, object]:
+    """The same options, but nothing drops."""
+    return {name: 0.0 if name.startswith("dropout") else value for name, value in options.items()}
+
+
+def assert_same_step(one: StepResult, other: StepResult, atol: float = 1e-14) -> None:
+    """Two steps agree up to rounding in float64: loss, and gradients of rows and dense parameters."""
+    np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
+    np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=atol)
+    for key, gradient in other.dense_gradients.items():
+        np.testing.assert_allclose(one.dense_gradients[key], gradient, rtol=1e-9, atol=atol, err_msg=key)
+
+
+def assert_step_is_pytorchs(
+    loss_of: Callable[[Any, dict[str, Any]], Any],
+    model: Model,
+    batch: Batch,
+    rows: Array,
+    dense: Mapping[str, Array],
+    **close: float,
+) -> StepResult:
+    """A step agrees with autograd of ``loss_of(rows, dense)``, of tensors that require gradients."""
+    import torch
+
+    theirs = torch.tensor(rows, requires_grad=True)
+    weights = {key: torch.tensor(value, requires_grad=True) for key, value in dense.items()}
+    loss = loss_of(theirs, weights)
+    loss.backward()
+    result = model.loss_and_gradients(batch, rows, dense, 0)
+    np.testing.assert_allclose(result.loss, loss.item(), **close)
+    np.testing.assert_allclose(result.rows_gradient, theirs.grad.numpy(), **close)
+    for key, gradient in result.dense_gradients.items():
+        of_theirs = weights[key].grad
+        expected = 0 if of_theirs is None else of_theirs.numpy()
+        np.testing.assert_allclose(gradient, expected, **close, err_msg=key)
+    return result
 
 
 def _both_parts(tape: Tape, rows: Var) -> Var:
