@@ -117,7 +117,7 @@ def test_an_empty_batch_and_one_without_a_match_teach_nothing(name, schema, opti
 
 @pytest.mark.parametrize(("name", "schema", "options"), CASES[:-1], ids=NAMES[:-1])
 def test_a_pairs_score_is_that_of_its_sides_read_apart(name, schema, options):
-    """What ranks reads queries and items from rows of their own; what trains reads them together."""
+    """Ranking reads queries and items from rows of their own; training reads them together."""
     model, batch = build(name, schema, options), matching_batch(schema)
     rows, dense = parameters(model, batch)
 
