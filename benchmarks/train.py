@@ -58,7 +58,7 @@ import numpy as np
 from launch.job.yaml12 import write_yaml
 from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.trainer.pipeline.overlap import ComputeThreads
-from rec_models.parts import parts_of
+from rec_models.stepper import parts_of
 
 HERE = Path(__file__).parent
 DIM, HIDDEN = 16, (400, 400, 400)

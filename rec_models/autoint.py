@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     add,
     attention,
@@ -13,14 +13,11 @@ from rec_models.layers import (
     dense_vectors,
     embedding,
     linear,
-    mlp,
-    mlp_shapes,
     product,
     relu,
     reshape,
 )
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, MLPModel
 
 __all__ = ["AutoInt"]
 
@@ -29,7 +26,7 @@ MATRICES = ("query", "key", "value")
 
 
 @dataclass(frozen=True, eq=False)
-class AutoInt(EmbeddedModel):
+class AutoInt(MLPModel):
     """Self-attention between the fields of an example (Song et al., CIKM 2019, arXiv:1810.11921).
 
     The input of a layer is added to its output, through a matrix only if their widths differ (eq. 8). With
@@ -45,18 +42,12 @@ class AutoInt(EmbeddedModel):
         Number of attention heads.
     hidden : tuple of int
         Units of each hidden layer of the MLP; empty: no MLP.
-    dropout : float
-        Share of units dropped after each hidden layer.
-    batch_norm : bool
-        Whether the units of hidden layers are normalised.
     """
 
     attention_layers: int = 3
     attention_dim: int = 64
     heads: int = 2
     hidden: tuple[int, ...] = ()
-    dropout: float = 0.0
-    batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of dense fields' vectors, matrices of the layers, the logit, and the MLP if there is one."""
@@ -70,9 +61,7 @@ class AutoInt(EmbeddedModel):
             width = self.attention_dim
         fields = self._fields + len(self.schema.dense)
         shapes |= {"out.w": (fields * width, 1), "out.b": (1,)}
-        return shapes | (
-            mlp_shapes(self._mlp_width(self.dim), self.hidden, self.batch_norm) if self.hidden else {}
-        )
+        return shapes | (self._mlp_shapes(self._mlp_width(self.dim)) if self.hidden else {})
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Eq. 9: ``y = w [e_1, ..., e_M] + b`` after the interacting layers; AutoInt+ adds an MLP."""
@@ -88,7 +77,7 @@ class AutoInt(EmbeddedModel):
         if not self.hidden:
             return y
         a0 = concat(tape, *self._mlp_input(batch, e))
-        return add(tape, y, mlp(tape, a0, dense, len(self.hidden), self.dropout))
+        return add(tape, y, self._mlp(tape, a0, dense))
 
     def _with_dense(self, tape: Tape, batch: Batch, e: Var, dense: DenseVars) -> Var:
         """Vectors of all fields, dense ones last."""

@@ -23,8 +23,7 @@ from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.matching import MatchingModel
 from rec_models.mmoe import MMoE
-from rec_models.model import Model
-from rec_models.multi_task import MultiTaskModel
+from rec_models.model import Model, MultiTaskModel
 from rec_models.narm import NARM
 from rec_models.ncf import NCF
 from rec_models.nfm import NFM
@@ -89,7 +88,7 @@ MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
 
 @checked()
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
-    """Make a model from plain configuration.
+    """Build a model from plain configuration.
 
     Parameters
     ----------

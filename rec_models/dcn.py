@@ -5,34 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, cross, linear, reshape, tower, tower_shapes
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, MLPModel
 
 __all__ = ["DCN"]
 
 
 @dataclass(frozen=True, eq=False)
-class DCN(EmbeddedModel):
+class DCN(MLPModel):
     """A cross network beside an MLP on the same input (Wang et al., ADKDD 2017, arXiv:1708.05123).
 
     Attributes
     ----------
     cross_layers : int
         Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
-    hidden : tuple of int
-        Units of each hidden layer.
-    dropout : float
-        Share of units dropped after each hidden layer.
-    batch_norm : bool
-        Whether the units of hidden layers are normalised.
     """
 
     cross_layers: int = 3
-    hidden: tuple[int, ...] = (400, 400, 400)
-    dropout: float = 0.0
-    batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the cross layers, of the MLP, and of the logit."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, cross_matrix, linear, reshape, tower, tower_shapes
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, MLPModel
 
 __all__ = ["DCNv2"]
 
 
 @dataclass(frozen=True, eq=False)
-class DCNv2(EmbeddedModel):
+class DCNv2(MLPModel):
     """A cross network of matrices with an MLP beside or behind it (Wang et al., WWW 2021, arXiv:2008.13535).
 
     Attributes
@@ -22,20 +21,11 @@ class DCNv2(EmbeddedModel):
     cross_layers : int
         Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
     stacked : bool
-        Whether the MLP reads the output of the cross network instead of the input.
-    hidden : tuple of int
-        Units of each hidden layer.
-    dropout : float
-        Share of units dropped after each hidden layer.
-    batch_norm : bool
-        Whether the units of hidden layers are normalised.
+        Feed the MLP with the output of the cross network instead of the input.
     """
 
     cross_layers: int = 3
     stacked: bool = False
-    hidden: tuple[int, ...] = (400, 400, 400)
-    dropout: float = 0.0
-    batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the cross layers, of the MLP, and of the logit."""

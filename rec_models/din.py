@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pslib.batch import Batch
 from pslib.schema import RaggedField
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     concat,
     embedding,
@@ -23,8 +23,7 @@ from rec_models.layers import (
     tower_shapes,
     weighted_sum,
 )
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, EmbeddedModel
 
 __all__ = ["DIN"]
 
@@ -47,10 +46,10 @@ class DIN(EmbeddedModel):
     activation : {"prelu", "dice"}
         Activation of hidden units, also in activation units.
     softmax : bool
-        Whether the weights of a sequence sum to 1; the paper's do not, to express the strength of an
+        Normalise the weights of a sequence to sum to 1; the paper does not, to express the strength of an
         interest.
     dropout : float
-        Share of units dropped after each hidden layer, except in activation units.
+        Fraction of units dropped after each hidden layer, except in activation units.
     """
 
     hidden: tuple[int, ...] = (200, 80)
@@ -61,7 +60,7 @@ class DIN(EmbeddedModel):
 
     def sequences(self) -> dict[str, int]:
         """Behaviour sequences, each with the position of its target among the sparse fields."""
-        targets = {field.salt: place for place, field in reversed(list(enumerate(self.schema.sparse)))}
+        targets = {field.salt: i for i, field in reversed(list(enumerate(self.schema.sparse)))}
         return {field.name: targets[field.salt] for field in self.schema.ragged if field.salt in targets}
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -100,8 +99,8 @@ class DIN(EmbeddedModel):
             a = reshape(tape, linear(tape, x, w, dense[f"{unit}.out.b"]), ())
         return weighted_sum(tape, a, e, offsets)
 
-    def _field(self, tape: Tape, e: Var, place: int) -> Var:
-        return reshape(tape, take_fields(tape, e, (place,)), (self.dim,))
+    def _field(self, tape: Tape, e: Var, field: int) -> Var:
+        return reshape(tape, take_fields(tape, e, (field,)), (self.dim,))
 
     def _pooled(self, sequences: dict[str, int]) -> tuple[RaggedField, ...]:
         return tuple(field for field in self.schema.ragged if field.name not in sequences)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import EmbeddedModel
-from rec_models.layers import concat, embedding, inner_products, mlp, mlp_shapes, reshape, tower, tower_shapes
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import concat, embedding, inner_products, reshape, tower, tower_shapes
+from rec_models.model import DenseVars, MLPModel
 
 __all__ = ["DLRM"]
 
 
 @dataclass(frozen=True, eq=False)
-class DLRM(EmbeddedModel):
+class DLRM(MLPModel):
     """MLPs over dense fields and over the inner products of all vectors (Naumov et al., arXiv:1906.00091).
 
     Without dense fields there is no bottom MLP.
@@ -26,19 +25,10 @@ class DLRM(EmbeddedModel):
     interaction : str
         Input of the top MLP beside the bottom MLP's output: ``dot``, inner products of all pairs of vectors,
         or ``cat``, the vectors themselves.
-    hidden : tuple of int
-        Units of each hidden layer.
-    dropout : float
-        Share of units dropped after each hidden layer.
-    batch_norm : bool
-        Whether the units of hidden layers are normalised.
     """
 
     bottom: tuple[int, ...] = (64,)
     interaction: str = "dot"
-    hidden: tuple[int, ...] = (400, 400, 400)
-    dropout: float = 0.0
-    batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the bottom MLP, if there are dense fields, and of the top MLP."""
@@ -50,7 +40,7 @@ class DLRM(EmbeddedModel):
         if self.schema.dense:
             layers = (*self.bottom, self.dim)
             shapes |= tower_shapes("bottom", len(self.schema.dense), layers, self.batch_norm)
-        return shapes | mlp_shapes(inputs, self.hidden, self.batch_norm)
+        return shapes | self._mlp_shapes(inputs)
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Section 2.1: ``y = MLP_top([z, <e_i, e_j>])`` with ``z = MLP_bottom(x_dense)``."""
@@ -63,7 +53,7 @@ class DLRM(EmbeddedModel):
         if self.interaction == "dot":
             vectors = reshape(tape, concat(tape, *z, e), (self._fields + len(z), self.dim))
             interacted = inner_products(tape, vectors)
-        return mlp(tape, concat(tape, *z, interacted), dense, len(self.hidden), self.dropout)
+        return self._mlp(tape, concat(tape, *z, interacted), dense)
 
     def _problems(self) -> list[str]:
         if self.interaction != "dot" or self.schema.dense or self._fields > 1:

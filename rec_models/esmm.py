@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pslib.batch import Batch
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, logit_of_product
-from rec_models.model import DenseVars
-from rec_models.multi_task import MultiTaskModel
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, MultiTaskModel
 
 __all__ = ["ESMM"]
 
 
 @dataclass(frozen=True, eq=False)
 class ESMM(MultiTaskModel):
-    """Post-click conversion learnt from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
+    """Post-click conversion learned from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
 
     The schema's label is the click; its one further label is click and conversion, 1 if both happened.
     Predictions are pCTR and pCTCVR; pCVR, the probability that a click converts, is their ratio. Both towers

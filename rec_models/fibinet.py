@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import WeightedModel
-from rec_models.layers import add, bilinear_pairs, concat, embedding, mlp, mlp_shapes, split, squeeze_excite
-from rec_models.layers.bilinear_pairs import matrices_of
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import add, bilinear_pairs, concat, embedding, split, squeeze_excite
+from rec_models.layers.interactions import matrices_of
+from rec_models.model import DenseVars, MLPModel, WeightedModel
 
 __all__ = ["FiBiNET"]
 
 
 @dataclass(frozen=True, eq=False)
-class FiBiNET(WeightedModel):
+class FiBiNET(MLPModel, WeightedModel):
     """Squeeze-excitation weights of fields, and bilinear pairs (Huang et al., arXiv:1905.09433).
 
     Pairs of weighted and of plain fields share their matrices.
@@ -26,19 +25,10 @@ class FiBiNET(WeightedModel):
         Reduction factor of the squeezed fields; at least one number remains.
     bilinear : str
         One matrix for ``all`` pairs, for ``each`` left field, or for each ``interaction``.
-    hidden : tuple of int
-        Units of each hidden layer.
-    dropout : float
-        Share of units dropped after each hidden layer.
-    batch_norm : bool
-        Whether the units of hidden layers are normalised.
     """
 
     reduction: int = 3
     bilinear: str = "interaction"
-    hidden: tuple[int, ...] = (400, 400, 400)
-    dropout: float = 0.0
-    batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of first-order weights of dense fields, squeeze, excitation, bilinear matrices and MLP."""
@@ -49,7 +39,7 @@ class FiBiNET(WeightedModel):
         shapes |= {"squeeze.w": (fields, squeezed), "excite.w": (squeezed, fields)}
         shapes |= {"bilinear.w": (matrices, self.dim, self.dim)}
         inputs = fields * (fields - 1) * self.dim + len(self.schema.dense)
-        return shapes | mlp_shapes(inputs, self.hidden, self.batch_norm)
+        return shapes | self._mlp_shapes(inputs)
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Eq. 9: ``y = w_0 + <w, x> + MLP([p, q, x_dense])``."""
@@ -58,5 +48,5 @@ class FiBiNET(WeightedModel):
         v = squeeze_excite(tape, e, dense["squeeze.w"], dense["excite.w"])  # eq. 2 to 4
         p, q = (bilinear_pairs(tape, one, dense["bilinear.w"], self.bilinear) for one in (e, v))  # eq. 5
         p, *x_dense = self._mlp_input(batch, p)
-        deep = mlp(tape, concat(tape, p, q, *x_dense), dense, len(self.hidden), self.dropout)  # eq. 6 to 8
+        deep = self._mlp(tape, concat(tape, p, q, *x_dense), dense)  # eq. 6 to 8
         return add(tape, *self._first_order(tape, batch, w, dense), deep)

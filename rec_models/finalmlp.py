@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     add,
     bilinear_fusion,
@@ -17,11 +17,11 @@ from rec_models.layers import (
     sigmoid,
     take_fields,
     tower,
+    tower_output,
     tower_shapes,
 )
-from rec_models.model import DenseVars
+from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 from rec_models.options import did_you_mean
-from rec_models.tape import Tape, Var
 
 __all__ = ["FinalMLP"]
 
@@ -37,17 +37,17 @@ class FinalMLP(EmbeddedModel):
     hidden_1, hidden_2 : tuple of int
         Units of each layer of either stream; the last must be a multiple of ``heads``.
     dropout_1, dropout_2 : float
-        Share of units dropped after each layer of either stream.
+        Fraction of units dropped after each layer of either stream.
     heads : int
         Number of slices of both outputs; each pair of slices is fused by its own matrix.
     gated : bool
-        Whether streams select features by gates.
+        Select the features of streams by gates.
     gate_hidden : tuple of int
         Units of each hidden layer of a gate.
     context_1, context_2 : tuple of str
         Sparse or ragged fields that either gate reads; none: the gate is the same for all examples.
     batch_norm : bool
-        Whether the units of both streams are normalised.
+        Normalise the units of both streams over the batch.
     """
 
     hidden_1: tuple[int, ...] = (400,)
@@ -77,15 +77,8 @@ class FinalMLP(EmbeddedModel):
         e = self._vectors(tape, batch, rows)
         x = concat(tape, *self._mlp_input(batch, e))
         o_1, o_2 = (
-            tower(
-                tape,
-                self._selected(tape, x, e, context, dense, stream),
-                dense,
-                f"mlp_{stream}",
-                len(hidden),
-                rate,
-            )
-            for stream, hidden, rate, context in self._streams()
+            tower(tape, self._gated(tape, x, e, context, dense, i), dense, f"mlp_{i}", len(hidden), rate)
+            for i, hidden, rate, context in self._streams()
         )
         first = reshape(tape, linear(tape, o_1, dense["fusion.1.w"], dense["fusion.b"]), ())
         second = reshape(tape, product(tape, o_2, dense["fusion.2.w"]), ())
@@ -101,29 +94,22 @@ class FinalMLP(EmbeddedModel):
     def _gate_shapes(self, stream: int, context: tuple[str, ...], inputs: int) -> dict[str, tuple[int, ...]]:
         read = max(1, len(context)) * self.dim
         shapes: dict[str, tuple[int, ...]] = {} if context else {f"gate_{stream}.context": (1, self.dim)}
-        shapes |= tower_shapes(f"gate_{stream}", read, self.gate_hidden)
-        units = [read, *self.gate_hidden][-1]
-        return shapes | {f"gate_{stream}.out.w": (units, inputs), f"gate_{stream}.out.b": (inputs,)}
+        return shapes | tower_shapes(f"gate_{stream}", read, self.gate_hidden, out=inputs)
 
-    def _selected(
+    def _gated(
         self, tape: Tape, x: Var, e: Var, context: tuple[str, ...], dense: DenseVars, stream: int
     ) -> Var:
         """Eq. 8 to 11: ``2 sigmoid(MLP(context)) * x``."""
         if not self.gated:
             return x
         name = f"gate_{stream}"
-        read = (
-            dense[f"{name}.context"]
-            if not context
-            else concat(tape, take_fields(tape, e, self._places(context)))
-        )
-        hidden = tower(tape, read, dense, name, len(self.gate_hidden), 0.0)
-        gate = sigmoid(tape, linear(tape, hidden, dense[f"{name}.out.w"], dense[f"{name}.out.b"]))
-        return multiply(tape, x, gate, 2.0)
-
-    def _places(self, context: tuple[str, ...]) -> list[int]:
-        names = self._field_names
-        return [names.index(field) for field in context]
+        if context:
+            fields = [vector_fields(self.schema).index(field) for field in context]
+            read = concat(tape, take_fields(tape, e, fields))
+        else:
+            read = dense[f"{name}.context"]
+        gate = tower_output(tape, read, dense, name, len(self.gate_hidden), 0.0)
+        return multiply(tape, x, sigmoid(tape, gate), 2.0)
 
     def _problems(self) -> list[str]:
         problems = [
@@ -131,7 +117,7 @@ class FinalMLP(EmbeddedModel):
             for name, hidden in (("hidden_1", self.hidden_1), ("hidden_2", self.hidden_2))
             if [self._mlp_width(self.dim), *hidden][-1] % self.heads
         ]
-        names = self._field_names
+        names = vector_fields(self.schema)
         for option, context in (("context_1", self.context_1), ("context_2", self.context_2)):
             problems += [
                 f"{option}: {field!r} is no sparse or ragged field of the schema{did_you_mean(field, names)}"

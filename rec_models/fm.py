@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import WeightedModel
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, embedding, fm, split
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, WeightedModel
 
 __all__ = ["FM"]
 

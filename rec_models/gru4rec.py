@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rec_models.layers import bpr_max, dropout, gru, linear
+from rec_models.engine.packed_sequences import Packed
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import bpr_max, dropout, gru, gru_shapes, linear
+from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars
-from rec_models.packed import Packed
-from rec_models.scored import Scored
 from rec_models.session import SessionModel
-from rec_models.tape import Tape, Var
 
 __all__ = ["GRU4Rec"]
 
@@ -25,9 +25,9 @@ class GRU4Rec(SessionModel):
     Attributes
     ----------
     dropout : float
-        Share of the floats of items dropped in training.
+        Fraction of the floats of items dropped in training.
     dropout_hidden : float
-        Share of the floats of states dropped in training.
+        Fraction of the floats of states dropped in training.
     rank_loss : "cross-entropy" or "bpr-max"
         "bpr-max" requires ``logq=False``.
     bpreg : float
@@ -46,7 +46,9 @@ class GRU4Rec(SessionModel):
             )
         return ["bpreg: expected 0 with cross-entropy, only bpr-max has it"] if self.bpreg else []
 
-    def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
+    def rank_loss_of(
+        self, tape: Tape, h: Var, targets: Candidates, negatives: Candidates, positions: int
+    ) -> Var:
         """Compute the loss selected by ``rank_loss``."""
         if self.rank_loss == "bpr-max":
             return bpr_max(tape, h, targets, negatives, positions, self.bpreg)
@@ -54,8 +56,7 @@ class GRU4Rec(SessionModel):
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Input weights and biases of reset gate, update gate and candidate; recurrent weights; a bias."""
-        D = self.dim
-        return {"gru.W": (D, 3 * D), "gru.c": (3 * D,), "gru.U": (D, 3 * D), "gru.b": (D,)}
+        return gru_shapes("gru", self.dim, self.dim)
 
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
         """``h_t = GRU(x_t, h_{t-1})``, section 3.1; the vector of an item is its input (constrained)."""

@@ -8,10 +8,10 @@ from pslib.batch import Batch
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
-from rec_models.tape import Tape, Var
 
 __all__ = ["LR"]
 

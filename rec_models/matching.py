@@ -1,4 +1,4 @@
-"""Bases of models that match two sides: query, usually a user, and item, each a vector of its fields."""
+"""Base classes of matching models: vectors of a query, usually a user, and of an item."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
-from rec_models.embedded import EmbeddedModel
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, embedding, gather, rank_hinge, row_dot, take_fields
-from rec_models.model import DenseVars
-from rec_models.tape import Array, Tape, Var
+from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 
 __all__ = ["CosineHinge", "MatchingModel", "ProductModel"]
 
@@ -37,7 +36,7 @@ class MatchingModel(EmbeddedModel):
     tasks: ClassVar[tuple[int, int]] = (0, 1)
     examples_independent: ClassVar[bool] = False
     by_product: ClassVar[bool] = False
-    """Whether scores are products of vectors."""
+    """True if scores are inner products of vectors."""
 
     item: tuple[str, ...] = ()
 
@@ -115,8 +114,8 @@ class MatchingModel(EmbeddedModel):
         """
         inputs: list[Var] = []
         if own.sparse or own.ragged:
-            every = _key_names(schema)
-            chosen = [every.index(name) for name in _key_names(own)]
+            every = vector_fields(schema)
+            chosen = [every.index(name) for name in vector_fields(own)]
             vectors = embedding(tape, rows, batch, schema)
             inputs.append(vectors if len(chosen) == len(every) else take_fields(tape, vectors, chosen))
         if own.dense:
@@ -226,13 +225,8 @@ class CosineHinge(ProductModel):
         return v, self.item_ids(batch)
 
 
-def _key_names(schema: Schema) -> list[str]:
-    """Return sparse and ragged fields, in the order of their vectors."""
-    return [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
-
-
 def _names(schema: Schema) -> list[str]:
-    return [*(field.name for field in schema.dense), *_key_names(schema)]
+    return [*(field.name for field in schema.dense), *vector_fields(schema)]
 
 
 def _only(schema: Schema, names: set[str]) -> Schema:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, mixture, product, tower, tower_shapes
-from rec_models.model import DenseVars
-from rec_models.multi_task import MultiTaskModel
-from rec_models.tape import Tape, Var
+from rec_models.model import DenseVars, MultiTaskModel
 
 __all__ = ["MMoE"]
 

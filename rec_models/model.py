@@ -1,4 +1,8 @@
-"""Base of models: rows of one table, dense parameters, and a ``forward`` in the paper's notation."""
+"""Base classes of models: rows of one table, dense parameters, and a ``forward`` in the paper's notation.
+
+`Model` is the base of all. `EmbeddedModel` adds an embedding of each key, `WeightedModel` a first-order
+weight beside it, `MLPModel` the options of a multilayer perceptron, `MultiTaskModel` a logit for each label.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,39 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from pslib.table.initializers import Initializer
+from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec, text_hash
 from pslib.validation import check_fields
-from rec_models.layers import dot, embedding, log_loss
+from rec_models.engine.tape import Array, Tape, Var
+from rec_models.layers import dot, embedding, log_loss, mlp, mlp_shapes, tower_output, tower_shapes
 from rec_models.layers import first_order as first_order_layer
-from rec_models.options import option_problem, plain_options
-from rec_models.result import StepResult
-from rec_models.stepper import Run, Stepper
-from rec_models.tape import Array, Tape, Var
+from rec_models.options import (
+    DEFAULT_OPTIMIZER,
+    V_INITIALIZER,
+    W_INITIALIZER,
+    option_problem,
+    plain_options,
+)
+from rec_models.stepper import Run, Stepper, StepResult
 
-__all__ = ["DenseVars", "Model", "StepResult", "initial_values"]
+__all__ = [
+    "DenseVars",
+    "EmbeddedModel",
+    "MLPModel",
+    "Model",
+    "MultiTaskModel",
+    "StepResult",
+    "WeightedModel",
+    "initial_values",
+    "vector_fields",
+]
 
 DenseVars: TypeAlias = Mapping[str, Var]
 """Dense parameters of a model by name, on a tape."""
 
+TASKS_MAX = 64
+"""Limit of tasks; published models have two to ten."""
 STATISTICS = (".mean", ".inv_std")
 ONES = (".scale", ".inv_std")
 VECTORS = (".v",)
@@ -40,7 +63,7 @@ class Model(ABC):
     """Base of all models: a value that holds options and no parameters.
 
     A model is a frozen dataclass whose fields are its options. It defines the parts of its table (`parts`),
-    its dense parameters (`dense_shapes`) and the computation of logits (`forward`). All else is here.
+    its dense parameters (`dense_shapes`) and the computation of logits (`forward`).
 
     Attributes
     ----------
@@ -56,12 +79,12 @@ class Model(ABC):
     """
 
     examples_independent: ClassVar[bool] = True
-    """Whether the logit of an example depends on no other example of its batch: then `forward` is given parts
+    """True if the logit of an example depends on no other example of its batch: then `forward` is given parts
     of a batch. A model with, say, normalisation over the batch sets this to False and gets the whole
     batch."""
 
     tasks: ClassVar[tuple[int, int]] = (1, 1)
-    """Least and greatest number of labels; models that rank items need none."""
+    """Minimum and maximum number of labels; models that rank items need none."""
 
     schema: Schema
     _: KW_ONLY
@@ -77,7 +100,7 @@ class Model(ABC):
             raise ConfigurationError(*(f"{type(self).__name__}: {problem}" for problem in problems))
 
     def _target_problems(self) -> list[str]:
-        """Return problems of labels and weight in the schema that the model would not use."""
+        """Return problems of the schema's labels and weight for this model."""
         labels, (least, most) = self.schema.labels, self.tasks
         problems = []
         if not least <= len(labels) <= most:
@@ -94,20 +117,20 @@ class Model(ABC):
         return problems
 
     def _problems(self) -> list[str]:
-        """Return problems of individually valid options that do not fit each other or the schema."""
+        """Return problems of valid options that are inconsistent with each other or the schema."""
         return []
 
     @abstractmethod
     def parts(self) -> tuple[PartSpec, ...]:
-        """Parts of a row, in the order in which `forward` splits them."""
+        """Return the parts of a row, in the order in which `forward` splits them."""
 
     @abstractmethod
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the dense parameters, in a fixed order."""
+        """Return names and shapes of the dense parameters, in a fixed order."""
 
     @abstractmethod
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
-        """Logits of a batch.
+        """Compute the logits of a batch.
 
         Parameters
         ----------
@@ -125,7 +148,7 @@ class Model(ABC):
         """
 
     def weight(self, batch: Batch) -> float:
-        """Divisor of the mean loss of a batch: number of examples, or sum of their weights."""
+        """Return the divisor of the mean loss of a batch: number of examples, or sum of their weights."""
         return len(batch) if batch.weights is None else float(batch.weights.sum(dtype=np.float64))
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
@@ -163,7 +186,7 @@ class Model(ABC):
         return Stepper(self).predict(batch, rows, dense)
 
     def statistics(self) -> tuple[str, ...]:
-        """Names of dense parameters without gradients, set by `measured`: statistics of batch norm."""
+        """Return the dense parameters without gradients, set by `measured`: statistics of batch norm."""
         return tuple(name for name in self.dense_shapes() if name.endswith(STATISTICS))
 
     def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
@@ -203,11 +226,6 @@ class Model(ABC):
         return vectors, Var(batch.dense)
 
     @property
-    def _field_names(self) -> list[str]:
-        """Return sparse and ragged fields, in the order of field vectors."""
-        return [*(field.name for field in self.schema.sparse), *(field.name for field in self.schema.ragged)]
-
-    @property
     def _fields(self) -> int:
         return len(self.schema.sparse) + len(self.schema.ragged)
 
@@ -215,13 +233,111 @@ class Model(ABC):
         return dim * self._fields + len(self.schema.dense)
 
 
+@dataclass(frozen=True, eq=False)
+class EmbeddedModel(Model):
+    """Base of models that read an embedding of each key.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    v_optimizer : Optimizer
+        Optimizer of embeddings.
+    v_initializer : Initializer
+        Initial values of embeddings.
+    """
+
+    dim: int = 10
+    _: KW_ONLY
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedModel(EmbeddedModel):
+    """Base of models that read a first-order weight of each key beside its embedding.
+
+    Attributes
+    ----------
+    w_optimizer : Optimizer
+        Optimizer of first-order weights.
+    w_initializer : Initializer
+        Initial values of first-order weights.
+    """
+
+    _: KW_ONLY
+    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    w_initializer: Initializer = W_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``w``: the first-order weight of a key; ``v``: its embedding."""
+        return (PartSpec("w", 1, self.w_optimizer, self.w_initializer), *super().parts())
+
+
+@dataclass(frozen=True, eq=False)
+class MLPModel(EmbeddedModel):
+    """Base of models with a multilayer perceptron.
+
+    Attributes
+    ----------
+    hidden : tuple of int
+        Units of each hidden layer.
+    dropout : float
+        Fraction of units dropped after each hidden layer.
+    batch_norm : bool
+        Normalise the units of hidden layers over the batch.
+    """
+
+    hidden: tuple[int, ...] = (400, 400, 400)
+    dropout: float = 0.0
+    batch_norm: bool = False
+
+    def _mlp_shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the MLP's parameters."""
+        return mlp_shapes(inputs, self.hidden, self.batch_norm)
+
+    def _mlp(self, tape: Tape, x: Var, dense: DenseVars) -> Var:
+        """Compute the MLP's output, (B,), from (B, N)."""
+        return mlp(tape, x, dense, len(self.hidden), self.dropout)
+
+
+@dataclass(frozen=True, eq=False)
+class MultiTaskModel(MLPModel):
+    """Base of models that predict several labels of an example: the schema's ``label`` and ``more_labels``.
+
+    Each task has an MLP of its own. `forward` gives a logit for each task, (B, T) in the schema's order; the
+    loss is the sum of their log losses.
+    """
+
+    tasks: ClassVar[tuple[int, int]] = (2, TASKS_MAX)
+
+    hidden: tuple[int, ...] = (200, 80)
+
+    def _head_shapes(self, name: str, inputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a task's MLP, which ends in its logit."""
+        return tower_shapes(name, inputs, self.hidden, self.batch_norm, out=1)
+
+    def _head(self, tape: Tape, x: Var, dense: DenseVars, name: str) -> Var:
+        """Compute the logit of a task, (B, 1)."""
+        return tower_output(tape, x, dense, name, len(self.hidden), self.dropout)
+
+
+def vector_fields(schema: Schema) -> list[str]:
+    """Return sparse and ragged fields, in the order of their vectors."""
+    return [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
+
+
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return initial values of one dense parameter: a pure function of (seed, name, shape).
 
     Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852, for relu layers), and so
     are those of a stack (K, N, M). Biases and first-order weights, (N,), are zeros; scales (`ONES`) are ones.
-    Vectors of dense fields (`VECTORS`), (N, D), are embeddings, and as small as those of keys: within He's
-    bound, 2.4 for a single field, they took all attention for good. Random numbers come from raw Philox bits,
+    Vectors of dense fields (`VECTORS`), (N, D), are embeddings, as small as those of keys: with He's bound,
+    2.4 for a single field, they dominated attention permanently. Random numbers come from raw Philox bits,
     independent of the NumPy version. A matrix without inputs, over the pairs of a single field, is empty.
     """
     if name.endswith(ONES):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rec_models.layers import concat, dropout, gru, linear, prefix_attention, product
+from rec_models.engine.packed_sequences import Packed
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import concat, dropout, gru, gru_shapes, linear, prefix_attention, product
 from rec_models.model import DenseVars
-from rec_models.packed import Packed
 from rec_models.session import SessionModelOfPairs
-from rec_models.tape import Tape, Var
 
 __all__ = ["NARM"]
 
@@ -20,9 +20,9 @@ class NARM(SessionModelOfPairs):
     Attributes
     ----------
     dropout : float
-        Share of the floats of items dropped in training; 0.25 in the paper.
+        Fraction of the floats of items dropped in training; 0.25 in the paper.
     dropout_hidden : float
-        Share of the floats of a session's representation dropped before decoding; 0.5 in the paper.
+        Fraction of the floats of a session's representation dropped before decoding; 0.5 in the paper.
     """
 
     dropout: float = 0.25
@@ -31,11 +31,7 @@ class NARM(SessionModelOfPairs):
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """The GRU, ``A1``, ``A2`` and ``v`` of the attention, and the bilinear decoder ``B`` with a bias."""
         D = self.dim
-        return {
-            "gru.W": (D, 3 * D),
-            "gru.c": (3 * D,),
-            "gru.U": (D, 3 * D),
-            "gru.b": (D,),
+        return gru_shapes("gru", D, D) | {
             "attention.A1": (D, D),
             "attention.a": (D,),
             "attention.A2": (D, D),

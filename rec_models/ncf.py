@@ -11,15 +11,15 @@ from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
 from pslib.table.tables import PartSpec
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, gather, linear, log_loss, multiply, reshape, split, tower, tower_shapes
 from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["NCF"]
 
 PAIRS_MAX = 1 << 18
-"""Pairs scored at once: 16 MB for a layer of 16 units in float32."""
+"""Limit of pairs scored at once: 16 MB for a layer of 16 units in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class NCF(MatchingModel):
     hidden : tuple of int
         Units of each hidden layer; empty: GMF alone.
     dropout : float
-        Share of units dropped after each hidden layer.
+        Fraction of units dropped after each hidden layer.
     negatives : int
-        Items drawn for an example.
+        Items drawn per example.
     """
 
     dim: int = 16
@@ -67,17 +67,17 @@ class NCF(MatchingModel):
         return self.dim + self.dim_mlp if self.hidden else self.dim
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The MLP, and ``h`` over both."""
+        """Shapes of the MLP, and of ``h`` over both parts."""
         width = self.dim + (self.hidden[-1] if self.hidden else 0)
         shapes = tower_shapes("mlp", 2 * self.dim_mlp, self.hidden)
         return shapes | {"out.w": (width, 1), "out.b": (1,)}
 
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """``p_u`` of both."""
+        """``p_u`` of both parts."""
         return gather(tape, rows, _column(batch, schema, self.query_schema))
 
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """``q_i`` of both."""
+        """``q_i`` of both parts."""
         return gather(tape, rows, _column(batch, schema, self.item_schema))
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:

@@ -45,7 +45,7 @@ W_INITIALIZER = Constant(0.0)
 """Initializer of first-order weights: an unseen key has no effect."""
 
 V_INITIALIZER = Normal(0.01)
-"""Initializer of embeddings: small, so that the first-order term is learnt before the pairs; not zero, where
+"""Initializer of embeddings: small, so that the first-order term is learned before the pairs; not zero, where
 the gradient of a pair is zero."""
 
 

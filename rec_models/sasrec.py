@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rec_models.engine.packed_sequences import Packed
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     add,
     causal_attention,
@@ -15,9 +17,7 @@ from rec_models.layers import (
     product,
 )
 from rec_models.model import DenseVars
-from rec_models.packed import Packed
 from rec_models.session import SessionModelOfPairs
-from rec_models.tape import Tape, Var
 
 __all__ = ["SASRec"]
 
@@ -38,7 +38,7 @@ class SASRec(SessionModelOfPairs):
     length_max : int
         Number of last items read of a session, the paper's n; each has a position.
     dropout : float
-        Share of floats dropped in training, of items with positions and of each layer's output.
+        Fraction of floats dropped in training, of items with positions and of each layer's output.
     """
 
     blocks: int = 2
@@ -52,7 +52,7 @@ class SASRec(SessionModelOfPairs):
         return []
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """``P``; ``W^Q, W^K, W^V``, ``W^(1), b^(1), W^(2), b^(2)`` and two norms a block; a last norm."""
+        """``P``; ``W^Q, W^K, W^V``, ``W^(1), b^(1), W^(2), b^(2)`` and two norms per block; a last norm."""
         D = self.dim
         shapes: dict[str, tuple[int, ...]] = {"positions.P": (self.length_max, D)}
         for block in range(self.blocks):

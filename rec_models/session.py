@@ -14,11 +14,11 @@ from pslib.errors import ConfigurationError
 from pslib.table.initializers import Constant, Initializer, Uniform
 from pslib.table.optimizers import Adagrad, Optimizer
 from pslib.table.tables import PartSpec
+from rec_models.engine.packed_sequences import Packed, packed
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import gather, sampled_softmax, split
+from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars, Model
-from rec_models.packed import Packed, packed
-from rec_models.scored import Scored
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["SessionModel", "SessionModelOfPairs"]
 
@@ -40,7 +40,7 @@ class SessionModel(Model):
     alpha : float
         Power of an item's count in its sampling probability (`pslib.data.item_catalog`).
     logq : bool
-        Whether the loss is corrected for the sampling probability.
+        Correct the loss for the sampling probability.
     v_optimizer : Optimizer
         Optimizer of items and their biases.
     v_initializer : Initializer
@@ -105,24 +105,24 @@ class SessionModel(Model):
             States, packed by ``steps``; products of a state with items rank the items.
         """
 
-    def last_states(self, tape: Tape, items: Var, steps: Packed, places: Array, dense: DenseVars) -> Var:
+    def last_states(self, tape: Tape, items: Var, steps: Packed, positions: Array, dense: DenseVars) -> Var:
         """Compute the states after the last item of each list, without other states if the model allows it.
 
         Parameters
         ----------
         tape, items, steps, dense
             As for `states`.
-        places : (M,) integers
+        positions : (M,) integers
             Positions of these last items.
 
         Returns
         -------
         (M, D)
         """
-        return gather(tape, self.states(tape, items, steps, dense), places)
+        return gather(tape, self.states(tape, items, steps, dense), positions)
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
-        """Refuse: a session has no click to predict.
+        """Raise an error: a session has no click to predict.
 
         Raises
         ------
@@ -143,15 +143,17 @@ class SessionModel(Model):
         b, v = split(tape, rows, (1, self.dim))
         h = self.states(tape, gather(tape, v, steps.values), steps, dense)
 
-        def scored(places: Array) -> Scored:
-            log_q = batch.log_q[places] if self.logq else np.zeros(places.size, np.float32)
-            return Scored(gather(tape, v, places), gather(tape, b, places), places, log_q)
+        def candidates(rows: Array) -> Candidates:
+            log_q = batch.log_q[rows] if self.logq else np.zeros(rows.size, np.float32)
+            return Candidates(gather(tape, v, rows), gather(tape, b, rows), rows, log_q)
 
-        targets, negatives = scored(lists.values[steps.places + 1]), scored(batch.negatives)
+        targets, negatives = candidates(lists.values[steps.indices + 1]), candidates(batch.negatives)
         loss = self.rank_loss_of(tape, h, targets, negatives, int(weight))
         return loss, np.zeros(len(batch), h.value.dtype)
 
-    def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
+    def rank_loss_of(
+        self, tape: Tape, h: Var, targets: Candidates, negatives: Candidates, positions: int
+    ) -> Var:
         """Compute the cross-entropy of states and next items, as a share of the mean over ``positions``."""
         return sampled_softmax(tape, h, targets, negatives, positions)
 
@@ -172,10 +174,10 @@ class SessionModel(Model):
             Zeros for an empty session.
         """
         tape, steps = Tape(training=False), packed(batch.ragged[field], at_most=self.items_max)
-        sessions, places = steps.last()
+        sessions, positions = steps.last()
         vectors, parameters = Var(rows[:, 1:][steps.values]), {n: Var(value) for n, value in dense.items()}
         found = np.zeros((len(batch), self.dim), rows.dtype)
-        found[sessions] = self.last_states(tape, vectors, steps, places, parameters).value
+        found[sessions] = self.last_states(tape, vectors, steps, positions, parameters).value
         return found
 
 
@@ -186,8 +188,8 @@ class SessionModelOfPairs(SessionModel):
     Attributes
     ----------
     length_max : int
-        Number of last items read of a session, in training and in ranking. A session of L items
-        has L (L + 1) / 2 pairs, each with some vectors of ``dim`` floats: 13 MB a vector at 256 items and 100
+        Number of last items read of a session, in training and in ranking. A session of L items has
+        L (L + 1) / 2 pairs, each with some vectors of ``dim`` floats: 13 MB per vector at 256 items and 100
         floats. The longest session of yoochoose1_64 has 146 items, of diginetica 70.
     """
 

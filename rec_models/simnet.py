@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from pslib.batch import Batch
 from pslib.schema import Schema
-from rec_models.layers import concat, linear, normalize
-from rec_models.list_encoders import cnn, cnn_shapes, grnn, grnn_shapes
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import cnn, cnn_shapes, concat, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
 
 __all__ = ["MultiViewSimnet"]
 
@@ -20,8 +19,8 @@ class MultiViewSimnet(CosineHinge):
     """Several views of a query and of an item, matched by their cosine: Multi-view Simnet as in PaddleRec.
 
     After Elkahky, Song, He, *A Multi-View Deep Learning Approach for Cross Domain User Modeling*, WWW 2015,
-    10.1145/2736277.2741667. Every ragged field is a view, its elements in their order; a sparse field is a
-    view of one element, a dense field of a number.
+    10.1145/2736277.2741667. Every ragged field is a view, its elements in order; a sparse field is a view
+    of one element, a dense field of a number.
 
     Attributes
     ----------
@@ -33,7 +32,7 @@ class MultiViewSimnet(CosineHinge):
     window : int
         Elements in a window of the convolution.
     out : int
-        Floats of the vectors that are matched.
+        Floats of the vectors of queries and items.
     """
 
     encoder: str = "gru"
@@ -42,10 +41,10 @@ class MultiViewSimnet(CosineHinge):
     out: int = 64
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The encoder, and the linear layers of both sides."""
+        """Shapes of the encoder, and of the linear layers of both sides."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.encoder == "gru":
-            shapes |= grnn_shapes("gru", self.dim, self.units)
+            shapes |= gru_shapes("gru", self.dim, self.units)
         elif self.encoder == "cnn":
             shapes |= cnn_shapes("cnn", self.dim, self.units, self.window)
         units = self.dim if self.encoder == "bow" else self.units
@@ -55,11 +54,11 @@ class MultiViewSimnet(CosineHinge):
         return shapes
 
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """The views of a query, side by side, mapped."""
+        """Views of a query, concatenated, through a linear layer."""
         return self._mapped(tape, batch, schema, rows, dense, self.query_schema, "query")
 
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """The views of an item, side by side, mapped."""
+        """Views of an item, concatenated, through a linear layer."""
         return self._mapped(tape, batch, schema, rows, dense, self.item_schema, "item")
 
     def _mapped(
@@ -81,7 +80,7 @@ class MultiViewSimnet(CosineHinge):
 
 
 def _without_lists(own: Schema) -> Schema | None:
-    """Sparse and dense fields; None where there are none."""
+    """Return a schema of the sparse and dense fields; None if there are none."""
     if not own.sparse and not own.dense:
         return None
     return Schema(label=None, dense=own.dense, sparse=own.sparse)

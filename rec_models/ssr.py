@@ -10,18 +10,17 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
-from rec_models.layers import gather, linear, normalize
-from rec_models.list_encoders import grnn, grnn_shapes
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import gather, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
 
 __all__ = ["SSR"]
 
 
 @dataclass(frozen=True, eq=False)
 class SSR(CosineHinge):
-    """A GRU over the items a user has read, matched with items by cosine: SSR as in PaddleRec.
+    """A GRU over the items that a user has read, matched with items by cosine: SSR as in PaddleRec.
 
     After Song, Elkahky, He, *Multi-Rate Deep Learning for Temporal Recommendation*, SIGIR 2016,
     10.1145/2911451.2914726. The query is one ragged field, items in their order, the item one sparse field of
@@ -30,9 +29,9 @@ class SSR(CosineHinge):
     Attributes
     ----------
     units : int
-        Of the GRU.
+        Units of the GRU.
     out : int
-        Floats of the vectors that are matched.
+        Floats of the vectors of queries and items.
     negatives : int
         Items drawn uniformly for a batch, as candidates for the hinge loss.
     """
@@ -42,7 +41,7 @@ class SSR(CosineHinge):
     negatives: int = 256
 
     def sampling(self) -> Sampling:
-        """Items, all alike."""
+        """Sample items uniformly."""
         return Sampling(self.item[0], self.negatives, 0.0)
 
     def _problems(self) -> list[str]:
@@ -52,26 +51,26 @@ class SSR(CosineHinge):
         return super()._problems()
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The GRU, and the linear layers of both sides."""
-        shapes = grnn_shapes("gru", self.dim, self.units)
+        """Shapes of the GRU, and of the linear layers of both sides."""
+        shapes = gru_shapes("gru", self.dim, self.units)
         shapes |= {"query.w": (self.units, self.out), "query.b": (self.out,)}
         return shapes | {"item.w": (self.dim, self.out), "item.b": (self.out,)}
 
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """The largest of each unit over all states of the GRU, mapped."""
+        """Maximum of each unit over the states of the GRU, through a linear layer."""
         state = grnn(tape, rows, batch, self.schema.ragged[0].name, dense, "gru")
         return normalize(tape, linear(tape, state, dense["query.w"], dense["query.b"]))
 
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
-        """The item's row, mapped."""
+        """The item's row, through a linear layer."""
         return self._mapped(tape, np.ascontiguousarray(batch.sparse[:, 0]), rows, dense)
 
-    def _mapped(self, tape: Tape, places: NDArray[np.int32], rows: Var, dense: DenseVars) -> Var:
-        row = gather(tape, rows, places)
+    def _mapped(self, tape: Tape, items: NDArray[np.int32], rows: Var, dense: DenseVars) -> Var:
+        row = gather(tape, rows, items)
         return normalize(tape, linear(tape, row, dense["item.w"], dense["item.b"]))
 
     def others(
         self, tape: Tape, v: Var, batch: Batch, rows: Var, dense: DenseVars
     ) -> tuple[Var, NDArray[np.integer]]:
-        """Those that were drawn."""
+        """Vectors of the items drawn for the batch."""
         return self._mapped(tape, batch.negatives, rows, dense), batch.negatives

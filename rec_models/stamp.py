@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rec_models.engine.packed_sequences import Packed
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, dropout, linear, multiply, prefix_attention, prefix_mean, product, tanh
 from rec_models.model import DenseVars
-from rec_models.packed import Packed
 from rec_models.session import SessionModelOfPairs
-from rec_models.tape import Tape, Var
 
 __all__ = ["STAMP"]
 
@@ -20,7 +20,7 @@ class STAMP(SessionModelOfPairs):
     Attributes
     ----------
     dropout : float
-        Share of the floats of items dropped in training; none in the paper.
+        Fraction of the floats of items dropped in training; none in the paper.
     """
 
     dropout: float = 0.0

@@ -9,11 +9,10 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
-from rec_models.layers import gather, linear, rank_hinge, tanh
-from rec_models.list_encoders import cnn, cnn_shapes
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import cnn, cnn_shapes, gather, linear, rank_hinge, tanh
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
 
 __all__ = ["TagSpace"]
 
@@ -48,11 +47,11 @@ class TagSpace(ProductModel):
         return super()._problems()
 
     def sampling(self) -> Sampling:
-        """Tags, all alike."""
+        """Sample tags uniformly."""
         return Sampling(self.item[0], self.negatives, 0.0)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The convolution, and the linear layer to a tag's dimensions."""
+        """Shapes of the convolution, and of the linear layer to a tag's dimensions."""
         shapes = cnn_shapes("cnn", self.dim, self.units, self.window)
         return shapes | {"out.w": (self.units, self.dim), "out.b": (self.dim,)}
 
@@ -69,7 +68,7 @@ class TagSpace(ProductModel):
     def match_loss(
         self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
     ) -> Var:
-        """WARP, section 3: the first drawn tag that comes too near, weighed by the rank that it tells of."""
+        """WARP, section 3: the first drawn tag that violates the margin, weighted by its estimated rank."""
         where = self.matches(batch)
         drawn = batch.negatives
         labels = round(float(np.exp(-batch.log_q[drawn[0]]))) if drawn.size else 1

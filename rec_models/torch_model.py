@@ -1,8 +1,7 @@
 """PyTorch networks over rows of a parameter server: a user's `torch.nn.Module`, trained like any model.
 
-PyTorch is no dependency: it is imported when such a model is made; ``pip install torch``
-brings it. Reading, dedup, pulls, pushes, dense parameters on servers and checkpoints are pslib's; forward and
-backward are PyTorch's, with its own threads.
+PyTorch is not a dependency: it is imported when such a model is created. Reading, dedup, pulls, pushes, dense
+parameters on servers and checkpoints are pslib's; forward and backward are PyTorch's, with its own threads.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.validation import came, kind_problem
+from rec_models.engine.tape import Array
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, option_problem, plain_options
-from rec_models.result import StepResult
-from rec_models.tape import Array
+from rec_models.stepper import StepResult
 
 if TYPE_CHECKING:
     import torch
@@ -43,33 +42,33 @@ _ALONE = RLock()
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """A network that is called with ``(vectors, dense)`` and gives logits; probabilities are their sigmoid.
+    """Model of a PyTorch network, which computes logits from ``(vectors, dense)``.
 
-    ``vectors`` is (B, F, D): one vector a sparse and ragged field, sparse fields first, in the schema's
-    order; a ragged field's is the sum or mean of its rows. ``dense`` is (B, N), the dense fields. Logits are
-    (B,) or (B, 1), and (B, T) where the schema names T labels.
+    ``vectors`` is (B, F, D): a vector for each sparse and ragged field, sparse fields first, in the schema's
+    order; that of a ragged field is the sum or mean of its rows. ``dense`` is (B, N), the dense fields.
+    Logits are (B,) or (B, 1), and (B, T) for a schema of T labels; probabilities are their sigmoid.
 
     Attributes
     ----------
     schema : Schema
-        Columns that it reads.
+        Columns that the model reads.
     network : callable
-        Makes the network, a `torch.nn.Module` of float32 parameters; called with PyTorch's generator seeded,
-        so that every trainer makes the same first values. Parameters with ``requires_grad=False``, and
-        buffers, stay as it makes them with this ``seed``.
+        Returns the network, a `torch.nn.Module` of float32 parameters; called with PyTorch's generator
+        seeded, so that all trainers have the same initial values. Parameters with ``requires_grad=False``,
+        and buffers, keep the values created with this ``seed``.
     dim : int
         Floats of an embedding, D.
     v_optimizer : Optimizer
-        Of embeddings. Dense parameters have the trainer's ``dense_optimizer``: it runs on servers, so none of
-        PyTorch's is needed.
+        Optimizer of embeddings. That of dense parameters is the trainer's ``dense_optimizer``, which runs on
+        servers: PyTorch's are not used.
     v_initializer : Initializer
-        Their first values.
+        Initial values of embeddings.
     loss : callable or None
-        Called with float32 logits and labels, both of the shape above, and the (B,) weights or None; gives
-        the loss of the batch, a scalar tensor. None: the mean log loss, by weight where the schema has one,
+        Called with float32 logits and labels, both of the shape above, and the (B,) weights or None; returns
+        the loss of the batch, a scalar tensor. None: the mean log loss, weighted if the schema has a weight,
         summed over labels.
     seed : int
-        Seed of the first values of rows.
+        Seed of the initial values of rows.
 
     Raises
     ------
@@ -96,7 +95,7 @@ class TorchModel:
         kinds = [kind_problem(name, getattr(self, name), hint) for name, hint in hints.items()]
         problems += [problem for problem in kinds if problem]
         if not isinstance(self.network, type) and hasattr(self.network, "named_parameters"):
-            problems.append(  # it can be called, with a batch
+            problems.append(  # a module is callable too, but with a batch
                 f"network: expected what makes a torch.nn.Module, got one, {came(self.network)}: give its "
                 "class, or a function that makes it"
             )
@@ -137,23 +136,23 @@ class TorchModel:
         )
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the network's parameters that are trained, in its own order."""
+        """Return names and shapes of the network's trained parameters, in its order."""
         return {name: tuple(value.shape) for name, value in _trained(self._module).items()}
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Return their initial values, from the network made with this seed."""
+        """Return initial values of the trained parameters, of a network created with this seed."""
         return {name: value.detach().numpy() for name, value in _trained(self._made(seed)).items()}
 
     def loss_and_gradients(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> StepResult:
-        """Loss of a batch and its gradients, with dropout seeded by ``step_seed``.
+        """Compute the loss of a batch and its gradients, with dropout seeded by ``step_seed``.
 
         Raises
         ------
         ConfigurationError
-            When the network gives logits of another shape, changes its buffers, or ``loss`` gives no scalar,
-            or one that depends on nothing.
+            When logits have another shape, the network changes its buffers, or ``loss`` returns no scalar or
+            a constant.
         """
         torch = _torch()
         rows_here = _tensor(rows).requires_grad_()
@@ -167,7 +166,7 @@ class TorchModel:
         return StepResult(float(loss.detach()), of_first, of_rows, dict(zip(values, of_dense, strict=True)))
 
     def predict(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """Probabilities of a batch, (B,) or (B, T), without dropout."""
+        """Compute probabilities of a batch, (B,) or (B, T), without dropout."""
         torch = _torch()
         values = {name: _tensor(value) for name, value in dense.items()}
         with _ALONE, torch.no_grad():
@@ -176,15 +175,15 @@ class TorchModel:
         return predicted
 
     def trained(self, path: str | os.PathLike[str]) -> torch.nn.Module:
-        """The network with the parameters of a checkpoint, to export or to serve.
+        """Return the network with the parameters of a checkpoint, to export or to serve.
 
-        Of a folder of numbered ones it is the newest. Rows are the checkpoint's tables
-        (docs/guide/checkpoints.md); `vectors` says what the network expects of them.
+        In a folder of numbered checkpoints it is the newest. Rows are in the checkpoint's tables
+        (docs/guide/checkpoints.md); `vectors` computes the network's input from them.
 
         Raises
         ------
         ConfigurationError, CheckpointCorruptError
-            When it is no checkpoint, or not of this network.
+            When the folder is no checkpoint, or that of another network.
         """
         place = newest(os.fspath(path))
         manifest = read_manifest(place)
@@ -199,7 +198,7 @@ class TorchModel:
         return made
 
     def vectors(self, batch: Batch, rows: torch.Tensor) -> torch.Tensor:
-        """(B, F, D): one vector a field from the (U, D) rows of ``batch.keys``."""
+        """Compute a vector for each field, (B, F, D), from the (U, D) rows of ``batch.keys``."""
         nn = _torch().nn.functional
         fields = [nn.embedding(_tensor(batch.sparse), rows)]
         for field in self.schema.ragged:
@@ -224,7 +223,7 @@ class TorchModel:
     def _logits(
         self, module: torch.nn.Module, batch: Batch, rows: torch.Tensor, values: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Float32 logits of the shape of labels, whatever the network computes in."""
+        """Compute logits of the shape of labels, converted to float32."""
         before = self._buffers()
         arguments = self.vectors(batch, rows), _own(batch.dense)
         logits = _torch().func.functional_call(module, dict(values), arguments)
@@ -255,24 +254,24 @@ class TorchModel:
 
 
 def _log_loss(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """Mean log loss over the examples of a batch, summed over its labels."""
+    """Compute the mean log loss over the examples of a batch, summed over its labels."""
     each = _torch().nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
     mean: torch.Tensor
     if weights is None:
         mean = each.sum() / max(len(labels), 1)
-    else:  # shares of the sum: weights may be as large or small as float32 goes
+    else:  # shares of the sum, since weights may be close to the limits of float32
         shares = weights.double() / (float(weights.double().sum()) or 1.0)
         mean = (shares.float() @ each).sum()
     return mean
 
 
 def _takes_three(loss: Callable[..., Any]) -> bool:
-    """Return whether it accepts three arguments; PyTorch's own losses, which are modules, take two."""
+    """Return True if a loss accepts three arguments; PyTorch's own losses, which are modules, take two."""
     try:
         inspect.signature(getattr(loss, "forward", loss)).bind(None, None, None)
     except TypeError:
         return False
-    except ValueError:  # one in C that does not say what it takes
+    except ValueError:  # a C function without a signature
         return True
     return True
 
@@ -288,15 +287,15 @@ def _own(array: NDArray[Any]) -> torch.Tensor:
 
 
 def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Return parameters that take a gradient, shared ones once; the others keep their initial values."""
+    """Return the parameters with a gradient, shared ones once; the others keep their initial values."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """PyTorch's random numbers of this seed, and those of before afterwards.
+    """Context manager: seed PyTorch's random numbers, and restore their state afterwards.
 
-    The CPU's generator only: `torch.manual_seed` turns to those of all devices, which takes 1.5 ms a step.
+    It seeds the CPU's generator only: `torch.manual_seed` seeds those of all devices, which takes 1.5 ms.
     """
     generator = _torch().default_generator
     with _ALONE:

@@ -9,11 +9,11 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
-from rec_models.layers import linear, multiply, normalize, sampled_softmax, tower, tower_shapes
+from rec_models.engine.tape import Array, Tape, Var
+from rec_models.layers import multiply, normalize, sampled_softmax, tower_output, tower_shapes
+from rec_models.layers.ranking_losses import Candidates
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
-from rec_models.scored import Scored
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["TwoTower"]
 
@@ -30,14 +30,14 @@ class TwoTower(ProductModel):
     hidden : tuple of int
         Units of each hidden layer of a tower.
     out : int
-        Floats of the vectors that are matched.
+        Floats of the vectors of queries and items.
     dropout : float
-        Share of units dropped after each hidden layer.
+        Fraction of units dropped after each hidden layer.
     similarity : "cosine" or "dot"
     temperature : float
         Divisor of similarities.
     logq : bool
-        Whether the loss is corrected for the frequency of items in batches.
+        Correct the loss for the frequency of items in batches.
     """
 
     hidden: tuple[int, ...] = (64,)
@@ -48,16 +48,14 @@ class TwoTower(ProductModel):
     logq: bool = True
 
     def sampling(self) -> Sampling | None:
-        """Nothing is drawn: items are counted for the correction."""
+        """Count items for the correction, without drawing any."""
         return Sampling(self.item[0], 0, 1.0) if self.logq else None
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Hidden layers and output of each tower."""
         shapes: dict[str, tuple[int, ...]] = {}
         for name, own in (("query", self.query_schema), ("item", self.item_schema)):
-            width = self.side_width(own)
-            shapes |= tower_shapes(name, width, self.hidden)
-            shapes |= {f"{name}.out.w": ([width, *self.hidden][-1], self.out), f"{name}.out.b": (self.out,)}
+            shapes |= tower_shapes(name, self.side_width(own), self.hidden, out=self.out)
         return shapes
 
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
@@ -71,8 +69,7 @@ class TwoTower(ProductModel):
         return self._tower(tape, x, dense, "item", 1.0)
 
     def _tower(self, tape: Tape, x: Var, dense: DenseVars, name: str, scale: float) -> Var:
-        hidden = tower(tape, x, dense, name, len(self.hidden), self.dropout)
-        y = linear(tape, hidden, dense[f"{name}.out.w"], dense[f"{name}.out.b"])
+        y = tower_output(tape, x, dense, name, len(self.hidden), self.dropout)
         if self.similarity == "cosine":
             return normalize(tape, y, scale)
         return multiply(tape, y, Var(np.ones((1, self.out), y.value.dtype)), scale)
@@ -84,9 +81,10 @@ class TwoTower(ProductModel):
         ids, where = self.item_ids(batch), self.matches(batch)
         log_q = batch.log_q[ids] if self.logq else np.zeros(ids.size, np.float32)
 
-        def scored(vectors: Var, places: Array) -> Scored:
-            return Scored(vectors, Var(np.zeros((places.size, 1), u.value.dtype)), ids[places], log_q[places])
+        def candidates(vectors: Var, rows: Array) -> Candidates:
+            biases = Var(np.zeros((rows.size, 1), u.value.dtype))
+            return Candidates(vectors, biases, ids[rows], log_q[rows])
 
-        targets = scored(self.matched(tape, v, batch), where)
-        others = scored(v, np.arange(ids.size))
+        targets = candidates(self.matched(tape, v, batch), where)
+        others = candidates(v, np.arange(ids.size))
         return sampled_softmax(tape, self.matched(tape, u, batch), targets, others, weight)

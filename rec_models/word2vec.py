@@ -16,10 +16,10 @@ from pslib.schema import Schema, SparseField
 from pslib.table.initializers import Initializer, Uniform
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec
+from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import gather, log_loss, row_dot, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
-from rec_models.tape import Array, Tape, Var
 
 __all__ = ["Word2Vec"]
 
@@ -28,25 +28,25 @@ __all__ = ["Word2Vec"]
 class Word2Vec(Model):
     """Skip-gram with negative sampling (Mikolov et al., NIPS 2013, arXiv:1310.4546).
 
-    An example is a text: one ragged field, its words in their order. Frequent words are left out at random;
-    every word left predicts its neighbours, at most ``window`` away, with a distance drawn for each word.
-    The row of a word has two vectors: ``v`` as the word that predicts, ``w`` as one that is predicted.
-    `pslib.Trainer.recommend` finds the words that are nearest to one, by the cosine of ``v``.
+    An example is a text: one ragged field, its words in order. Frequent words are dropped at random; every
+    remaining word predicts its neighbours up to a random distance of at most ``window``. The row of a word
+    has two vectors: ``v`` as a centre word, ``w`` as a context word. `pslib.Trainer.recommend` finds the
+    nearest words by the cosine of ``v``.
 
     Attributes
     ----------
     dim : int
         Floats of a vector.
     window : int
-        Words to each side, at most.
+        Maximum number of words to each side.
     negatives : int
-        Negative words for each pair, of those drawn for the batch.
+        Negative words per pair, out of those drawn for the batch.
     pool : int
-        Words drawn for a batch, by their count to the power ``alpha``.
+        Words drawn for a batch, with probability proportional to their count to the power ``alpha``.
     alpha : float
         The paper's 3/4.
     subsample : float
-        The paper's t: a word of share f of all words is kept with chance ``min(1, sqrt(t / f))``; 0: all.
+        The paper's t: a word of frequency f is kept with probability ``min(1, sqrt(t / f))``; 0: always.
     v_optimizer, w_optimizer : Optimizer
     v_initializer, w_initializer : Initializer
     """
@@ -72,7 +72,7 @@ class Word2Vec(Model):
         return []
 
     def sampling(self) -> Sampling:
-        """Words by their count to the power ``alpha``; the share of each of all words besides."""
+        """Sample words by their count to the power ``alpha``; ``log_q`` is the log of their frequency."""
         return Sampling(self.schema.ragged[0].name, self.pool, self.alpha, told=1.0)
 
     def parts(self) -> tuple[PartSpec, ...]:
@@ -83,11 +83,11 @@ class Word2Vec(Model):
         )
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """None."""
+        """Return no shapes: there are no dense parameters."""
         return {}
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
-        """Refuse: a text has no click to predict.
+        """Raise an error: a text has no click to predict.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Word2Vec(Model):
         raise ConfigurationError("Word2Vec predicts no clicks: call export_vectors or recommend")
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
-        """Eq. 4, negated: the mean over pairs of the log loss of a pair and of those drawn for it."""
+        """Eq. 4, negated: the mean over pairs of the log loss of a pair and its negatives."""
         centers, around, drawn, owners = self.sampled(tape, batch)
         v, w = split(tape, rows, (self.dim, self.dim))
         predicting = gather(tape, v, np.concatenate([centers, centers[owners]]))
@@ -114,9 +114,9 @@ class Word2Vec(Model):
         Returns
         -------
         (P,), (P,)
-            Words, and one that stands near each.
+            Centre words, and a context word of each.
         (N,), (N,)
-            Words that were drawn, and the pair that each is for.
+            Negative words, and the pair of each.
         """
         centers, around = self._pairs(tape, batch)
         picks = _integers(tape.random_words(centers.size * self.negatives), batch.negatives.size)
@@ -141,16 +141,16 @@ class Word2Vec(Model):
                 around.append(other[within])
         return words[np.concatenate(centers)], words[np.concatenate(around)]
 
-    # --- near words ---------------------------------------------------------------------------------------
+    # --- nearest words ------------------------------------------------------------------------------------
 
     @property
     def item(self) -> tuple[str, ...]:
-        """Column of words in data that lists words."""
+        """Name of the column of words in data that lists words."""
         return ("word",)
 
     @property
     def item_schema(self) -> Schema:
-        """A word."""
+        """Schema of an item: a word."""
         own = self.schema.ragged[0]
         return Schema(label=None, sparse=[SparseField("word", own.vocabulary or own.name)])
 
@@ -166,7 +166,7 @@ class Word2Vec(Model):
         return vectors / np.where(lengths > 0, lengths, 1)
 
     def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """The same."""
+        """Compute the same vectors as `encode`."""
         return self.encode(batch, rows, dense)
 
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from rec_models.embedded import WeightedModel
-from rec_models.layers import add, compress, concat, mlp, mlp_shapes, product, reshape, split, sum_vectors
-from rec_models.model import DenseVars
-from rec_models.tape import Tape, Var
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import add, compress, concat, product, reshape, split, sum_vectors
+from rec_models.model import DenseVars, MLPModel, WeightedModel
 
 __all__ = ["XDeepFM"]
 
 
 @dataclass(frozen=True, eq=False)
-class XDeepFM(WeightedModel):
+class XDeepFM(MLPModel, WeightedModel):
     """A compressed interaction network, an MLP and a linear term (Lian et al., KDD 2018, arXiv:1803.05170).
 
     Dense fields enter the linear term and the MLP; the network is of sparse and ragged fields. Its layers are
@@ -24,18 +23,9 @@ class XDeepFM(WeightedModel):
     ----------
     cin : tuple of int
         Vectors of each layer of the compressed interaction network.
-    hidden : tuple of int
-        Units of each hidden layer.
-    dropout : float
-        Share of units dropped after each hidden layer.
-    batch_norm : bool
-        Whether the units of hidden layers are normalised.
     """
 
     cin: tuple[int, ...] = (64,)
-    hidden: tuple[int, ...] = (400, 400, 400)
-    dropout: float = 0.0
-    batch_norm: bool = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """First-order weights of dense fields, the network, and the MLP, whose output bias is the model's."""
@@ -46,13 +36,13 @@ class XDeepFM(WeightedModel):
             before = vectors
         if self._fields:
             shapes |= {"cin.out.w": (sum(self.cin), 1)}
-        return shapes | mlp_shapes(self._mlp_width(self.dim), self.hidden, self.batch_norm)
+        return shapes | self._mlp_shapes(self._mlp_width(self.dim))
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Eq. 10: ``y = w_linear x + w_dnn a_L + w_cin p + b``."""
         w, v = split(tape, rows, (1, self.dim))
         e = self._vectors(tape, batch, v)
-        deep = mlp(tape, concat(tape, *self._mlp_input(batch, e)), dense, len(self.hidden), self.dropout)
+        deep = self._mlp(tape, concat(tape, *self._mlp_input(batch, e)), dense)
         linear_term = self._first_order(tape, batch, w, dense)
         if not self._fields:
             return add(tape, *linear_term, deep)

@@ -1,25 +1,25 @@
-"""Inverted dropout with repeatable masks."""
+"""Inverted dropout with reproducible masks."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rec_models.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var
 
 __all__ = ["dropout"]
 
 _STEPS = 1 << 16
-"""A mask spends 16 random bits an element, a quarter of a float's cost; rates are rounded to 1/65,536."""
+"""A mask takes 16 random bits per element, a quarter of a float64's; rates are rounded to 1/65,536."""
 
 
 def dropout(tape: Tape, x: Var, rate: float) -> Var:
-    """Zero a share of the elements in training and scale up the others, so that the mean stays.
+    """Zero a fraction of the elements in training and scale up the others, which keeps the mean.
 
     Parameters
     ----------
     x : any shape
     rate : float
-        Share to drop, 0 <= rate < 1. With 0, or outside training, ``x`` itself is returned.
+        Fraction to drop, 0 <= rate < 1. With 0, or outside training, ``x`` itself is returned.
 
     Returns
     -------

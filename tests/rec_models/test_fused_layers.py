@@ -59,7 +59,7 @@ def test_a_gradient_of_another_shape_is_refused():
         masked_and_total(np.ones((2, 2)), np.ones((1, 2)))
 
 
-# --- the last layers ---------------------------------------------------------------------------------------
+# --- the last layers --------------------------------------------------------------------------------------
 
 
 @given(SHAPES, DTYPES, st.integers(0, 99))
@@ -75,7 +75,7 @@ def test_the_gradient_of_the_last_layers_has_the_bits_of_sums_over_rows_in_order
     np.testing.assert_array_equal(of_weights, np.add.reduce(gradient[:, None] * values, axis=0))
 
 
-# --- pairs -------------------------------------------------------------------------------------------------
+# --- pairs ------------------------------------------------------------------------------------------------
 
 
 @st.composite

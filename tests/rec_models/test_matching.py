@@ -22,8 +22,15 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.top_k import top_k
 from pslib.schema import RaggedField, Schema
 from rec_models import LR, MATCHING_MODELS, build
-from rec_models.tape import Tape
-from tests.support.models.gradient_check import RELATIVE_ERROR_MAX, make_batch, parameters, step_errors
+from rec_models.engine.tape import Tape
+from tests.support.models.gradient_check import (
+    RELATIVE_ERROR_MAX,
+    assert_step_is_pytorchs,
+    make_batch,
+    parameters,
+    step_errors,
+    without_dropout,
+)
 from tests.support.models.matching_twins import TWINS
 
 SCHEMA = Schema(
@@ -77,10 +84,6 @@ def matching_batch(schema: Schema = SCHEMA, rows: int = 6) -> Batch:
     return replace(batch, log_q=log_q, negatives=negatives)
 
 
-def without_dropout(options):
-    return {key: value for key, value in options.items() if not key.startswith("dropout")}
-
-
 # --- gradients
 
 
@@ -113,7 +116,7 @@ def test_an_empty_batch_and_one_without_a_match_teach_nothing(name, schema, opti
 
 @pytest.mark.parametrize(("name", "schema", "options"), CASES[:-1], ids=NAMES[:-1])
 def test_a_pairs_score_is_that_of_its_sides_read_apart(name, schema, options):
-    """What ranks reads queries and items from rows of their own; what trains reads them together."""
+    """Ranking reads queries and items from rows of their own; training reads them together."""
     model, batch = build(name, schema, options), matching_batch(schema)
     rows, dense = parameters(model, batch)
 
@@ -156,16 +159,12 @@ def test_a_matching_models_loss_and_gradients_are_its_twins(name, schema, option
     import torch
 
     model, batch = build(name, schema, without_dropout(options)), matching_batch(schema)
+
+    def loss_of(theirs, weights):
+        return TWINS[name](torch, model, batch, schema, theirs, weights, 0)
+
     rows, dense = parameters(model, batch)
-    mine = model.loss_and_gradients(batch, rows, dense, 0)
-    their_rows = torch.from_numpy(rows.copy()).requires_grad_()
-    their_dense = {key: torch.from_numpy(value.copy()).requires_grad_() for key, value in dense.items()}
-    loss = TWINS[name](torch, model, batch, schema, their_rows, their_dense, 0)
-    loss.backward()
-    assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
-    np.testing.assert_allclose(mine.rows_gradient, their_rows.grad.numpy(), rtol=1e-5, atol=1e-7)
-    for key, gradient in mine.dense_gradients.items():
-        np.testing.assert_allclose(gradient, their_dense[key].grad.numpy(), rtol=1e-5, atol=1e-7)
+    assert_step_is_pytorchs(loss_of, model, batch, rows, dense, rtol=1e-5, atol=1e-7)  # log_q is float32 here
 
 
 # --- all the way
@@ -473,3 +472,55 @@ def test_word2vec_leaves_frequent_words_out_as_often_as_the_paper_says():
     centers, *_ = model.sampled(Tape(training=True, step_seed=1), batch)
     frequent = (centers == 0).sum() / (centers == 1).sum()
     assert frequent == pytest.approx(0.2, abs=0.02)  # sqrt(0.01 / 0.25) of the one, all of the other
+
+
+# --- which words word2vec takes for each other's neighbours, by the definition ------------------------------
+
+
+WINDOW = 3
+
+
+def word_pairs(lengths: list[int], subsample: float, seed: int) -> list[tuple[int, int]]:
+    """Of texts whose words are 0, 1, 2, ..., each once."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    texts = Ragged(np.arange(offsets[-1], dtype=np.int32), offsets)
+    log_q = np.full(offsets[-1], np.log(0.5), np.float32)
+    count, negatives = len(lengths), np.zeros(2, np.int32)
+    nothing = (
+        np.zeros((count, 0), np.float32),
+        np.arange(offsets[-1], dtype=np.uint64),
+        np.zeros((count, 0), "i4"),
+    )
+    batch = Batch(np.zeros(count, np.float32), *nothing, {"liked": texts}, negatives, log_q)
+    model = build("word2vec", WORDS, {"dim": 2, "window": WINDOW, "subsample": subsample, "negatives": 1})
+    centers, around, *_ = model.sampled(Tape(training=True, step_seed=seed), batch)
+    return list(zip(centers.tolist(), around.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_word_looks_as_far_to_each_side_as_it_has_drawn_and_its_text_goes(seed: int) -> None:
+    lengths = [9, 1, 0, 2, 12]
+    found = word_pairs(lengths, 0, seed)
+    assert len(set(found)) == len(found)
+    reaches, first = set(), 0
+    for length in lengths:
+        for word in range(first, first + length):
+            around = {other for center, other in found if center == word}
+            reach = max((abs(other - word) for other in around), default=0)
+            assert length == 1 or 1 <= reach <= WINDOW
+            inside = range(max(first, word - reach), min(first + length, word + reach + 1))
+            assert around == set(inside) - {word}
+            reaches.add(reach)
+        first += length
+    assert {1, 2, 3} <= reaches
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_words_that_are_left_out_bring_others_nearer_but_not_those_of_another_text(seed: int) -> None:
+    found = word_pairs([8] * 12, 0.125, seed)  # half of them are left out
+    assert found
+    assert all(center // 8 == other // 8 for center, other in found)
+    left = sorted({word for pair in found for word in pair})
+    assert 20 <= len(left) <= 70
+    assert all(abs(left.index(center) - left.index(other)) <= WINDOW for center, other in found)
+    assert any(abs(center - other) > WINDOW for center, other in found)

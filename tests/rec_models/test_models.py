@@ -9,24 +9,32 @@ from pslib.schema import Schema
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, Adam
 from rec_models import DNN, MODELS, TwoTower, build
-from rec_models.layers.activation import sigmoid_of
+from rec_models.engine.tape import Tape, Var
+from rec_models.layers import batch_norm, dice, multiply
+from rec_models.layers.activations import sigmoid_of
 from rec_models.model import initial_values
 from rec_models.options import V_INITIALIZER
-from rec_models.parts import parts_of
+from rec_models.stepper import parts_of
 from tests.support.models.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,
     SCHEMA,
     VARIANTS,
+    assert_step_is_pytorchs,
     make_batch,
     model_errors,
     parameters,
     random,
     variant_name,
+    without_dropout,
 )
 from tests.support.models.gradient_check import MODELS as CASES
 from tests.support.models.papers import by_the_paper
 
+WITHOUT_TORCH = (
+    "PyTorch is a second reference and no dependency of pslib (1 GB); the same mathematics is checked "
+    "everywhere against NumPy definitions and finite differences"
+)
 DROPOUTS = {"dropout", "dropout_1", "dropout_2"}
 PAIR = Schema(label="click", sparse=["left", "right"])
 
@@ -35,9 +43,9 @@ def small(name, schema=SCHEMA):
     return build(name, schema, CASES[name])
 
 
-def without_dropout(name, options=None):
-    chosen = CASES[name] if options is None else options
-    return build(name, SCHEMA, {key: value for key, value in chosen.items() if key not in DROPOUTS})
+def plain(name, options=None):
+    """A model without dropout."""
+    return build(name, SCHEMA, without_dropout(CASES[name] if options is None else options))
 
 
 def step(model, batch=BATCH, step_seed=0, dtype=np.float32):
@@ -55,7 +63,7 @@ def rows_of(batch, chosen):
     return Batch(batch.labels[chosen], batch.dense[chosen], batch.keys, batch.sparse[chosen], ragged)
 
 
-# --- gradients ---------------------------------------------------------------------------------------------
+# --- gradients --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
@@ -101,12 +109,12 @@ def test_another_step_seed_drops_other_units(name):
     assert step(small(name), step_seed=1).loss != step(small(name), step_seed=2).loss
 
 
-# --- predictions -------------------------------------------------------------------------------------------
+# --- predictions ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_prediction_is_the_sigmoid_of_the_logits_without_dropout(name):
-    model = without_dropout(name)
+    model = plain(name)
     rows, dense = parameters(model, BATCH, np.float32)
     logits = model.loss_and_gradients(BATCH, rows, dense, 0).logits
     for asked in (model, small(name)):
@@ -129,7 +137,7 @@ def test_an_examples_prediction_does_not_depend_on_its_batch(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batchs_gradient_is_the_mean_of_its_examples_gradients(name):
-    model = without_dropout(name)
+    model = plain(name)
     rows, dense = parameters(model, BATCH)
     alone = [model.loss_and_gradients(rows_of(BATCH, [b]), rows, dense, 0) for b in range(len(BATCH))]
     whole = model.loss_and_gradients(BATCH, rows, dense, 0)
@@ -214,25 +222,7 @@ def test_settings_that_leave_a_model_nothing_to_learn_from_are_refused():
         build("xdeepfm", PAIR, {"cin": []})
 
 
-# --- what the papers say -----------------------------------------------------------------------------------
-
-
-def joined_rows(batch, b, rows):
-    """(F, D) rows or pooled rows of the fields of example b."""
-    lists = [([batch.sparse[b, f]], "sum") for f in range(3)]
-    for field in SCHEMA.ragged:
-        ragged = batch.ragged[field.name]
-        lists.append((ragged.values[ragged.offsets[b] : ragged.offsets[b + 1]], field.pooling))
-    pooled = [rows[list(k)].sum(axis=0) / (max(1, len(k)) if how == "mean" else 1) for k, how in lists]
-    return np.array(pooled)
-
-
-def element_rows(batch, b, rows):
-    """(n, D) rows of the elements of each ragged field of example b."""
-    return {
-        name: rows[lists.values[lists.offsets[b] : lists.offsets[b + 1]]]
-        for name, lists in batch.ragged.items()
-    }
+# --- what the papers say ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
@@ -242,9 +232,60 @@ def test_predictions_equal_a_plain_reading_of_the_paper(name, options):
     rows, dense = rows / 2, {key: value / 2 for key, value in dense.items()}  # probabilities that are not 1
     probabilities = model.predict(BATCH, rows, dense)
     for b in range(len(BATCH)):
-        fields, lists = joined_rows(BATCH, b, rows), element_rows(BATCH, b, rows)
-        logit = by_the_paper(name, model, fields, BATCH.dense[b], dense, lists)
+        logit = by_the_paper(np, name, model, BATCH, b, rows, BATCH.dense[b], dense)
         assert np.log(probabilities[b] / (1 - probabilities[b])) == pytest.approx(logit, rel=1e-8)
+
+
+BY_EXAMPLE = [one for one in VARIANTS if not build(one[0], SCHEMA, one[1]).statistics()]
+"""Without those whose training depends on statistics of the batch, of which the next test is."""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("name", "options"), BY_EXAMPLE, ids=map(variant_name, BY_EXAMPLE))
+def test_loss_and_gradients_are_pytorchs_of_the_plain_reading(name, options, dtype):
+    torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+    model = plain(name, options)
+    rows, dense = parameters(model, BATCH, dtype)
+    x, labels = (torch.from_numpy(one.astype(dtype)) for one in (BATCH.dense, BATCH.labels))
+    logits = []
+
+    def loss_of(theirs, weights):
+        logits.extend(
+            by_the_paper(torch, name, model, BATCH, b, theirs, x[b], weights) for b in range(len(x))
+        )
+        return torch.nn.functional.binary_cross_entropy_with_logits(torch.stack(logits), labels)
+
+    close = {"rtol": 2e-4, "atol": 5e-5} if dtype == np.float32 else {"rtol": 1e-10, "atol": 1e-12}
+    result = assert_step_is_pytorchs(loss_of, model, BATCH, rows, dense, **close)
+    np.testing.assert_allclose(result.logits, [one.item() for one in logits], **close)
+
+
+def test_batch_norm_and_dice_in_training_are_pytorchs():
+    torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+    functional = torch.nn.functional
+
+    def torch_dice(x, alpha):
+        p = torch.sigmoid(functional.batch_norm(x, None, None, training=True))
+        return p * x + (1 - p) * alpha * x
+
+    unused = Var(random(3))
+    for layer, twin, shapes in (
+        (
+            lambda tape, x, scale, shift: batch_norm(tape, x, scale, shift, unused, unused),
+            lambda x, scale, shift: functional.batch_norm(x, None, None, scale, shift, training=True),
+            [(6, 3), (3,), (3,)],
+        ),
+        (lambda tape, x, alpha: dice(tape, x, alpha, unused, unused), torch_dice, [(6, 3), (3,)]),
+    ):
+        tape, inputs = Tape(training=True), [Var(random(*shape)) for shape in shapes]
+        found = layer(tape, *inputs)
+        tape.backward(multiply(tape, found, Var(random(1, 3))))
+        theirs = [torch.tensor(one.value, requires_grad=True) for one in inputs]
+        expected = twin(*theirs)
+        (expected * torch.from_numpy(random(1, 3))).sum().backward()
+        np.testing.assert_allclose(found.value, expected.detach().numpy(), rtol=1e-10, atol=1e-12)
+        for mine, other in zip(inputs, theirs, strict=True):
+            np.testing.assert_allclose(mine.gradient, other.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
 def xor_loss(model, steps=400):
@@ -274,7 +315,7 @@ def test_every_model_but_logistic_regression_learns_exclusive_or():
         assert name == "lr" or xor_loss(build(name, PAIR, hidden)) < 0.1, name
 
 
-# --- options -----------------------------------------------------------------------------------------------
+# --- options ----------------------------------------------------------------------------------------------
 
 OTHER = {
     "dim": 7,
@@ -330,7 +371,7 @@ def test_parts_stand_in_the_row_as_forward_splits_them(name):
     assert [(part.name, part.dim) for part in table.parts] in ([("w", 1)], [("v", 3)], [("w", 1), ("v", 3)])
 
 
-# --- first values ------------------------------------------------------------------------------------------
+# --- first values -----------------------------------------------------------------------------------------
 
 
 def test_first_dense_values_depend_on_seed_and_name_only():
@@ -412,14 +453,13 @@ def test_first_dense_values_are_the_same_for_ever():
     np.testing.assert_array_equal(initial_values(7, "mlp.0.w", (1, 3)), golden)
 
 
-# --- batch norm --------------------------------------------------------------------------------------------
+# --- batch norm -------------------------------------------------------------------------------------------
 
 NORMALISED = [name for name, kind in MODELS.items() if "batch_norm" in {field.name for field in fields(kind)}]
 
 
 def normalised(name, schema=SCHEMA):
-    plain = {key: value for key, value in CASES[name].items() if key not in DROPOUTS}
-    return build(name, schema, {**plain, "batch_norm": True})
+    return build(name, schema, without_dropout(CASES[name]) | {"batch_norm": True})
 
 
 @pytest.mark.parametrize("name", NORMALISED)

@@ -1,12 +1,13 @@
 """Steps that multiply in bfloat16: from the setting down to each of a layer's products."""
 
 import logging
+import threading
 
 import numpy as np
 import pytest
 
 import pslib
-import rec_models.products
+import rec_models.engine.products
 from cython_ext.model.products import has_products
 from launch.job.job import read_job
 from launch.worker.train_job import make_trainer
@@ -15,8 +16,16 @@ from pslib.errors import ConfigurationError
 from pslib.trainer.pipeline import compute
 from pslib.trainer.pipeline.compute import ModelThreads
 from rec_models import DNN
-from rec_models.parts import Scratch
-from rec_models.products import DenseVar, packed_of, times, times_transposed, transposed_times, vectors_of
+from rec_models.engine.buffers import Scratch
+from rec_models.engine.products import (
+    DenseVar,
+    packed_of,
+    times,
+    times_transposed,
+    transposed_times,
+    vectors_of,
+)
+from rec_models.engine.tape import Var
 from tests.support.counting import CountingModel
 from tests.support.definitions.products import drawn, needs_bfloat16, product
 from tests.support.models.gradient_check import SCHEMA, make_batch, parameters
@@ -50,19 +59,19 @@ def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_whoever_r
 def test_all_products_of_a_step_are_multiplied_in_what_was_asked_for(products, vectors, monkeypatch):
     seen = []
     for name in ("pack", "multiply", "outer"):
-        plain = getattr(rec_models.products, name)
+        plain = getattr(rec_models.engine.products, name)
 
         def noted(*arguments, plain=plain, name=name, **more):
             seen.append((name, more.get("vectors", arguments[-1])))
             return plain(*arguments, **more)
 
-        monkeypatch.setattr(rec_models.products, name, noted)
+        monkeypatch.setattr(rec_models.engine.products, name, noted)
     step_of(products)
     assert set(seen) == {("pack", vectors), ("multiply", vectors), ("outer", vectors)}
 
 
 def test_where_the_processor_is_no_faster_nothing_is_rounded(monkeypatch):
-    monkeypatch.setattr("rec_models.products.has_bfloat16", bool)
+    monkeypatch.setattr("rec_models.engine.products.has_bfloat16", bool)
     assert vectors_of("bfloat16") is None
     assert bits(step_of("bfloat16")) == bits(step_of("float32"))
 
@@ -188,3 +197,49 @@ def test_products_of_another_name_or_of_a_model_that_multiplies_by_itself_are_re
         pslib.Trainer(DNN(SCHEMA, dim=6), cluster, products="bfloat16", progress=False)
     with pytest.raises(ConfigurationError, match="products: expected float32 or bfloat16, got 'bf16'"):
         vectors_of("bf16")
+
+
+# --- weights that are packed once a step: by kernel or by NumPy what plain weights give ---------------------
+
+
+def layers_of(dtype, rows=70):
+    """Weights with and without a packed twin, and what they are multiplied with."""
+    weights = drawn(1, 48, 64).astype(dtype)
+    dense = DenseVar(weights, packed_of("w", weights, Scratch()))
+    return Var(weights), dense, drawn(2, rows, 48).astype(dtype), drawn(3, rows, 64).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "NumPy"])
+def test_packed_weights_give_what_plain_ones_give(kernel, dtype, monkeypatch):
+    if not kernel:  # as on a processor that has none
+        monkeypatch.setattr("rec_models.engine.products.OWN_FLOAT32", False)
+    plain, dense, x, gradient = layers_of(dtype)
+    assert (dense.packed is not None) == (kernel and dtype == np.float32 and has_products())
+    bias = drawn(4, 64).astype(dtype)
+    for how in ({}, {"bias": bias}, {"bias": bias, "relu": True}):
+        found, wanted = (times(x, one, np.empty((70, 64), dtype), **how) for one in (dense, plain))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    found, wanted = (times_transposed(gradient, one, np.empty((70, 48), dtype)) for one in (dense, plain))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    found = np.empty((48, 64), dtype)
+    transposed_times(x, gradient, found)
+    np.testing.assert_allclose(found, x.T @ gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_kernel_can_not_read_is_multiplied_all_the_same():
+    plain, dense, x, _gradient = layers_of(np.float32)
+    for strange in (np.asfortranarray(x), x[::-1]):
+        found, wanted = (times(strange, one, np.empty((70, 64), np.float32)) for one in (dense, plain))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_that_ask_at_once_get_the_same_packed_weights():
+    _plain, dense, x, _gradient = layers_of(np.float32)
+    outs = [np.empty((70, 64), np.float32) for _ in range(4)]
+    threads = [threading.Thread(target=times, args=(x, dense, out)) for out in outs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    assert len({out.tobytes() for out in outs}) == 1

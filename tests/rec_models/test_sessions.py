@@ -23,20 +23,20 @@ from pslib.metrics.metrics import ScoreCounts
 from pslib.metrics.ranking import counts_of_ranks, mean_ranks, result_of_ranks
 from pslib.schema import Schema
 from rec_models import LR, build
+from rec_models.engine.packed_sequences import packed
+from rec_models.engine.tape import Tape, Var
 from rec_models.layers import bpr_max
-from rec_models.packed import packed
-from rec_models.parts import PART_ROWS_MIN
-from rec_models.scored import Scored
-from rec_models.tape import Tape, Var
-from tests.support.models.gradient_check import RELATIVE_ERROR_MAX, parameters, random, step_errors
-from tests.support.models.session_models import (
-    SCHEMA,
-    SESSIONS,
-    VARIANTS,
-    lists_of,
-    session_batch,
+from rec_models.layers.ranking_losses import Candidates
+from rec_models.stepper import PART_ROWS_MIN
+from tests.support.models.gradient_check import (
+    RELATIVE_ERROR_MAX,
+    assert_same_step,
+    parameters,
+    random,
+    step_errors,
     without_dropout,
 )
+from tests.support.models.session_models import SCHEMA, SESSIONS, VARIANTS, lists_of, session_batch
 
 # --- packing
 
@@ -55,7 +55,7 @@ def test_packed_lists_hold_each_element_once_step_by_step(lengths, without_last,
     ]
     expected = [firsts[i] + t for t in range(max(kept, default=0)) for i in order if kept[i] > t]
     assert steps.values.tolist() == lists.values[expected].tolist()
-    assert steps.places.tolist() == expected  # as many as there are elements: nothing is padded
+    assert steps.indices.tolist() == expected  # as many as there are elements: nothing is padded
     assert steps.order.tolist() == order
     assert steps.sizes.tolist() == [sum(one > t for one in kept) for t in range(max(kept, default=0))]
 
@@ -65,7 +65,7 @@ def test_the_last_element_of_each_list_is_found(lengths):
     lists = lists_of(lengths)
     steps = packed(lists)
     which, places = steps.last()
-    found = dict(zip(which.tolist(), steps.places[places].tolist(), strict=True))
+    found = dict(zip(which.tolist(), steps.indices[places].tolist(), strict=True))
     assert found == {i: int(lists.offsets[i + 1]) - 1 for i in range(len(lengths)) if lengths[i]}
 
 
@@ -93,8 +93,8 @@ def test_no_array_of_a_step_has_more_rows_than_its_sessions_have_elements_and_pa
             super().backward(end)
 
     monkeypatch.setattr("rec_models.stepper.Tape", Held)
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1000)  # all in one part
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MAX", 1000)
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1000)  # all in one part
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MAX", 1000)
     drawn(name, LONG + SHORT)()
     assert (40 + 400) * 3 <= max(held) <= (40 * 41 // 2 + 400) * 9 < 401 * 40  # 9: gates of 3 units
 
@@ -140,23 +140,16 @@ def test_a_session_models_gradients_agree_with_finite_differences(variant):
     assert max(errors.values()) <= RELATIVE_ERROR_MAX, errors
 
 
-def assert_same_step(one, other):
-    assert one.loss == pytest.approx(other.loss, rel=1e-12)
-    np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=1e-12)
-    for key, gradient in other.dense_gradients.items():
-        np.testing.assert_allclose(one.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([3, 0, 1, 5, 2, 2, 4])
     rows, dense = parameters(model, batch)
     whole = model.loss_and_gradients(batch, rows, dense, 0)
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.parts.PARTS", 3)
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
-    assert_same_step(cut, whole)
+    assert_same_step(cut, whole, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
@@ -166,9 +159,9 @@ def test_a_part_of_nothing_but_sessions_without_a_next_item_adds_nothing(name, l
     batch = session_batch([*[3] * PART_ROWS_MIN, last])  # the last session is a part of its own
     rows, dense = parameters(model, batch)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", len(batch))
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", len(batch))
     whole = model.loss_and_gradients(batch, rows, dense, 0)
-    assert_same_step(cut, whole)
+    assert_same_step(cut, whole, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
@@ -201,7 +194,7 @@ def test_bpr_max_is_its_definition_however_far_scores_are_apart(scale):
     h, own, others = random(4, 3) * scale, random(4, 3), random(5, 3)
     targets, negatives = np.array([3, 1, 3, 9]), np.array([1, 2, 3, 3, 7])
     scored = [
-        Scored(Var(v), Var(np.zeros((len(v), 1))), ids, np.zeros(len(v)))
+        Candidates(Var(v), Var(np.zeros((len(v), 1))), ids, np.zeros(len(v)))
         for v, ids in ((own, targets), (others, negatives))
     ]
     found = bpr_max(Tape(training=False), Var(h), *scored, 4, 0.7)
@@ -216,7 +209,7 @@ def test_bpr_max_is_its_definition_however_far_scores_are_apart(scale):
 
 def test_bpr_max_of_a_target_without_a_negative_is_zero():
     ids, one = np.array([3]), Var(np.ones((1, 2)))
-    scored = Scored(one, Var(np.zeros((1, 1))), ids, np.zeros(1))
+    scored = Candidates(one, Var(np.zeros((1, 1))), ids, np.zeros(1))
     tape = Tape(training=True)
     loss = bpr_max(tape, one, scored, scored, 1, 0.7)
     tape.backward(loss)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rec_models import SESSION_MODELS, build
-from tests.support.models.gradient_check import random
-from tests.support.models.session_models import SCHEMA, SESSIONS, VARIANTS, session_batch, without_dropout
+from tests.support.models.gradient_check import assert_step_is_pytorchs, parameters, without_dropout
+from tests.support.models.session_models import SCHEMA, SESSIONS, VARIANTS, session_batch
 
 torch = pytest.importorskip(
     "torch",
@@ -131,44 +131,34 @@ def twin_loss(model, twin, batch, rows, dense):
 
 
 @pytest.fixture(params=VARIANTS.values(), ids=VARIANTS.keys())
-def variant(request):
-    return request.param
-
-
-@pytest.fixture
-def drawn(variant):
-    """A model, a batch with items that repeat, and random parameters in both worlds."""
-    name, options = variant
+def drawn(request):
+    """A model with its twin, a batch with items that repeat, and random parameters."""
+    name, options = request.param
     model, batch = build(name, SCHEMA, without_dropout(options)), session_batch([3, 0, 1, 7, 2])
-    rows = random(batch.keys.size, model.table().dim)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
-    theirs = {key: torch.tensor(value, requires_grad=True) for key, value in dense.items()}
-    return model, batch, rows, dense, torch.tensor(rows, requires_grad=True), theirs
+    return model, TWINS[name], batch, *parameters(model, batch)
 
 
-def test_a_session_models_loss_and_gradients_are_its_twins(variant, drawn):
-    model, batch, rows, dense, their_rows, their_dense = drawn
-    mine = model.loss_and_gradients(batch, rows, dense, 0)
-    loss = twin_loss(model, TWINS[variant[0]], batch, their_rows, their_dense)
-    loss.backward()
-    assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
-    close = {"rtol": 1e-5, "atol": 1e-7}
-    np.testing.assert_allclose(mine.rows_gradient, their_rows.grad.numpy(), **close)
-    for key, value in their_dense.items():
-        np.testing.assert_allclose(mine.dense_gradients[key], value.grad.numpy(), err_msg=key, **close)
+def test_a_session_models_loss_and_gradients_are_its_twins(drawn):
+    model, twin, batch, rows, dense = drawn
+
+    def loss_of(theirs, weights):
+        return twin_loss(model, twin, batch, theirs, weights)
+
+    assert_step_is_pytorchs(loss_of, model, batch, rows, dense, rtol=1e-5, atol=1e-7)  # log_q is float32 here
 
 
-def test_a_session_is_ranked_by_its_twins_last_state(variant, drawn):
-    model, batch, rows, dense, their_rows, their_dense = drawn
+def test_a_session_is_ranked_by_its_twins_last_state(drawn):
+    model, twin, batch, rows, dense = drawn
     found = model.encode(batch, rows, dense, "items")
-    lists = batch.ragged["items"]
+    lists, theirs = batch.ragged["items"], torch.tensor(rows)
+    weights = {key: torch.tensor(value) for key, value in dense.items()}
     for state, first, last in zip(found, lists.offsets[:-1], lists.offsets[1:], strict=True):
         if first == last:
             assert not state.any()
             continue
         ids = lists.values[first:last].tolist()
-        expected = TWINS[variant[0]](model, their_rows[ids, 1:], ids, their_dense)
-        np.testing.assert_allclose(state, expected.detach().numpy(), rtol=1e-9, atol=1e-12)
+        expected = twin(model, theirs[ids, 1:], ids, weights)
+        np.testing.assert_allclose(state, expected.numpy(), rtol=1e-9, atol=1e-12)
 
 
 def test_every_session_model_has_a_twin_and_a_line():

@@ -9,10 +9,18 @@ import pytest
 from cython_ext.model.row_places import place_of_joined
 from pslib.trainer.pipeline.overlap import ComputeThreads
 from rec_models import DNN, MODELS, DeepFM, build
+from rec_models.engine.buffers import ResultArrays, joined
 from rec_models.layers import dot
-from rec_models.parts import Kept, joined, parts_of
+from rec_models.stepper import parts_of
 from tests.support.models.gradient_check import MODELS as CASES
-from tests.support.models.gradient_check import SCHEMA, make_batch, parameters, random
+from tests.support.models.gradient_check import (
+    SCHEMA,
+    assert_same_step,
+    make_batch,
+    parameters,
+    random,
+    without_dropout,
+)
 
 BATCH = make_batch(seed=3, rows=1100, distinct=60)  # three parts
 
@@ -43,14 +51,11 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch_up_to_rounding(name):
     class Whole(MODELS[name]):
         examples_independent = False
 
-    options = {key: value for key, value in CASES[name].items() if not key.startswith("dropout")}
+    options = without_dropout(CASES[name])
     plain = build(name, SCHEMA, options)
     whole = Whole(SCHEMA, **{key: tuple(v) if isinstance(v, list) else v for key, v in options.items()})
     one, other = (model.loss_and_gradients(BATCH, *parameters(model, BATCH), 0) for model in (plain, whole))
-    assert one.loss == pytest.approx(other.loss, rel=1e-12)
-    np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=1e-14)
-    for key, gradient in one.dense_gradients.items():
-        np.testing.assert_allclose(gradient, other.dense_gradients[key], rtol=1e-9, atol=1e-14)
+    assert_same_step(one, other)
 
 
 def test_predictions_are_the_same_with_any_number_of_threads(threads):
@@ -135,7 +140,7 @@ def test_gradients_are_left_alone_while_somebody_holds_them():
 
 
 def test_an_array_that_nobody_holds_is_taken_again_and_grows():
-    kept = Kept()
+    kept = ResultArrays()
     array = kept.take((4, 2), np.float32)
     address = array.__array_interface__["data"][0]
     del array
@@ -172,7 +177,7 @@ def test_arrays_that_stand_in_a_row_in_memory_are_joined_without_a_copy():
     np.testing.assert_array_equal(joined([alone, alone]), np.tile(alone, 2))
 
 
-# --- threads -----------------------------------------------------------------------------------------------
+# --- threads ----------------------------------------------------------------------------------------------
 
 
 def test_every_task_runs_once_and_several_threads_take_part(threads):

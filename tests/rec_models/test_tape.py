@@ -3,8 +3,8 @@ import doctest
 import numpy as np
 
 import rec_models.by_name
-import rec_models.tape
-from rec_models.tape import Tape, Var
+import rec_models.engine.tape
+from rec_models.engine.tape import Tape, Var
 
 
 def square(tape, x):
@@ -89,7 +89,7 @@ def test_random_bits_depend_on_step_seed_and_order_only():
 
 
 def test_examples_in_docstrings_are_true():
-    for module in (rec_models.tape, rec_models.by_name):
+    for module in (rec_models.engine.tape, rec_models.by_name):
         result = doctest.testmod(module)
         assert result.attempted > 0
         assert result.failed == 0

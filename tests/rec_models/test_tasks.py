@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +17,19 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from rec_models import TASK_MODELS, build
-from rec_models.layers.activation import sigmoid_of
-from tests.support.models.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
+from rec_models.layers.activations import sigmoid_of
+from tests.rec_models.test_models import WITHOUT_TORCH
+from tests.support.models.gradient_check import (
+    BATCH,
+    RELATIVE_ERROR_MAX,
+    SCHEMA,
+    assert_same_step,
+    assert_step_is_pytorchs,
+    random,
+    step_errors,
+    without_dropout,
+)
+from tests.support.models.papers import TASK_PAPERS, fields_of
 
 BOTH = replace(SCHEMA, more_labels=("buy",))
 THREE = replace(SCHEMA, more_labels=("buy", "like"))
@@ -47,8 +57,7 @@ def task_batch(tasks: int) -> Batch:
 def made(name: str, plain: bool = False, dtype: type = np.float64):
     """A model, a batch, rows and dense parameters; ``plain``: without dropout."""
     schema, options = TASKS[name]
-    kept = {key: value for key, value in options.items() if not (plain and key == "dropout")}
-    model = build(name, schema, kept)
+    model = build(name, schema, without_dropout(options) if plain else options)
     rows = (random(BATCH.keys.size, model.table().dim) / 2).astype(dtype)
     rng = np.random.default_rng(5)
     dense = {key: (rng.normal(size=s) / 2).astype(dtype) for key, s in model.dense_shapes().items()}
@@ -73,11 +82,10 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model, batch, rows, dense = made(name, plain=True)
     whole = model.loss_and_gradients(batch, rows, dense, 0)
     predicted = model.predict(batch, rows, dense)
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.parts.PARTS", 3)
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
-    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-13)
+    assert_same_step(cut, whole, atol=1e-13)
     np.testing.assert_allclose(model.predict(batch, rows, dense), predicted, rtol=1e-12)
 
 
@@ -110,93 +118,34 @@ def test_every_option_changes_something(name):
         assert not same or loss(before) != loss(after), option
 
 
-def example(batch: Batch, b: int, rows: np.ndarray) -> np.ndarray:
-    """An example's fields side by side, as an MLP reads them."""
-    vectors = [rows[place] for place in batch.sparse[b]]
-    for field in SCHEMA.ragged:
-        lists = batch.ragged[field.name]
-        some = rows[lists.values[lists.offsets[b] : lists.offsets[b + 1]]]
-        vectors.append(some.sum(axis=0) / (max(1, len(some)) if field.pooling == "mean" else 1))
-    return np.concatenate([*vectors, batch.dense[b]])
-
-
-def through(a: np.ndarray, dense: dict, name: str) -> np.ndarray:
-    number = 0
-    while f"{name}.{number}.w" in dense:
-        a = np.maximum(a @ dense[f"{name}.{number}.w"] + dense[f"{name}.{number}.b"], 0)
-        number += 1
-    return a @ dense[f"{name}.out.w"] + dense[f"{name}.out.b"] if f"{name}.out.w" in dense else a
-
-
-def test_esmm_predicts_the_click_and_the_product_of_click_and_conversion():
-    model, batch, rows, dense = made("esmm")
-    predicted = model.predict(batch, rows, dense)
+def probabilities(xp, name, model, batch: Batch, rows, dense):
+    """Of all tasks, (B, T), by the papers."""
+    found = []
     for b in range(len(batch)):
-        x = example(batch, b, rows)
-        ctr, cvr = (sigmoid_of(through(x, dense, tower)) for tower in ("ctr", "cvr"))
-        np.testing.assert_allclose(predicted[b], [ctr[0], ctr[0] * cvr[0]], rtol=1e-9)
+        fields, _ = fields_of(xp, model, batch, b, rows)
+        x = xp.concatenate([fields.ravel(), xp.asarray(batch.dense[b], dtype=rows.dtype)])
+        found.append(TASK_PAPERS[name](xp, model, x, dense))
+    return xp.stack(found)
 
 
-def test_mmoe_mixes_its_experts_by_a_gate_a_task():
-    model, batch, rows, dense = made("mmoe")
-    predicted = model.predict(batch, rows, dense)
-    for b in range(len(batch)):
-        x = example(batch, b, rows)
-        experts = np.array([through(x, dense, f"expert.{i}") for i in range(3)])
-        for k in range(3):
-            gate = np.exp(x @ dense[f"gate.{k}.w"])
-            mixed = (gate / gate.sum()) @ experts
-            expected = sigmoid_of(through(mixed, dense, f"task.{k}"))[0]
-            assert predicted[b, k] == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="PyTorch is a second reference and no dependency (1 GB): the formulas are written out above, and "
-    "held against finite differences everywhere, by test_gradients_agree_with_finite_differences",
-)
 @pytest.mark.parametrize("name", TASKS)
-def test_loss_and_gradients_are_pytorchs(name):
-    import torch
+def test_predictions_equal_a_plain_reading_of_the_paper(name):
+    model, batch, rows, dense = made(name)
+    expected = probabilities(np, name, model, batch, rows, dense)
+    np.testing.assert_allclose(model.predict(batch, rows, dense), expected, rtol=1e-9)
 
+
+@pytest.mark.parametrize("name", TASKS)
+def test_loss_and_gradients_are_pytorchs_of_the_plain_reading(name):
+    torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
     model, batch, rows, dense = made(name, plain=True)
-    mine = model.loss_and_gradients(batch, rows, dense, 0)
-    theirs = torch.from_numpy(rows).requires_grad_()
-    weights = {key: torch.from_numpy(value).requires_grad_() for key, value in dense.items()}
-
-    def tower(a, part):
-        number = 0
-        while f"{part}.{number}.w" in weights:
-            a = torch.relu(a @ weights[f"{part}.{number}.w"] + weights[f"{part}.{number}.b"])
-            number += 1
-        return a @ weights[f"{part}.out.w"] + weights[f"{part}.out.b"] if f"{part}.out.w" in weights else a
-
-    fields = [theirs[torch.from_numpy(batch.sparse[:, f].astype(np.int64))] for f in range(3)]
-    for field in SCHEMA.ragged:
-        lists = batch.ragged[field.name]
-        values, offsets = torch.from_numpy(lists.values.astype(np.int64)), torch.from_numpy(lists.offsets)
-        fields.append(
-            torch.nn.functional.embedding_bag(
-                values, theirs, offsets, mode=field.pooling, include_last_offset=True
-            )
-        )
-    x = torch.cat([*fields, torch.from_numpy(batch.dense.astype(np.float64))], 1)
-    if name == "esmm":
-        ctr, cvr = torch.sigmoid(tower(x, "ctr")), torch.sigmoid(tower(x, "cvr"))
-        chances = torch.cat([ctr, ctr * cvr], 1)
-    else:
-        experts = torch.stack([tower(x, f"expert.{i}") for i in range(3)], 1)
-        gates = [torch.softmax(x @ weights[f"gate.{k}.w"], 1) for k in range(3)]
-        mixed = [torch.einsum("be,bem->bm", gate, experts) for gate in gates]
-        chances = torch.cat([torch.sigmoid(tower(one, f"task.{k}")) for k, one in enumerate(mixed)], 1)
     labels = torch.from_numpy(batch.every_label.astype(np.float64))
-    loss = torch.nn.functional.binary_cross_entropy(chances, labels, reduction="sum") / len(batch)
-    loss.backward()
-    assert mine.loss == pytest.approx(loss.item(), rel=1e-9)
-    close = {"rtol": 1e-7, "atol": 1e-10}
-    np.testing.assert_allclose(mine.rows_gradient, theirs.grad.numpy(), **close)
-    for key, gradient in mine.dense_gradients.items():
-        np.testing.assert_allclose(gradient, weights[key].grad.numpy(), **close)
+
+    def loss_of(theirs, weights):
+        chances = probabilities(torch, name, model, batch, theirs, weights)
+        return torch.nn.functional.binary_cross_entropy(chances, labels, reduction="sum") / len(batch)
+
+    assert_step_is_pytorchs(loss_of, model, batch, rows, dense, rtol=1e-7, atol=1e-10)
 
 
 # --- what goes together

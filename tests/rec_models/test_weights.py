@@ -22,7 +22,14 @@ from pslib.schema import Schema
 from pslib.table.optimizers import SGD
 from rec_models import DNN, LR, build
 from tests.rec_models.test_models import parameters, rows_of
-from tests.support.models.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
+from tests.support.models.gradient_check import (
+    BATCH,
+    RELATIVE_ERROR_MAX,
+    SCHEMA,
+    assert_same_step,
+    random,
+    step_errors,
+)
 
 WEIGHTED = replace(SCHEMA, weight="counts")
 OPTIONS = {"dim": 3, "hidden": [6]}
@@ -43,10 +50,7 @@ def test_a_weighted_step_is_the_step_of_examples_that_occur_so_often(counts):
     repeated = rows_of(BATCH, [b for b, count in enumerate(counts) for _ in range(count)])
     mine = model.loss_and_gradients(weighed(BATCH, *counts), rows, dense, 0)
     theirs = model.loss_and_gradients(repeated, rows, dense, 0)
-    assert mine.loss == pytest.approx(theirs.loss, rel=1e-12)
-    np.testing.assert_allclose(mine.rows_gradient, theirs.rows_gradient, rtol=1e-9, atol=1e-14)
-    for key, gradient in mine.dense_gradients.items():
-        np.testing.assert_allclose(gradient, theirs.dense_gradients[key], rtol=1e-9, atol=1e-12)
+    assert_same_step(mine, theirs)
 
 
 def test_weights_that_are_all_alike_change_nothing():
@@ -88,11 +92,10 @@ def test_a_weighted_batch_in_parts_is_the_batch_as_a_whole(monkeypatch):
     batch = weighed(BATCH, 0.5, 2, 0, 3, 1)
     given_ = parameters(model, batch, np.float64)
     whole = model.loss_and_gradients(batch, *given_, 0)
-    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.parts.PARTS", 3)
+    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
     cut = model.loss_and_gradients(batch, *given_, 0)
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
-    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-14)
+    assert_same_step(cut, whole)
 
 
 def test_several_labels_share_an_examples_weight():
@@ -104,8 +107,7 @@ def test_several_labels_share_an_examples_weight():
     some = rows_of(BATCH, [0, 3, 3])
     some = replace(some, more_labels=batch.more_labels[[0, 3, 3]])
     theirs = model.loss_and_gradients(some, rows, dense, 0)
-    assert mine.loss == pytest.approx(theirs.loss, rel=1e-12)
-    np.testing.assert_allclose(mine.rows_gradient, theirs.rows_gradient, rtol=1e-9, atol=1e-14)
+    assert_same_step(mine, theirs)
 
 
 # --- the schema

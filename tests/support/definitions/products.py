@@ -1,4 +1,4 @@
-"""What a matrix product of factors in bfloat16 is, in NumPy, and what tests of products share."""
+"""Matrix product of factors in bfloat16, defined in NumPy, and what else tests of products share."""
 
 import numpy as np
 import pytest

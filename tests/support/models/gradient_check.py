@@ -15,69 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from pslib.batch import Batch, Ragged
 from pslib.schema import RaggedField, Schema
-from rec_models import Model, build
-from rec_models.layers import (
-    add,
-    attention,
-    batch_norm,
-    bi_interaction,
-    bilinear_fusion,
-    bilinear_pairs,
-    bpr_max,
-    causal_attention,
-    compress,
-    concat,
-    cross,
-    cross_matrix,
-    dense_vectors,
-    dice,
-    dot,
-    dropout,
-    edge_mean,
-    embedding,
-    facing,
-    first_order,
-    fm,
-    gather,
-    gru,
-    inner_products,
-    layer_norm,
-    linear,
-    linear_relu,
-    list_max,
-    list_softmax,
-    list_vectors,
-    log_loss,
-    logit_of_product,
-    mixture,
-    mlp,
-    mlp_shapes,
-    multiply,
-    normalize,
-    prefix_attention,
-    prefix_mean,
-    prelu,
-    product,
-    rank_hinge,
-    relu,
-    relu_head,
-    reshape,
-    row_dot,
-    sampled_softmax,
-    sigmoid,
-    split,
-    squeeze_excite,
-    sum_vectors,
-    take_fields,
-    tanh,
-    tower,
-    tower_shapes,
-    weighted_sum,
-    windows,
-)
-from rec_models.packed import packed
-from rec_models.scored import Scored
-from rec_models.tape import Array, Tape, Var
+from rec_models import Model, StepResult, build, layers
+from rec_models.engine.packed_sequences import packed
+from rec_models.engine.tape import Array, Tape, Var
+from rec_models.layers.ranking_losses import Candidates
 
 RELATIVE_ERROR_MAX = 1e-6
 STEP = 1e-5
@@ -131,17 +72,58 @@ def parameters(
     return rows, {name: random(*shape).astype(dtype) for name, shape in model.dense_shapes().items()}
 
 
+def without_dropout(options: Mapping[str, object]) -> dict[str, object]:
+    """The same options, but nothing drops."""
+    return {name: 0.0 if name.startswith("dropout") else value for name, value in options.items()}
+
+
+def assert_same_step(one: StepResult, other: StepResult, atol: float = 1e-14) -> None:
+    """Two steps agree up to rounding in float64: loss, and gradients of rows and dense parameters."""
+    np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
+    np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=atol)
+    for key, gradient in other.dense_gradients.items():
+        np.testing.assert_allclose(one.dense_gradients[key], gradient, rtol=1e-9, atol=atol, err_msg=key)
+
+
+def assert_step_is_pytorchs(
+    loss_of: Callable[[Any, dict[str, Any]], Any],
+    model: Model,
+    batch: Batch,
+    rows: Array,
+    dense: Mapping[str, Array],
+    **close: float,
+) -> StepResult:
+    """A step agrees with autograd of ``loss_of(rows, dense)``, of tensors that require gradients."""
+    import torch
+
+    theirs = torch.tensor(rows, requires_grad=True)
+    weights = {key: torch.tensor(value, requires_grad=True) for key, value in dense.items()}
+    loss = loss_of(theirs, weights)
+    loss.backward()
+    result = model.loss_and_gradients(batch, rows, dense, 0)
+    np.testing.assert_allclose(result.loss, loss.item(), **close)
+    np.testing.assert_allclose(result.rows_gradient, theirs.grad.numpy(), **close)
+    for key, gradient in result.dense_gradients.items():
+        of_theirs = weights[key].grad
+        expected = 0 if of_theirs is None else of_theirs.numpy()
+        np.testing.assert_allclose(gradient, expected, **close, err_msg=key)
+    return result
+
+
 def _both_parts(tape: Tape, rows: Var) -> Var:
-    narrow, wide = split(tape, rows, (1, 3))
-    return concat(tape, tanh(tape, wide), narrow)
+    narrow, wide = layers.split(tape, rows, (1, 3))
+    return layers.concat(tape, layers.tanh(tape, wide), narrow)
 
 
-def _mlp(tape: Tape, x: Var, *weights: Var) -> Var:
-    return mlp(tape, x, dict(zip(mlp_shapes(3, (4, 2)), weights, strict=True)), 2, 0.5)
+def _with_dense(
+    shapes: Mapping[str, tuple[int, ...]], layer: Callable[[Tape, Var, dict[str, Var]], Var], x: Array
+) -> tuple[Callable[..., Var], list[Array]]:
+    """A layer of an input and of named parameters, as one of positional inputs."""
 
+    def positional(tape: Tape, x: Var, *weights: Var) -> Var:
+        return layer(tape, x, dict(zip(shapes, weights, strict=True)))
 
-def _mlp_inputs() -> list[Array]:
-    return [random(5, 3), *(random(*shape) for shape in mlp_shapes(3, (4, 2)).values())]
+    return positional, [x, *(random(*shape) for shape in shapes.values())]
 
 
 STEPS = packed(Ragged(np.zeros(7, np.int32), np.array([0, 2, 2, 6, 7])))
@@ -153,20 +135,20 @@ EDGES = np.array([0, 2, 2, 3], np.int32), np.array([2, 0, 0, 2], np.int32)
 
 
 def _gru(tape: Tape, x: Var, weights: Var, bias: Var, first: Var) -> Var:
-    return gru(tape, x, STEPS, weights, bias, first)
+    return layers.gru(tape, x, STEPS, weights, bias, first)
 
 
-def _scored(v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> tuple[Scored, Scored]:
-    targets = Scored(v_t, b_t, np.array([3, 1, 3, 9]), random(4))
-    return targets, Scored(v_k, b_k, np.array([1, 2, 3, 3, 7]), random(5))
+def _scored(v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> tuple[Candidates, Candidates]:
+    targets = Candidates(v_t, b_t, np.array([3, 1, 3, 9]), random(4))
+    return targets, Candidates(v_k, b_k, np.array([1, 2, 3, 3, 7]), random(5))
 
 
 def _sampled(tape: Tape, h: Var, *scored: Var) -> Var:
-    return sampled_softmax(tape, h, *_scored(*scored), 4)
+    return layers.sampled_softmax(tape, h, *_scored(*scored), 4)
 
 
 def _bpr_max(tape: Tape, h: Var, *scored: Var) -> Var:
-    return bpr_max(tape, h, *_scored(*scored), 4, 0.7)
+    return layers.bpr_max(tape, h, *_scored(*scored), 4, 0.7)
 
 
 SCORED = [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]
@@ -180,88 +162,105 @@ def _hinge(trials: int, labels: int) -> Callable[..., Var]:
     ids, first = (np.array([3, 1, 3, 9]), np.array([1, 2, 3, 3, 7])), np.array([0, 4, 2, 1])
 
     def layer(tape: Tape, u: Var, t: Var, c: Var) -> Var:
-        return rank_hinge(tape, u, t, c, ids, first, margin=0.5, trials=trials, labels=labels, weight=4)
+        return layers.rank_hinge(
+            tape, u, t, c, ids, first, margin=0.5, trials=trials, labels=labels, weight=4
+        )
 
     return layer
 
 
-def _tower(tape: Tape, x: Var, *weights: Var) -> Var:
-    shapes = tower_shapes("deep", 3, (4, 2), batch_norm=True)
-    return tower(tape, x, dict(zip(shapes, weights, strict=True)), "deep", 2, 0.5)
-
-
-def _tower_inputs() -> list[Array]:
-    return [random(5, 3), *(random(*shape) for shape in tower_shapes("deep", 3, (4, 2), True).values())]
-
-
 LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
-    "add": (add, [random(4), random(1), random(4)]),
-    "attention": (lambda tape, q, k, v: attention(tape, q, k, v, 2), [random(3, 4, 6) for _ in range(3)]),
-    "batch_norm": (batch_norm, [random(6, 3), *(random(3) for _ in range(4))]),
-    "bi_interaction": (bi_interaction, [random(4, 5, 3)]),
-    "bilinear_fusion": (bilinear_fusion, [random(4, 6), random(4, 4), random(2, 3, 2)]),
+    "add": (layers.add, [random(4), random(1), random(4)]),
+    "attention": (
+        lambda tape, q, k, v: layers.attention(tape, q, k, v, 2),
+        [random(3, 4, 6) for _ in range(3)],
+    ),
+    "batch_norm": (layers.batch_norm, [random(6, 3), *(random(3) for _ in range(4))]),
+    "bi_interaction": (layers.bi_interaction, [random(4, 5, 3)]),
+    "bilinear_fusion": (layers.bilinear_fusion, [random(4, 6), random(4, 4), random(2, 3, 2)]),
     "bilinear_pairs": (
-        lambda tape, v, w: bilinear_pairs(tape, v, w, "each"),
+        lambda tape, v, w: layers.bilinear_pairs(tape, v, w, "each"),
         [random(3, 4, 2), random(3, 2, 2)],
     ),
     "bpr_max": (_bpr_max, SCORED),
     "causal_attention": (
-        lambda tape, q, k, v: causal_attention(tape, q, k, v, STEPS, 2),
+        lambda tape, q, k, v: layers.causal_attention(tape, q, k, v, STEPS, 2),
         [random(7, 4), random(7, 4) + 1, random(7, 4) - 1],
     ),
-    "compress": (compress, [random(3, 2, 4), random(3, 5, 4), random(10, 3)]),
-    "concat": (concat, [random(4, 2, 3), random(4, 5), random(4, 1)]),
-    "cross": (cross, [random(4, 3), random(4, 3) + 1, random(3), random(3)]),
-    "cross_matrix": (cross_matrix, [random(4, 3), random(4, 3) + 1, random(3, 3), random(3)]),
+    "cnn": _with_dense(
+        layers.cnn_shapes("cnn", 4, 3, 2),
+        lambda tape, rows, dense: layers.cnn(tape, rows, BATCH, "viewed", dense, "cnn", 2),
+        random(9, 4),
+    ),
+    "compress": (layers.compress, [random(3, 2, 4), random(3, 5, 4), random(10, 3)]),
+    "concat": (layers.concat, [random(4, 2, 3), random(4, 5), random(4, 1)]),
+    "cross": (layers.cross, [random(4, 3), random(4, 3) + 1, random(3), random(3)]),
+    "cross_matrix": (layers.cross_matrix, [random(4, 3), random(4, 3) + 1, random(3, 3), random(3)]),
     "dense_vectors": (
-        lambda tape, w: dense_vectors(tape, random(4, 3).astype(w.value.dtype), w),
+        lambda tape, w: layers.dense_vectors(tape, random(4, 3).astype(w.value.dtype), w),
         [random(3, 2)],
     ),
-    "dice": (dice, [random(6, 3), *(random(3) for _ in range(3))]),
-    "dot": (lambda tape, w: dot(tape, random(4, 3).astype(w.value.dtype), w), [random(3)]),
-    "dropout": (lambda tape, x: dropout(tape, x, 0.4), [random(6, 5)]),
-    "edge_mean": (lambda tape, x: edge_mean(tape, x, *EDGES), [random(4, 3)]),
-    "embedding": (lambda tape, rows: embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
-    "facing": (lambda tape, h, t: facing(tape, h, t, OFFSETS), [random(7, 3), random(4, 3)]),
-    "first_order": (lambda tape, w: first_order(tape, w, BATCH, SCHEMA), [random(9, 1)]),
-    "fm": (fm, [random(4, 5, 3)]),
-    "gather": (lambda tape, rows: gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
+    "dice": (layers.dice, [random(6, 3), *(random(3) for _ in range(3))]),
+    "dot": (lambda tape, w: layers.dot(tape, random(4, 3).astype(w.value.dtype), w), [random(3)]),
+    "dropout": (lambda tape, x: layers.dropout(tape, x, 0.4), [random(6, 5)]),
+    "edge_mean": (lambda tape, x: layers.edge_mean(tape, x, *EDGES), [random(4, 3)]),
+    "embedding": (lambda tape, rows: layers.embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
+    "facing": (lambda tape, h, t: layers.facing(tape, h, t, OFFSETS), [random(7, 3), random(4, 3)]),
+    "first_order": (lambda tape, w: layers.first_order(tape, w, BATCH, SCHEMA), [random(9, 1)]),
+    "fm": (layers.fm, [random(4, 5, 3)]),
+    "gather": (lambda tape, rows: layers.gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
+    "grnn": _with_dense(
+        layers.gru_shapes("gru", 4, 3),
+        lambda tape, rows, dense: layers.grnn(tape, rows, BATCH, "viewed", dense, "gru"),
+        random(9, 4),
+    ),
     "gru": (_gru, [random(7, 6), random(2, 6), random(2), random(3, 2)]),
-    "inner_products": (inner_products, [random(4, 5, 3)]),
-    "layer_norm": (layer_norm, [random(4, 3), random(3), random(3)]),
-    "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
-    "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
-    "list_softmax": (lambda tape, s: list_softmax(tape, s, OFFSETS), [random(7)]),
-    "list_vectors": (lambda tape, rows: list_vectors(tape, rows, BATCH, "viewed"), [random(9, 4)]),
-    "list_max": (lambda tape, x: list_max(tape, x, OFFSETS), [random(7, 3)]),
-    "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
-    "logit_of_product": (logit_of_product, [random(4, 2) * 3, random(4, 2) + 1]),
-    "mixture": (mixture, [random(4, 2), random(4, 3), random(4, 3) + 1]),
-    "mlp": (_mlp, _mlp_inputs()),
-    "multiply": (lambda tape, x, g: multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
-    "normalize": (lambda tape, x: normalize(tape, x, 2.0), [random(4, 3)]),
+    "inner_products": (layers.inner_products, [random(4, 5, 3)]),
+    "layer_norm": (layers.layer_norm, [random(4, 3), random(3), random(3)]),
+    "linear": (layers.linear, [random(4, 3), random(3, 2), random(2)]),
+    "linear_relu": (layers.linear_relu, [random(4, 3), random(3, 2), random(2)]),
+    "list_softmax": (lambda tape, s: layers.list_softmax(tape, s, OFFSETS), [random(7)]),
+    "list_vectors": (lambda tape, rows: layers.list_vectors(tape, rows, BATCH, "viewed"), [random(9, 4)]),
+    "list_max": (lambda tape, x: layers.list_max(tape, x, OFFSETS), [random(7, 3)]),
+    "log_loss": (lambda tape, z: layers.log_loss(tape, z, BATCH.labels), [random(5) * 3]),
+    "logit_of_product": (layers.logit_of_product, [random(4, 2) * 3, random(4, 2) + 1]),
+    "mixture": (layers.mixture, [random(4, 2), random(4, 3), random(4, 3) + 1]),
+    "mlp": _with_dense(
+        layers.mlp_shapes(3, (4, 2)), lambda tape, x, dense: layers.mlp(tape, x, dense, 2, 0.5), random(5, 3)
+    ),
+    "multiply": (lambda tape, x, g: layers.multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
+    "normalize": (lambda tape, x: layers.normalize(tape, x, 2.0), [random(4, 3)]),
     "prefix_attention": (
-        lambda tape, k, u, v, q: prefix_attention(tape, k, u, v, q, STEPS.prefixes()),
+        lambda tape, k, u, v, q: layers.prefix_attention(tape, k, u, v, q, STEPS.prefixes()),
         [random(7, 2), random(7, 2) + 1, random(7, 3), random(2)],
     ),
-    "prefix_mean": (lambda tape, x: prefix_mean(tape, x, STEPS), [random(7, 3)]),
-    "prelu": (prelu, [random(4, 3), random(3)]),
-    "product": (product, [random(4, 2, 3), random(3, 2)]),
+    "prefix_mean": (lambda tape, x: layers.prefix_mean(tape, x, STEPS), [random(7, 3)]),
+    "prelu": (layers.prelu, [random(4, 3), random(3)]),
+    "product": (layers.product, [random(4, 2, 3), random(3, 2)]),
     "rank_hinge": (_hinge(3, 8), [random(4, 3), random(4, 3) - 1, random(5, 3) + 0.5]),
-    "relu": (relu, [random(4, 3)]),
-    "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
-    "row_dot": (row_dot, [random(4, 3), random(4, 3) + 1]),
+    "relu": (layers.relu, [random(4, 3)]),
+    "relu_head": (layers.relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
+    "row_dot": (layers.row_dot, [random(4, 3), random(4, 3) + 1]),
     "sampled_softmax": (_sampled, SCORED),
-    "reshape": (lambda tape, x: reshape(tape, x, (3, 2)), [random(4, 6)]),
-    "sigmoid": (sigmoid, [random(4, 3)]),
+    "reshape": (lambda tape, x: layers.reshape(tape, x, (3, 2)), [random(4, 6)]),
+    "sigmoid": (layers.sigmoid, [random(4, 3)]),
     "split": (_both_parts, [random(5, 4)]),
-    "squeeze_excite": (squeeze_excite, [random(4, 5, 3), random(5, 2), random(2, 5)]),
-    "sum_vectors": (sum_vectors, [random(4, 5, 3)]),
-    "take_fields": (lambda tape, v: take_fields(tape, v, (3, 0)), [random(4, 5, 3)]),
-    "tanh": (tanh, [random(4, 3)]),
-    "tower": (_tower, _tower_inputs()),
-    "weighted_sum": (lambda tape, a, h: weighted_sum(tape, a, h, OFFSETS), [random(7), random(7, 3)]),
-    "windows": (lambda tape, x: windows(tape, x, OFFSETS, 4), [random(7, 2)]),
+    "squeeze_excite": (layers.squeeze_excite, [random(4, 5, 3), random(5, 2), random(2, 5)]),
+    "sum_vectors": (layers.sum_vectors, [random(4, 5, 3)]),
+    "take_fields": (lambda tape, v: layers.take_fields(tape, v, (3, 0)), [random(4, 5, 3)]),
+    "tanh": (layers.tanh, [random(4, 3)]),
+    "tower": _with_dense(
+        layers.tower_shapes("deep", 3, (4, 2), batch_norm=True),
+        lambda tape, x, dense: layers.tower(tape, x, dense, "deep", 2, 0.5),
+        random(5, 3),
+    ),
+    "tower_output": _with_dense(
+        layers.tower_shapes("deep", 3, (4,), out=2),
+        lambda tape, x, dense: layers.tower_output(tape, x, dense, "deep", 1, 0.5),
+        random(5, 3),
+    ),
+    "weighted_sum": (lambda tape, a, h: layers.weighted_sum(tape, a, h, OFFSETS), [random(7), random(7, 3)]),
+    "windows": (lambda tape, x: layers.windows(tape, x, OFFSETS, 4), [random(7, 2)]),
 }
 
 MODELS: dict[str, dict[str, object]] = {

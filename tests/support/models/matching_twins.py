@@ -1,4 +1,4 @@
-"""FailureDetector of the models of queries and items in PyTorch: by padded sequences, `torch.nn.GRU`,
+"""Losses of the models of queries and items in PyTorch, by padded sequences, `torch.nn.GRU` and
 convolutions.
 
 A twin takes a model without dropout, a batch and parameters, and gives the loss that the model's step has.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rec_models.tape import Tape
+from rec_models.engine.tape import Tape
 
 __all__ = ["TWINS"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from pslib.batch import Batch, Ragged
 from pslib.schema import Schema
 
-__all__ = ["SCHEMA", "SESSIONS", "VARIANTS", "lists_of", "session_batch", "without_dropout"]
+__all__ = ["SCHEMA", "SESSIONS", "VARIANTS", "lists_of", "session_batch"]
 
 SCHEMA = Schema(label=None, ragged=["items"])
 SESSIONS: dict[str, dict[str, object]] = {
@@ -27,11 +27,6 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     ),
 }
 """All models, and those whose options choose other mathematics."""
-
-
-def without_dropout(options: dict[str, object]) -> dict[str, object]:
-    """The same options, but nothing drops."""
-    return options | {name: 0.0 for name in options if name.startswith("dropout")}
 
 
 def lists_of(lengths: list[int], distinct: int = 6, seed: int = 0) -> Ragged[np.int32]:

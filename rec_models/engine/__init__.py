@@ -1,0 +1,1 @@
+"""Engine of a step: reverse-mode differentiation, gradients of rows, matrix products, reused arrays."""
