@@ -362,7 +362,7 @@ def _problems_with_model(job: Job) -> list[str]:
 
 
 def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
-    """Return the schema, also if other sections are wrong, and problems beside those that pydantic reports."""
+    """Return the schema, also if other sections are wrong, and problems that pydantic does not report."""
     try:
         columns = SchemaSection.model_validate(raw["data"]["schema"])
         return Schema.from_dict(columns.model_dump()), []
