@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
+from launch.job.yaml12 import flow_text
 from pslib.config import ClusterSettings, DrainSeconds, Restarts, Timing
 from pslib.data.file_watch import StreamSettings
 from pslib.errors import ConfigurationError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.settings import Setting, Settings
 from pslib.table.schedules import Constant, Schedule, schedule_from_dict
 from pslib.trainer.checkpoints.schedule import EveryBatches, EverySeconds, Increments, KeepLast
@@ -31,6 +34,7 @@ __all__ = [
     "Section",
     "TableSection",
     "TrainingSection",
+    "schema_yaml",
 ]
 
 RESTARTS = 3
@@ -270,3 +274,36 @@ class LoadSection(Section):
     )
     resume: bool = Field(default=True, description="Whether the training goes on where that one stopped.")
     other_model: bool = Field(default=False, description="Whether another model may have saved it.")
+
+
+LINE_CHARS = 100
+NO_BREAK = "\x00"
+
+
+def schema_yaml(schema: Schema) -> str:
+    """Return the lines below ``data:``; defaults are left out."""
+    lines = ["  schema:"]
+    lines += [f"    label: {flow_text(schema.label)}"] if schema.label is not None else []
+    lines += [f"    more_labels: {flow_text(list(schema.more_labels))}"] if schema.more_labels else []
+    lines += [f"    weight: {flow_text(schema.weight)}"] if schema.weight is not None else []
+    for kind, fields in (("dense", schema.dense), ("sparse", schema.sparse), ("ragged", schema.ragged)):
+        if fields:
+            # No line break within an item: its spaces are replaced before wrapping.
+            items = ", ".join(flow_text(_short(field)).replace(" ", NO_BREAK) for field in fields)
+            lines += textwrap.wrap(
+                f"{kind}: [{items}]",
+                LINE_CHARS,
+                initial_indent="    ",
+                subsequent_indent="      ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines).replace(NO_BREAK, " ") + "\n"
+
+
+def _short(field: DenseField | SparseField | RaggedField) -> object:
+    """Return the bare name if nothing else differs from the default."""
+    default = type(field)(field.name)
+    options = {name: getattr(field, name) for name in field.__slots__ if name != "name"}
+    changed = {name: value for name, value in options.items() if value != getattr(default, name)}
+    return {"name": field.name, **changed} if changed else field.name

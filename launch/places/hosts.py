@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from launch.job.errors import unknown_key
 from launch.places.local import checkout_path
-from launch.supervisor.process import Command, Task
+from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.blas import TRAINERS_HERE
 

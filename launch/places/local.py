@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from launch.supervisor.process import THIS_MACHINE, Command, Task
+from launch.supervisor.run_spec import THIS_MACHINE, Command, Task
 from pslib.process.blas import TRAINERS_HERE
 
 __all__ = ["LocalLauncher", "checkout_path", "worker_environment"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.places.hosts import LOOK_S, Host, HostsLauncher, read_hosts
-from launch.supervisor.process import Command
+from launch.supervisor.run_spec import Command
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.shutdown import TOGETHER_VARIABLE
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.places.hosts import Host, HostsLauncher, read_hosts
-from launch.supervisor.process import Command
+from launch.supervisor.run_spec import Command
 from pslib.errors import ConfigurationError
 
 __all__ = ["SshLauncher", "ssh_hosts"]
