@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pslib.wire.fields import Message
+from pslib.wire.fields import TRAINING, Message
 from pslib.wire.streams import CLIENT_STREAMS
 
 __all__ = ["BeginSave", "CheckLoad", "DescribeTables", "EndSave", "Load", "Save", "SaveFiles"]
@@ -17,6 +17,7 @@ class Save(Message):
     ``stem`` goes into the file names: it differs for every checkpoint and server, so nothing is overwritten.
     """
 
+    senders = TRAINING
     path: str
     stem: str
 
@@ -29,6 +30,7 @@ class BeginSave(Message):
     or refused (``checkpoint``) where that is not the last one; with ``keep`` the next may be one of this.
     """
 
+    senders = TRAINING
     path: str
     stem: str
     base: str = ""
@@ -39,6 +41,7 @@ class BeginSave(Message):
 class SaveFiles(Message):
     """Request: the files of an image begun by `BeginSave`. Reply: as for `Save`, when they are written."""
 
+    senders = TRAINING
     stem: str
 
 
@@ -46,6 +49,7 @@ class SaveFiles(Message):
 class EndSave(Message):
     """Request: end an image, ``committed`` under ``name`` or abandoned. Reply: `Done`."""
 
+    senders = TRAINING
     stem: str
     name: str
     committed: bool
@@ -59,6 +63,7 @@ class CheckLoad(Message):
     does not repeat the check.
     """
 
+    senders = TRAINING
     path: str
     stem: str
     state: bool = True
@@ -75,6 +80,7 @@ class DescribeTables(Message):
     ``path``: all tables of this server, for a client that reads their rows and has not created them.
     """
 
+    senders = TRAINING
     path: str = ""
 
 
@@ -92,6 +98,7 @@ class Load(Message):
     no lease.
     """
 
+    senders = TRAINING
     path: str
     stem: str
     state: bool = True

@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.wire.fields import Arrays, Message, Plain, PlainList, array, arrays, no_array
+from pslib.wire.fields import (
+    ANYBODY,
+    MEMBERS,
+    SERVING,
+    TRAINING,
+    Arrays,
+    Message,
+    Plain,
+    PlainList,
+    array,
+    arrays,
+    no_array,
+)
 
 __all__ = [
     "NOWHERE",
@@ -48,6 +60,7 @@ class Register(Message):
     fenced. ``empty``: a server without the state of its predecessor.
     """
 
+    senders = MEMBERS
     role: str
     address: str
     incarnation: int
@@ -81,6 +94,7 @@ class Registered(Message):
 class Heartbeat(Message):
     """Request: heartbeat; ``progress`` holds cumulative counters, ``term`` is the highest received."""
 
+    senders = MEMBERS
     role: str
     rank: int
     incarnation: int
@@ -118,6 +132,7 @@ class CutReady(Message):
     ``streams``. Reply: `Done`, or `Failure` where that cut is over.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     cut: int
@@ -134,6 +149,7 @@ class CutStep(Message):
     Reply: `Done`, to ``begun`` `CutTable`, and `Failure` where that cut is over.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     cut: int
@@ -159,6 +175,7 @@ class OpenJob(Message):
     continues with its leases.
     """
 
+    senders = TRAINING
     rank: int
     job: int
     what: str
@@ -173,6 +190,7 @@ class OpenJob(Message):
 class NextLease(Message):
     """Request: ask for a lease; ``holding`` are the streams that this trainer knows it holds."""
 
+    senders = TRAINING
     rank: int
     incarnation: int
     job: int
@@ -203,6 +221,7 @@ class EndLease(Message):
     ``given_back`` in it the lease has failed here, and is returned to other trainers.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     job: int
@@ -215,6 +234,7 @@ class EndLease(Message):
 class Clock(Message):
     """Request: the number of batches of a job applied for this trainer. Reply: `Clocks`."""
 
+    senders = TRAINING
     rank: int
     incarnation: int
     job: int
@@ -233,6 +253,7 @@ class Clocks(Message):
 class JobResult(Message):
     """Request: the outcome of a job. Reply: `Result` with ``done`` true or false."""
 
+    senders = ANYBODY
     job: int
 
 
@@ -243,6 +264,7 @@ class Missing(Message):
     Reply: `Done`.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     server: int
@@ -254,6 +276,7 @@ class Missing(Message):
 class Status(Message):
     """Request: the state of the cluster; with ``details``, of every member. Reply: `Result`."""
 
+    senders = ANYBODY
     details: bool = False
 
 
@@ -261,6 +284,7 @@ class Status(Message):
 class Stop(Message):
     """Request: end the cluster. Reply: `Done`."""
 
+    senders = SERVING
     reason: str
     failed: bool
 
@@ -272,6 +296,8 @@ class SaveSoon(Message):
     Reply: `Result`; ``asked`` is false where no training goes on that can be saved.
     """
 
+    senders = TRAINING
+
 
 @dataclass(frozen=True, slots=True)
 class Leave(Message):
@@ -280,6 +306,7 @@ class Leave(Message):
     ``preempted``: it leaves by request, with work left; it, or another one, may join again.
     """
 
+    senders = MEMBERS
     role: str
     rank: int
     incarnation: int
@@ -295,6 +322,7 @@ class Scale(Message):
     repeated request (same ``name``, any number) is answered and not applied again, however late.
     """
 
+    senders = SERVING
     servers: int
     drain: PlainList
     name: int
@@ -309,6 +337,7 @@ class NextHand(Message):
     address]`` of the receivers of units: one that has come back elsewhere may have lost them.
     """
 
+    senders = SERVING
     rank: int
     incarnation: int
     version: int

@@ -50,7 +50,20 @@ from pslib.wire.coordinator_messages import (
     Status,
     Stop,
 )
-from pslib.wire.fields import ArrayRule, Arrays, Message, Plain, PlainList, array, arrays, no_arrays
+from pslib.wire.fields import (
+    ANYBODY,
+    MEMBERS,
+    SERVING,
+    TRAINING,
+    ArrayRule,
+    Arrays,
+    Message,
+    Plain,
+    PlainList,
+    array,
+    arrays,
+    no_arrays,
+)
 
 __all__ = [
     "ALL_MESSAGES",
@@ -125,6 +138,7 @@ class Setup(Message):
     describe their tables to each other ``without_values``: blocks come with theirs.
     """
 
+    senders = MEMBERS
     tables: Plain
     dense_length: int
     dense_optimizer: Plain
@@ -141,6 +155,7 @@ class Pull(Message):
     version of each block that the client has already (`KnownDense`).
     """
 
+    senders = ANYBODY
     keys: Arrays = arrays(np.uint64)
     blocks: NDArray[np.uint32] = array(np.uint32)
     step: int = 0
@@ -187,6 +202,7 @@ class Push(Message):
     are maintained after it.
     """
 
+    senders = TRAINING
     stream: int
     number: int
     epoch: int
@@ -212,6 +228,7 @@ class Push(Message):
 class Erase(Message):
     """Request: erase rows; named like a push, because a late copy must not erase a row created since."""
 
+    senders = TRAINING
     stream: int
     number: int
     epoch: int
@@ -227,6 +244,7 @@ class Maintain(Message):
     Named and marked like a push, by unit: a second copy does nothing. Reply: `Pushed`.
     """
 
+    senders = TRAINING
     stream: int
     number: int
     epoch: int
@@ -261,6 +279,7 @@ class Reserve(Message):
     answered.
     """
 
+    senders = ANYBODY
     request_id: int
     bytes: int
     last: int
@@ -269,6 +288,8 @@ class Reserve(Message):
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
     """Request: the counters of a server. Reply: `Result`."""
+
+    senders = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +302,7 @@ class Witness(Message):
     are lost.
     """
 
+    senders = TRAINING
     streams: NDArray[np.uint64] = array(np.uint64)
     numbers: NDArray[np.uint64] = array(np.uint64)
     units: NDArray[np.uint32] = array(np.uint32)
@@ -293,6 +315,8 @@ class TrimLog(Message):
     Heartbeats count completed rounds of images (``log_rounds``, of each shard thread).
     """
 
+    senders = TRAINING
+
 
 @dataclass(frozen=True, slots=True)
 class Release(Message):
@@ -302,6 +326,7 @@ class Release(Message):
     names a push, so that a late copy, when the unit is back here, moves nothing.
     """
 
+    senders = SERVING
     unit: int
     owner: int
     map_version: int
@@ -325,6 +350,7 @@ class Adopt(Message):
     A second copy changes nothing, also when it comes after the unit has moved on.
     """
 
+    senders = SERVING
     unit: int
     map_version: int
     marks: Plain
@@ -339,6 +365,7 @@ class Keep(Message):
     Reply: `Done`, also when repeated.
     """
 
+    senders = SERVING
     unit: int
     map_version: int
 
