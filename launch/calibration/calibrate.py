@@ -18,6 +18,7 @@ from typing import Any
 from launch.calibration.measure import workload_of
 from launch.job.job import read_job
 from launch.job.preflight import hold_port
+from launch.job.sections import schema_section
 from launch.job.yaml12 import write_yaml
 from launch.places.local import LocalLauncher
 from launch.runs.train import run_job
@@ -175,7 +176,7 @@ def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "flo
 
 def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
     """Convert a run to a planner workload, with the measured share of distinct keys."""
-    distinct = distinct_of(data, schema, run.batch_rows)
+    distinct = _distinct_of(data, schema, run.batch_rows)
     return workload_of(
         schema, run.batch_rows, run.dim, run.hidden, staleness=run.staleness, distinct=distinct
     )
@@ -301,7 +302,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     """
     optimizer = {"name": "RowwiseAdagrad"}
     job = {
-        "data": {"train": str(folder / "train.parquet"), "schema": _plain(schema)},
+        "data": {"train": str(folder / "train.parquet"), "schema": schema_section(schema)},
         "model": {"name": "deepfm", "dim": run.dim, "hidden": list(run.hidden)},
         "optimizers": {"rows": {"w": optimizer, "v": optimizer}},
         "training": {
@@ -325,15 +326,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     return float(summary["examples_per_s"])
 
 
-def _plain(schema: Schema) -> dict[str, Any]:
-    return {
-        "label": schema.label,
-        "dense": [{"name": field.name, "log1p": field.log1p} for field in schema.dense],
-        "sparse": [field.name for field in schema.sparse],
-    }
-
-
-def distinct_of(folder: Path, schema: Schema, batch_rows: int) -> float:
+def _distinct_of(folder: Path, schema: Schema, batch_rows: int) -> float:
     """Estimate the share of distinct keys in a batch from some batches of the data."""
     data = ParquetData(str(folder / "train.parquet"), schema)
     order = Order(0, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))

@@ -34,6 +34,7 @@ __all__ = [
     "Section",
     "TableSection",
     "TrainingSection",
+    "schema_section",
     "schema_yaml",
 ]
 
@@ -278,26 +279,38 @@ class LoadSection(Section):
 
 LINE_CHARS = 100
 NO_BREAK = "\x00"
+"""Stands for a space at which a line must not be broken."""
+
+
+def schema_section(schema: Schema) -> dict[str, Any]:
+    """Return the section ``data.schema`` as plain values; defaults are left out."""
+    plain = {
+        "label": schema.label,
+        "more_labels": list(schema.more_labels),
+        "weight": schema.weight,
+        "dense": [_short(field) for field in schema.dense],
+        "sparse": [_short(field) for field in schema.sparse],
+        "ragged": [_short(field) for field in schema.ragged],
+    }
+    return {name: value for name, value in plain.items() if value not in (None, [])}
 
 
 def schema_yaml(schema: Schema) -> str:
-    """Return the lines below ``data:``; defaults are left out."""
+    """Return the lines below ``data:``."""
     lines = ["  schema:"]
-    lines += [f"    label: {flow_text(schema.label)}"] if schema.label is not None else []
-    lines += [f"    more_labels: {flow_text(list(schema.more_labels))}"] if schema.more_labels else []
-    lines += [f"    weight: {flow_text(schema.weight)}"] if schema.weight is not None else []
-    for kind, fields in (("dense", schema.dense), ("sparse", schema.sparse), ("ragged", schema.ragged)):
-        if fields:
-            # No line break within an item: its spaces are replaced before wrapping.
-            items = ", ".join(flow_text(_short(field)).replace(" ", NO_BREAK) for field in fields)
-            lines += textwrap.wrap(
-                f"{kind}: [{items}]",
-                LINE_CHARS,
-                initial_indent="    ",
-                subsequent_indent="      ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+    for name, value in schema_section(schema).items():
+        if name not in ("dense", "sparse", "ragged"):
+            lines.append(f"    {name}: {flow_text(value)}")
+            continue
+        items = ", ".join(flow_text(item).replace(" ", NO_BREAK) for item in value)
+        lines += textwrap.wrap(
+            f"{name}: [{items}]",
+            LINE_CHARS,
+            initial_indent="    ",
+            subsequent_indent="      ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines).replace(NO_BREAK, " ") + "\n"
 
 
