@@ -18,13 +18,12 @@ from launch.job.model import ranks_items
 from launch.job.sections import RankingSection
 from pslib.errors import CheckpointError, ConfigurationError, DataError, PslibError
 from pslib.process.machine import memory_bytes, physical_bytes
-from pslib.storage import check_local, unwritable
+from pslib.storage import check_local, is_uri, unwritable
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from pslib.data.column_types import KeyKinds
     from pslib.data.dataset import ParquetData
-    from pslib.data.file_watch import StreamSettings
     from pslib.schema import Schema
     from pslib.table.optimizers import Optimizer
     from rec_models import Model
@@ -70,7 +69,9 @@ def check_data(job: Job) -> None:
     schema = job.schema_of_data
     asked = schema_asked(job) if job.data.valid or job.data.test else schema
     if job.data.stream:
-        _check_stream(job.data.train[0], job.data.stream)
+        from pslib.data.file_watch import FileWatch
+
+        FileWatch(job.data.train[0], job.data.stream)  # checks that the folder exists
     train = None if job.data.stream else job.data.train  # its files are checked on arrival
     found = (
         (train, schema),
@@ -85,13 +86,6 @@ def check_data(job: Job) -> None:
                 problems.append(line)
     if problems:
         raise DataError(*problems)
-
-
-def _check_stream(folder: str, stream: StreamSettings) -> None:
-    """Check that the folder to watch exists."""
-    from pslib.data.file_watch import FileWatch
-
-    FileWatch(folder, stream)
 
 
 def schema_asked(job: Job) -> Schema:
@@ -163,8 +157,6 @@ def check_load(job: Job) -> None:
     ConfigurationError
         When it is in the run's own folder.
     """
-    from pslib.storage import is_uri
-
     if job.load is None:
         return
     path = job.load.path
@@ -215,8 +207,6 @@ def check_save(job: Job) -> None:
     ConfigurationError
         When the folder or a file in it can't be created.
     """
-    from pslib.storage import is_uri
-
     if not job.checkpoint.path or is_uri(job.checkpoint.path):
         return
     _check_folder("checkpoint.path", job.checkpoint.path)
@@ -282,8 +272,6 @@ def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
     ConfigurationError
         When a host does not see a file written by this machine.
     """
-    from pslib.storage import is_uri
-
     for name, folder in (("out", job.out), ("checkpoint.path", job.checkpoint.path)):
         if not folder or is_uri(folder):
             continue

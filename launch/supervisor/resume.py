@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 from launch.job.job import Job, LoadSection, preempted_place, saved_place
 from launch.job.paths import from_here
 from launch.job.yaml12 import read_yaml
-from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of
+from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
 from launch.supervisor.run_spec import Identity, Outcome, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
@@ -59,23 +58,20 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
             f"--resume: the run in {out} had no logs to go on with (durability memory): a script loads its "
             "checkpoint itself, in a run of its own: give another --out, or --overwrite"
         )
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
-        launch, log = int(note.get("launch", 0)), note.get("log")
-        identity = Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
-        if problems := _other_numbers(note, config, identity.log, out):
-            raise ConfigurationError(*problems)
-        keep_records(out, launch)
-        return identity
-    raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+    note = read_record(out / "logs" / NOTE)
+    launch, log = note.get("launch", 0), note.get("log")
+    if "cluster_id" not in note or not isinstance(launch, int):
+        raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+    identity = Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
+    if problems := _other_numbers(note, config, identity.log, out):
+        raise ConfigurationError(*problems)
+    keep_records(out, launch)
+    return identity
 
 
 def had_logs(out: Path) -> bool:
     """Return whether a run has logs, at any place; True if unknown."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
-        return note["log"] is not None
-    return True
+    return read_record(out / "logs" / NOTE).get("log", "unknown") is not None
 
 
 def check_no_logs(out: Path) -> None:

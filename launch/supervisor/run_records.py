@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 from launch.job.job import Job
 from launch.job.paths import from_here
+from launch.supervisor.discovery import read_record
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
 from launch.supervisor.supervisor import run_cluster
 from pslib.clock import SystemClock
@@ -225,14 +225,11 @@ def best_possible(job: Job) -> dict[str, float] | None:
     """Return AUC and log loss of the true probabilities for generated test data; None for other data."""
     from pslib.data.synthetic.generator import SIDECAR
 
-    try:
-        path = Path((job.data.test or [""])[0])
-        plain = json.loads((path.parent / SIDECAR).read_text(encoding="utf-8"))
-        part = plain["test"]
-        if part["file"] == path.name:
+    path = Path((job.data.test or [""])[0])
+    part = read_record(path.parent / SIDECAR).get("test")
+    if isinstance(part, dict) and part.get("file") == path.name:
+        with suppress(ValueError, KeyError, TypeError):
             return {"auc": float(part["best_auc"]), "logloss": float(part["best_logloss"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     return None
 
 

@@ -193,7 +193,7 @@ out: 5
         "optimizers.rows.w.name: expected one of SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, "
         "AdamL2, FTRL, got 'adam', did you mean 'Adam'?",
         "optimizers.rows.v.learning_rte: unknown key, did you mean 'learning_rate'?",
-        "optimizers.rows.u: expected a mapping with a name, for example {name: Adagrad, learning_rate: 0.05}",
+        "optimizers.rows.u: expected a mapping, for example {name: Adagrad, learning_rate: 0.05}, got 7",
         "optimizers.dense.learning_rate: expected a number, got 'x'",
         "optimizers.dense: RowwiseAdagrad mixes elements, and dense blocks are cut anywhere; "
         "use one of SGD, Momentum, Adagrad, Adam, AdamW, AdamL2, FTRL",
