@@ -34,7 +34,7 @@ class LocalLauncher:
     module: str = "launch.worker.main"
 
     takes_more_servers: ClassVar[bool] = True
-    """Whether the launcher may start servers beyond the plan."""
+    """True: the launcher may start servers beyond the plan."""
 
     def command(self, task: Task) -> Command:
         """Return the command of the worker itself."""

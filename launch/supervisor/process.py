@@ -253,7 +253,7 @@ class Starts:
         self._running, self._worker_output, self._say = running, worker_output, say
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
         self._begun = False
-        """Whether all processes have been started."""
+        """True once all processes have been started."""
 
     def coordinator(self) -> None:
         """Start the coordinator, which reports its address."""
