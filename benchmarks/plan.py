@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launch.calibration.calibrate import calibrate, run_workload
-from launch.calibration.whole import Run, run_rate
+from launch.calibration.calibrate import Run, calibrate, run_rate, run_workload
 from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.planner.coefficients import Coefficients, read_coefficients
 from pslib.planner.scenes import one_machine_rate

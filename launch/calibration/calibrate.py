@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import os
 import platform
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.calibration.steps import workload_of
-from launch.calibration.timing import over_tcp
-from launch.calibration.whole import Run, distinct_of, run_rate
+from launch.calibration.measure import workload_of
+from launch.job.job import read_job
 from launch.job.preflight import hold_port
+from launch.job.sections import schema_section
+from launch.job.yaml12 import write_yaml
 from launch.places.local import LocalLauncher
-from launch.supervisor.run_spec import Plan
+from launch.runs.train import run_job
+from launch.supervisor.run_spec import Outcome, Plan
 from launch.supervisor.supervisor import end_as_asked, run_cluster
 from pslib.clock import utc_now_text
 from pslib.config import ClusterConfig
 from pslib.data.atomic_files import atomic_output
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order, default_lease_rows
+from pslib.data.reader import LeaseReader
 from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.planner.coefficients import FORMAT, Coefficients
@@ -30,19 +38,69 @@ from pslib.planner.workload import Workload
 from pslib.process.machine import cores, quota_words
 from pslib.schema import Schema
 from pslib.storage import unwritable
+from pslib.transport import addresses
 
-__all__ = ["calibrate", "run_calibrate", "run_workload"]
+__all__ = ["Run", "calibrate", "over_tcp", "run_calibrate", "run_rate", "run_workload"]
 
-SCRIPT = Path(__file__).parent / "script.py"
+SCRIPT = Path(__file__).parent / "measure.py"
 FIELDS, KEYS = 26, 1_000_000
 BATCH_ROWS = 2048
 MORE_THREADS = 4
-WHOLE = (Run(batch_rows=2048, hidden=(256, 256), epochs=3), Run(batch_rows=512, hidden=(64,), epochs=3))
-"""Runs of a calibration, large batches first."""
 TOGETHER = (0.25, 8.0)
 """Bounds of the mutual slowdown of stages; below 1 where stages were measured slower than they are."""
 BATCH_US = (0.0, 20_000.0)
 HALVINGS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training of DeepFM on this machine.
+
+    Attributes
+    ----------
+    servers, trainers, batch_rows, dim : int
+    hidden : tuple of int
+    epochs : int
+        Passes over the data.
+    staleness : int
+    products : "float32" or "bfloat16"
+        See `pslib.trainer.Trainer`.
+    """
+
+    servers: int = 1
+    trainers: int = 1
+    batch_rows: int = 2048
+    dim: int = 16
+    hidden: tuple[int, ...] = (256, 256)
+    epochs: int = 1
+    staleness: int = 2
+    products: str = "float32"
+
+    @property
+    def name(self) -> str:
+        """One-line name."""
+        hidden = "-".join(map(str, self.hidden))
+        return (
+            f"{self.servers} server{'s' * (self.servers > 1)} x {self.trainers} trainer"
+            f"{'s' * (self.trainers > 1)}, batch {self.batch_rows}, dim {self.dim}, {hidden}"
+        )
+
+
+WHOLE = (Run(batch_rows=2048, hidden=(256, 256), epochs=3), Run(batch_rows=512, hidden=(64,), epochs=3))
+"""Runs of a calibration, large batches first."""
+
+
+@contextlib.contextmanager
+def over_tcp() -> Iterator[None]:
+    """Make processes started meanwhile connect by TCP, as on several machines, which the planner models."""
+    before = os.environ.get(addresses.VARIABLE)
+    os.environ[addresses.VARIABLE] = "tcp"
+    try:
+        yield
+    finally:
+        del os.environ[addresses.VARIABLE]
+        if before is not None:
+            os.environ[addresses.VARIABLE] = before
 
 
 def run_calibrate(options: argparse.Namespace) -> int:
@@ -118,7 +176,7 @@ def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "flo
 
 def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
     """Convert a run to a planner workload, with the measured share of distinct keys."""
-    distinct = distinct_of(data, schema, run.batch_rows)
+    distinct = _distinct_of(data, schema, run.batch_rows)
     return workload_of(
         schema, run.batch_rows, run.dim, run.hidden, staleness=run.staleness, distinct=distinct
     )
@@ -230,3 +288,52 @@ def _lines(costs: Coefficients) -> list[str]:
         for cost in costs.tables
     ]
     return lines
+
+
+def run_rate(run: Run, folder: Path, schema: Schema) -> float:
+    """Measure examples/s from opening the data to the last push; ``folder`` holds ``train.parquet``.
+
+    Raises
+    ------
+    UnavailableError
+        When the run fails.
+    KeyboardInterrupt, PreemptedError
+        When the run is interrupted.
+    """
+    optimizer = {"name": "RowwiseAdagrad"}
+    job = {
+        "data": {"train": str(folder / "train.parquet"), "schema": schema_section(schema)},
+        "model": {"name": "deepfm", "dim": run.dim, "hidden": list(run.hidden)},
+        "optimizers": {"rows": {"w": optimizer, "v": optimizer}},
+        "training": {
+            "batch_rows": run.batch_rows,
+            "staleness": run.staleness,
+            "warmup_batches": 0,
+            "epochs": run.epochs,
+            "products": run.products,
+        },
+        "cluster": {"servers": run.servers, "trainers": run.trainers},
+        "out": str(folder / "run"),
+    }
+    file = folder / "run.yaml"
+    file.write_text(write_yaml(job), encoding="utf-8")
+    with over_tcp(), contextlib.redirect_stdout(io.StringIO()):
+        code = run_job(read_job(file), overwrite=True, progress=False)
+    end_as_asked(Outcome(code))
+    if code:
+        raise UnavailableError(f"{run.name}: ended with exit code {code}; its logs are in {folder / 'run'}")
+    summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
+    return float(summary["examples_per_s"])
+
+
+def _distinct_of(folder: Path, schema: Schema, batch_rows: int) -> float:
+    """Estimate the share of distinct keys in a batch from some batches of the data."""
+    data = ParquetData(str(folder / "train.parquet"), schema)
+    order = Order(0, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))
+    reader = LeaseReader(data, schema, order, batch_rows)
+    keys = examples = 0
+    for batch in reader.batches(0, 0):
+        keys += batch.keys.size
+        examples += len(batch)
+    reader.close()
+    return keys / (examples * len(schema.sparse))

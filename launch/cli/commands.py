@@ -193,7 +193,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def convert(options: argparse.Namespace) -> int:
     """Run ``pslib convert``."""
-    from launch.job.schema_text import schema_yaml
+    from launch.job.sections import schema_yaml
     from pslib.data.convert import convert as converters
 
     settings = {"overwrite": options.overwrite, "rejects_max_share": options.rejects_max_share}
@@ -212,8 +212,8 @@ def convert(options: argparse.Namespace) -> int:
 
 def data_check(options: argparse.Namespace) -> int:
     """Run ``pslib data check``."""
-    from launch.job.id_types import kinds_of_job
     from launch.job.job import read_job
+    from launch.job.preflight import kinds_of_job
     from pslib.data.inspect.check import check
     from pslib.errors import EXIT_DONE, DataError
 
@@ -232,7 +232,7 @@ def data_check(options: argparse.Namespace) -> int:
 def describe(options: argparse.Namespace) -> int:
     """Run ``pslib describe``."""
     from launch.job.paths import near
-    from launch.job.schema_text import schema_yaml
+    from launch.job.sections import schema_yaml
     from launch.job.yaml12 import flow_text
     from pslib.data.atomic_files import atomic_output, refuse_existing
     from pslib.data.inspect.describe import describe as described
@@ -274,7 +274,7 @@ def describe(options: argparse.Namespace) -> int:
 
 def data_generate(options: argparse.Namespace) -> int:
     """Run ``pslib data generate``."""
-    from launch.job.schema_text import schema_yaml
+    from launch.job.sections import schema_yaml
     from pslib.data.synthetic.generator import GeneratorConfig, generate, generated_schema
 
     config = GeneratorConfig(train_rows=options.rows, test_rows=options.test_rows, seed=options.seed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -14,7 +16,9 @@ from pslib.table.optimizers import OPTIMIZERS
 
 __all__ = [
     "ELSEWHERE",
+    "concerns",
     "dotted",
+    "leave_out",
     "of_optimizers",
     "problem_lines",
     "section_in",
@@ -177,3 +181,73 @@ def problem_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
             [_one_line(model, item)] if together is None else [dotted(*item["loc"], one) for one in together]
         )
     return lines
+
+
+_SCHEMA = {"label": "label", "sparse": ["any"]}
+_STAND_INS: Mapping[str, Any] = {
+    "data": {"train": ["any"], "schema": _SCHEMA},
+    "data.train": ["any"],
+    "data.schema": _SCHEMA,
+    "model": {"name": "lr"},
+    "model.name": "lr",
+}
+"""Values in place of required ones that are wrong or missing, so that all other settings can be checked."""
+
+
+def leave_out(raw: dict[str, Any], problems: Iterable[str]) -> dict[str, str]:
+    """Remove the values that problems are about from a job file; required ones get a stand-in.
+
+    Parameters
+    ----------
+    raw : dict
+        The job file; it is changed.
+    problems : iterable of str
+        Lines that begin with the path of a setting.
+
+    Returns
+    -------
+    dict of str to str
+        Path of each changed value to the line about it; empty if nothing was changed.
+    """
+    changed = {}
+    for path, line in {_existing(raw, line.partition(": ")[0]): line for line in problems}.items():
+        *sections, last = path.split(".")
+        place = raw
+        for section in sections:
+            place = place.get(section, {})
+        if place.get(last) != _STAND_INS.get(path):
+            place.pop(last, None)
+            place |= {last: deepcopy(_STAND_INS[path])} if path in _STAND_INS else {}
+            changed[path] = line
+    return changed
+
+
+def _existing(raw: Any, path: str) -> str:
+    """Return the part of a path that a job file has; the whole path if a stand-in exists for it."""
+    if path in _STAND_INS:
+        return path
+    found = []
+    for step in path.split("."):
+        if not isinstance(raw, dict) or step not in raw:
+            break
+        found.append(step)
+        raw = raw[step]
+    return ".".join(found)
+
+
+_OF_SCHEMA = ("model", "optimizers", "ranking", "table")
+"""Sections whose problems may be those of the model, which depend on its options and on the schema."""
+
+
+def concerns(line: str, left_out: Mapping[str, str]) -> bool:
+    """Return whether a problem may come from the absence of settings, as `leave_out` returns them."""
+    path, words = line.partition(": ")[0], set(re.findall(r"\w+", line))
+    for other, about in left_out.items():
+        meant = re.findall(r"\w+", about.partition("did you mean ")[2])
+        if words & {other.rpartition(".")[2], *meant}:
+            return True
+        if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
+            return True
+        if other.startswith(("data.schema", "model")) and path.startswith(_OF_SCHEMA):
+            return True
+    return False

@@ -1,43 +1,19 @@
 """The job file: everything that one run needs, in one YAML file, checked before anything starts.
 
-::
-
-    data:
-      train: data/train.parquet          # a file, a folder, a pattern or a list; relative to this file
-      valid: data/valid.parquet          # optional
-      test: data/test.parquet            # optional
-      schema:
-        label: click
-        dense: [price, {name: shows, log1p: true, fill: 0}]
-        sparse: [user, item]
-        ragged: [{name: history, pooling: mean, vocabulary: item}]
-    model: {name: deepfm, dim: 16, hidden: [400, 400]}
-    optimizers:                          # optional; defaults: the model's own for rows, Adam for dense
-      rows: {name: Adagrad, learning_rate: 0.05}     # or one for each part: rows: {w: {...}, v: {...}}
-      dense: {name: Adam, learning_rate: 0.001}
-    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0, maintain_every_batches: 10000,
-               consistency: async, schedule: {name: Cosine, warmup: 500, batches: 20000}}
-    ranking: {at: [10, 20]}              # optional, for models that rank items: see `launch.job.sections`
-    table:                               # optional: when it does not fit memory
-      storage: bfloat16
-      admission: {name: ByCount, count: 3}
-      eviction: [{name: ByAge, age: 1000000}]
-    cluster: {servers: 2, trainers: 2, shard_threads: 1, server_memory_bytes: 16GB}
-    out: runs/first
-
-Paths may hold ``~`` and ``${VARIABLE}``.
+`docs/guide/job_file.md` has an example, `docs/reference/settings.md` all settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, ValidationError
 
-from launch.job.errors import problem_lines, unknown_value
+from launch.job.errors import concerns, leave_out, problem_lines, unknown_value
 from launch.job.model import (
     build_model,
     fit_problems,
@@ -77,36 +53,25 @@ from pslib.trainer.evaluation.early_stopping import metric_problem
 from pslib.trainer.settings import TrainerSettings, TrainingSettings, row_rate_problems
 from rec_models import SESSION_MODELS, Model
 
-if TYPE_CHECKING:
-    from pslib.table.optimizers import Optimizer
-    from rec_models import Model
-if TYPE_CHECKING:
-    from launch.job.sections import TrainingSection
-
 __all__ = [
     "CHECKPOINT",
     "PREEMPTED",
     "Job",
     "LoadSection",
-    "dense_problems",
     "of_trainer",
     "preempted_place",
-    "ranking_problems",
     "read_job",
     "saved_place",
-    "stopping_problems",
-    "stream_problems",
-    "training_problems",
 ]
 
 
 def of_trainer(training: TrainingSection) -> dict[str, Any]:
-    """What of the section `pslib.Trainer` takes, under the same names."""
+    """Return the keyword arguments of `pslib.Trainer` that the section has."""
     return {name: getattr(training, name) for name in settings_of(TrainingSettings)}
 
 
-def training_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
-    """What the optimizers of dense parameters, and of each part of ``rows``, do not take."""
+def _training_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
+    """Return the settings that the optimizers of dense parameters, or of parts of rows, do not take."""
     try:
         settings = TrainerSettings(dense_optimizer=job.dense_optimizer, **of_trainer(job.training))
     except ConfigurationError as error:
@@ -115,13 +80,13 @@ def training_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
 
 
 def _with_path(line: str) -> str:
-    """A trainer's line under the name that the job file has for the setting."""
+    """Replace the name of a trainer's setting by its path in the job file."""
     of_dense = line.removeprefix("dense_optimizer")
     return f"training.{line}" if of_dense == line else f"optimizers.dense{of_dense}"
 
 
-def stopping_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
-    """What is missing for ``stopping``, or does not fit the model and its optimizers."""
+def _stopping_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
+    """Return what is missing for ``stopping``, or does not fit the model and its optimizers."""
     stopping = job.training.stopping
     if stopping is None:
         return []
@@ -139,8 +104,8 @@ def stopping_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
     return problems
 
 
-def stream_problems(job: Job) -> list[str]:
-    """What does not go together with a stream."""
+def _stream_problems(job: Job) -> list[str]:
+    """Return the settings that a stream does not allow."""
     data, training = job.data, job.training
     if data.stream is None:
         return []
@@ -162,8 +127,8 @@ def stream_problems(job: Job) -> list[str]:
     return problems
 
 
-def ranking_problems(job: Job) -> list[str]:
-    """What does not fit the kind of model: one that ranks items, or predicts clicks."""
+def _ranking_problems(job: Job) -> list[str]:
+    """Return the settings that do not fit the kind of model: ranking items, or predicting clicks."""
     name, ranking = job.model.name, job.ranking
     if not ranks_items(name):
         found = {
@@ -184,11 +149,11 @@ def ranking_problems(job: Job) -> list[str]:
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
 PREEMPTED = "preempted"
-"""The end of the name of the folder for checkpoints that are made when the run is asked to leave."""
+"""Suffix of the folder for checkpoints that are made when the run is asked to leave."""
 
 
 class Job(Section):
-    """A job file that has been checked; paths are absolute."""
+    """Checked job file; paths are absolute."""
 
     data: DataSection
     model: ModelSection
@@ -203,11 +168,11 @@ class Job(Section):
 
     @property
     def schema_of_data(self) -> Schema:
-        """The schema as readers and models want it."""
+        """Schema of the data."""
         return Schema.from_dict(self.data.columns.model_dump())
 
     def build_model(self) -> Model:
-        """The model that this file asks for."""
+        """Build the model of this file."""
         return build_model(
             self.model.name,
             self.schema_of_data,
@@ -217,12 +182,12 @@ class Job(Section):
         )
 
     def table_of(self, model: Model) -> TableSpec:
-        """The model's table with this file's policies."""
+        """Return the model's table with this file's policies."""
         return replace(model.table(), **policies_of(self.table.model_dump()))
 
     @property
     def cluster_config(self) -> ClusterConfig:
-        """The cluster as the coordinator wants it."""
+        """Settings of the cluster for its coordinator."""
         settings = {name: getattr(self.cluster, name) for name in settings_of(ClusterSettings)}
         return ClusterConfig(timing=Timing(drain_s=self.cluster.drain_s), **settings)
 
@@ -233,11 +198,11 @@ class Job(Section):
 
     @property
     def row_optimizers(self) -> dict[str, Optimizer]:
-        """Optimizer of each part that was named; ``"*"`` stands for all parts; empty: the model's own."""
+        """Optimizer of each named part; ``"*"`` stands for all parts; empty: the model's own."""
         return row_optimizers(self.optimizers.rows)
 
     def to_yaml(self) -> str:
-        """The effective settings, defaults and overrides included; `read_job` reads them back."""
+        """Return the effective settings, defaults and overrides included; `read_job` reads them back."""
         plain = self.model_dump(by_alias=True)
         parts = self.build_model().table().parts
         own = parts_of(self.model.name)
@@ -251,12 +216,12 @@ class Job(Section):
 
 
 def saved_place(job: Job) -> str:
-    """Where the training is saved."""
+    """Return the path of the checkpoint, or of the folder of numbered checkpoints."""
     return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
 
 
 def preempted_place(job: Job) -> str:
-    """Folder of the numbered checkpoints that are made when the run is asked to leave."""
+    """Return the folder of the numbered checkpoints that are made when the run is asked to leave."""
     place = saved_place(job)
     if job.checkpoint.keep_last:
         return place
@@ -276,12 +241,12 @@ def read_job(
     overrides : sequence of str
         ``section.key=value`` texts, the value in YAML, as if it stood in the file.
     changes : mapping of dotted path to value, optional
-        The same for values that are at hand already.
+        The same, with parsed values.
 
     Raises
     ------
     ConfigurationError
-        All that is wrong, one line each.
+        With all problems, one line each.
     """
     file = Path(path)
     raw = read_yaml(_text_of(file), str(file))
@@ -336,6 +301,28 @@ def _put(raw: dict[str, Any], key: str, value: object) -> None:
 
 def _checked(raw: dict[str, Any], folder: Path) -> Job:
     raw = {key: value for key, value in raw.items() if value is not None}
+    job, problems = _examined(raw, folder)
+    if problems or job is None:
+        further = _further_problems(deepcopy(raw), folder, problems)
+        raise ConfigurationError(*dict.fromkeys([*problems, *further]))
+    return job
+
+
+def _further_problems(raw: dict[str, Any], folder: Path, problems: list[str]) -> Iterator[str]:
+    """Yield the problems that a second round would show, once the values of ``problems`` are corrected.
+
+    Settings are checked together only if each is right by itself, so wrong values are left out, and the rest
+    is checked again. A problem that concerns a left out setting is not reported: its right value is unknown.
+    """
+    left_out: dict[str, str] = {}
+    while found := leave_out(raw, problems):
+        left_out |= found
+        _, problems = _examined(raw, folder, model_known=not left_out.keys() & {"model", "model.name"})
+        yield from (line for line in problems if not concerns(line, left_out))
+
+
+def _examined(raw: dict[str, Any], folder: Path, *, model_known: bool = True) -> tuple[Job | None, list[str]]:
+    """Return the job (None if it can't be built) and its problems; of several settings if each is right."""
     problems: list[str] = []
     job = None
     try:
@@ -346,30 +333,36 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     bad_optimizers = optimizer_problems(raw.get("optimizers"))
     problems += bad_optimizers
     problems += table_problems(raw.get("table"))
-    if job is not None:
-        problems += ranking_problems(job)
+    if job is not None and model_known:
+        problems += _ranking_problems(job)
     schema, bad_schema = _schema_of(raw)
     problems += bad_schema
-    if isinstance(raw.get("model"), dict):
+    if isinstance(raw.get("model"), dict) and model_known:
         rows = {} if bad_optimizers or job is None else job.row_optimizers
         problems += model_problems(raw["model"], schema, rows)
     if not problems and job is not None:
-        model = job.build_model()
-        section, table = job.table.model_dump(), model.table()
-        problems += dense_problems(model)
-        optimizers = {part.name: part.optimizer for part in table.parts}
-        problems += training_problems(job, optimizers)
-        problems += fit_problems(table, section)
-        problems += stopping_problems(job, optimizers) + stream_problems(job)
-        problems += _load_problems(job, table)
-        problems += maintenance_problems(section, job.training.maintain_every_batches)
-    if problems or job is None:
-        raise ConfigurationError(*problems)
-    return job
+        problems += _stream_problems(job)
+        problems += maintenance_problems(job.table.model_dump(), job.training.maintain_every_batches)
+        problems += _problems_with_model(job) if model_known else []
+    return job, problems
+
+
+def _problems_with_model(job: Job) -> list[str]:
+    """Return the problems of settings for the model of the job."""
+    model = job.build_model()
+    table = model.table()
+    optimizers = {part.name: part.optimizer for part in table.parts}
+    return [
+        *_dense_problems(model),
+        *_training_problems(job, optimizers),
+        *fit_problems(table, job.table.model_dump()),
+        *_stopping_problems(job, optimizers),
+        *_load_problems(job, table),
+    ]
 
 
 def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
-    """The schema, checked even where other sections are wrong; what pydantic says is told elsewhere."""
+    """Return the schema, also if other sections are wrong, and problems that pydantic does not report."""
     try:
         columns = SchemaSection.model_validate(raw["data"]["schema"])
         return Schema.from_dict(columns.model_dump()), []
@@ -380,16 +373,14 @@ def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
 
 
 def _load_problems(job: Job, table: TableSpec) -> list[str]:
-    """Tables to load that the model does not have."""
+    """Return the tables to load that the model does not have."""
     named = (job.load.tables if job.load else None) or []
     return [unknown_value("load.tables", name, [table.name]) for name in named if name != table.name]
 
 
-def dense_problems(model: Model) -> list[str]:
-    """What is wrong with the number of dense parameters, wherever they are trained."""
-    from pslib.trainer.pipeline.dense import (
-        DenseLayout,  # needs the client, which checks of other sections do without
-    )
+def _dense_problems(model: Model) -> list[str]:
+    """Return a problem of the number of dense parameters, independent of the machine."""
+    from pslib.trainer.pipeline.dense import DenseLayout  # imports the client, which other checks do not need
 
     problem = DenseLayout(model.dense_shapes()).size_problem()
     return [f"model: {problem}"] if problem else []

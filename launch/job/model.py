@@ -1,4 +1,4 @@
-"""From the sections ``model`` and ``optimizers.rows`` of a job file to a model; problems carry their path."""
+"""Sections ``model``, ``optimizers`` and ``table`` of a job file: their problems, and the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXAMPLES: Mapping[str, str] = {
 
 
 def policies_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `TableSpec` that the section stands for.
+    """Return the arguments of `TableSpec` for the section.
 
     Raises
     ------
@@ -49,9 +49,9 @@ def policies_of(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_problems(section: object) -> list[str]:
-    """All that is wrong with the policies of the section by themselves, one line each."""
+    """Return the problems of the policies by themselves, one line each."""
     if not isinstance(section, dict):
-        return []  # its type is somebody else's complaint
+        return []  # its type is reported by pydantic
     problems = []
     for key, kinds in POLICY_KINDS.items():
         given = section.get(key)
@@ -66,34 +66,41 @@ def table_problems(section: object) -> list[str]:
 
 
 def maintenance_problems(section: Mapping[str, Any], maintain_every_batches: int) -> list[str]:
-    """Rules of eviction that would never act."""
+    """Return a problem if rules of eviction would never act."""
     if not section["eviction"] or maintain_every_batches:
         return []
     return ["training.maintain_every_batches: expected > 0, as table.eviction acts only then, got 0 (never)"]
 
 
-def _policy_problems(path: str, plain: object, kinds: tuple[type[Policy], ...]) -> list[str]:
+def _named(
+    path: str, plain: object, kinds: Mapping[str, type], example: str
+) -> tuple[type | None, list[str]]:
+    """Return the class that a mapping names (None: no such class), and problems of name and keys."""
     if not isinstance(plain, dict):
-        example = _EXAMPLES[path.split(".")[1]]
-        return [f"{path}: expected a mapping, for example {example}, got {plain!r}"]
-    by_name = {kind.__name__: kind for kind in kinds}
-    name = plain.get("name", kinds[0].__name__ if len(kinds) == 1 else None)
+        return None, [f"{path}: expected a mapping, for example {example}, got {plain!r}"]
+    name = plain.get("name", next(iter(kinds)) if len(kinds) == 1 else None)
     if name is None:
-        return [f"{path}.name: is missing; one of {', '.join(by_name)}"]
-    if not isinstance(name, str) or name not in by_name:
-        return [unknown_value(f"{path}.name", name, by_name)]
-    known = [field.name for field in fields(by_name[name])]
-    if unknown := [key for key in plain if key not in (*known, "name")]:
-        return [unknown_key(f"{path}.{key}", known) for key in unknown]
+        return None, [f"{path}.name: is missing; one of {', '.join(kinds)}"]
+    if not isinstance(name, str) or name not in kinds:
+        return None, [unknown_value(f"{path}.name", name, kinds)]
+    known = [field.name for field in fields(kinds[name])]
+    return kinds[name], [unknown_key(f"{path}.{key}", known) for key in plain if key not in (*known, "name")]
+
+
+def _policy_problems(path: str, plain: Any, kinds: tuple[type[Policy], ...]) -> list[str]:
+    by_name = {kind.__name__: kind for kind in kinds}
+    kind, problems = _named(path, plain, by_name, _EXAMPLES[path.split(".")[1]])
+    if kind is None or problems:
+        return problems
     try:
         policy_from_dict(plain, kinds)
     except ConfigurationError as error:
-        return [f"{path}.{line.removeprefix(f'{name}.')}" for line in error.problems]
+        return [f"{path}.{line.removeprefix(f'{kind.__name__}.')}" for line in error.problems]
     return []
 
 
 def fit_problems(table: TableSpec, section: Mapping[str, Any]) -> list[str]:
-    """What is wrong with policies that are right by themselves, for the table of this model."""
+    """Return the problems of policies for the table of this model, each right by itself."""
     try:
         replace(table, **policies_of(section))
     except ConfigurationError as error:
@@ -102,11 +109,11 @@ def fit_problems(table: TableSpec, section: Mapping[str, Any]) -> list[str]:
 
 
 ALL_PARTS = "*"
-"""Stands for every part of a row that has no optimizer of its own."""
+"""Name of all parts of a row without an optimizer of their own."""
 
 
 def row_optimizers(rows: dict[str, Any] | None) -> dict[str, Optimizer]:
-    """Optimizer of each part; a single one is for all parts, under ``"*"``.
+    """Return the optimizer of each part; a single one is for all parts, under ``"*"``.
 
     Raises
     ------
@@ -123,15 +130,15 @@ def _by_part(rows: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def optimizer_problems(section: object) -> list[str]:
-    """All that is wrong with the section ``optimizers`` of a job file, one line each."""
+    """Return the problems of the section ``optimizers``, one line each."""
     if not isinstance(section, dict):
-        return []  # its type is somebody else's complaint
+        return []  # its type is reported by pydantic
     problems = []
     if isinstance(section.get("rows"), dict):
         for part, plain in _by_part(section["rows"]).items():
-            problems += _one(dotted("optimizers", "rows", part), plain)
+            problems += _optimizer_problems(dotted("optimizers", "rows", part), plain)
     if isinstance(section.get("dense"), dict):
-        found = _one("optimizers.dense", section["dense"])
+        found = _optimizer_problems("optimizers.dense", section["dense"])
         problems += found + _dense_problems(section["dense"], readable=not found)
     return problems
 
@@ -144,26 +151,19 @@ def _dense_problems(plain: dict[str, Any], readable: bool) -> list[str]:
     return [f"optimizers.dense: {problem}"] if problem else []
 
 
-def _one(path: str, plain: object) -> list[str]:
-    if not isinstance(plain, dict):
-        return [f"{path}: expected a mapping with a name, for example {{name: Adagrad, learning_rate: 0.05}}"]
-    name = plain.get("name")
-    if name is None:
-        return [f"{path}.name: is missing; one of {', '.join(OPTIMIZERS)}"]
-    if not isinstance(name, str) or name not in OPTIMIZERS:
-        return [unknown_value(f"{path}.name", name, OPTIMIZERS)]
-    known = {field.name: field.default for field in fields(OPTIMIZERS[name])}
-    given = {key: value for key, value in plain.items() if key != "name"}
-    problems = [unknown_key(f"{path}.{key}", known) for key in given if key not in known]
-    for key, value in given.items():
-        if key in known and not _is_like(value, known[key]):
-            expected = "true or false" if isinstance(known[key], bool) else "a number"
-            problems.append(f"{path}.{key}: expected {expected}, got {value!r}")
+def _optimizer_problems(path: str, plain: Any) -> list[str]:
+    kind, problems = _named(path, plain, OPTIMIZERS, "{name: Adagrad, learning_rate: 0.05}")
+    if kind is None:
+        return problems
+    for field in fields(kind):
+        if field.name in plain and not _is_like(plain[field.name], field.default):
+            expected = "true or false" if isinstance(field.default, bool) else "a number"
+            problems.append(f"{path}.{field.name}: expected {expected}, got {plain[field.name]!r}")
     return problems or _range_problems(path, plain)
 
 
 def _is_like(value: object, default: object) -> bool:
-    """Whether a value is a number where the default is one, and true or false where that is."""
+    """Return whether a value is of the kind of the default: a number, or true or false."""
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     return isinstance(value, int | float)
@@ -183,31 +183,31 @@ NO_SEQUENCE = (
     "model.name: din has nothing to attend to: expected a ragged field with the vocabulary of a sparse one, "
     "as {name: viewed, vocabulary: item}; without any, name dnn"
 )
-"""Its options for attention would be taken and change nothing."""
+"""Without a sequence the options for attention would change nothing."""
 
 _EVERY: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING_MODELS
 
 
 def _any_schema(name: str) -> Schema:
-    """Stands in where the file's own schema is wrong, so that options are checked all the same."""
+    """Return a schema in place of a wrong one, so that options are checked all the same."""
     if name in SESSION_MODELS:
         return Schema(label=None, ragged=["any"])
     return Schema(label="label", more_labels=["another"] if name in TASK_MODELS else [], sparse=["any"])
 
 
 def ranks_items(name: str) -> bool:
-    """Whether a model of this name ranks items, instead of predicting clicks."""
+    """Return whether a model of this name ranks items, instead of predicting clicks."""
     return name not in MODELS and name not in TASK_MODELS
 
 
 def parts_of(name: str) -> dict[str, str]:
-    """Part of a row to the model's option that holds its optimizer; other parts share one of these."""
+    """Map parts of a row to the model's option with its optimizer; other parts share one of these."""
     options = (field.name for field in fields(_EVERY[name]) if field.name.endswith(_SUFFIX))
     return {option.removesuffix(_SUFFIX): option for option in options}
 
 
 def _with_rows(name: str, options: Mapping[str, object], rows: Mapping[str, Optimizer]) -> dict[str, object]:
-    """Options of the model with the optimizers of ``optimizers.rows`` put where the model wants them."""
+    """Return the options of the model, with the optimizers of ``optimizers.rows`` among them."""
     merged = dict(options)
     for part, option in parts_of(name).items():
         if (optimizer := rows.get(part, rows.get(ALL_PARTS))) is not None:
@@ -226,7 +226,7 @@ def build_model(
         Of any model of `rec_models`.
     schema : Schema
     options : mapping
-        All that stands beside ``model.name``.
+        All keys beside ``model.name``.
     rows : mapping of part name, or ``"*"``, to Optimizer
         From ``optimizers.rows``; parts without one keep the model's own.
     seed : int
@@ -243,7 +243,7 @@ def build_model(
 def model_problems(
     section: Mapping[str, Any], schema: Schema | None, rows: Mapping[str, Optimizer]
 ) -> list[str]:
-    """All that is wrong with the section ``model``, one line each.
+    """Return the problems of the section ``model``, one line each.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def model_problems(
     """
     name = section.get("name")
     if not isinstance(name, str):
-        return []  # its type is somebody else's complaint
+        return []  # its type is reported by pydantic
     if name not in _EVERY:
         return [unknown_value("model.name", name, _EVERY)]
     known = [field.name for field in fields(_EVERY[name]) if field.name != "schema"]

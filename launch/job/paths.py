@@ -13,8 +13,10 @@ from pslib.storage import is_uri, local_problem
 __all__ = ["expand", "from_here", "near", "path_problems"]
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_DATA_KEYS = ("train", "valid", "test", "items")
-_PATH_SECTIONS = ("checkpoint", "load")
+_PATHS = (
+    *("data.train", "data.valid", "data.test", "data.items"),
+    *("checkpoint.path", "load.path", "cluster.log", "out"),
+)
 _LOCAL = ("out", "cluster.log")
 NAME_BYTES = 255
 """Longest name of a file or folder on Linux file systems."""
@@ -22,22 +24,12 @@ NAME_BYTES = 255
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a copy of the settings with absolute paths; other values than texts stay unchanged."""
-    expanded = dict(raw)
-    if isinstance(raw.get("data"), dict):
-        data = dict(raw["data"])
-        for key in _DATA_KEYS:
-            if isinstance(data.get(key), list):
-                data[key] = [_absolute(path, folder) for path in data[key]]
-            elif key in data:
-                data[key] = _absolute(data[key], folder)
-        expanded["data"] = data
-    for section in _PATH_SECTIONS:
-        values = raw.get(section)
-        if isinstance(values, dict) and "path" in values:
-            expanded[section] = {**values, "path": _absolute(values["path"], folder)}
-    if isinstance(raw.get("cluster"), dict) and "log" in raw["cluster"]:
-        expanded["cluster"] = {**raw["cluster"], "log": _absolute(raw["cluster"]["log"], folder)}
-    expanded["out"] = _absolute(raw.get("out", "run"), folder)
+    expanded = {key: dict(value) if isinstance(value, dict) else value for key, value in raw.items()}
+    expanded.setdefault("out", "run")
+    for _, values, key in _paths_in(expanded):
+        given = values[key]
+        many = isinstance(given, list)
+        values[key] = [_absolute(path, folder) for path in given] if many else _absolute(given, folder)
     return expanded
 
 
@@ -98,17 +90,16 @@ def _size(name: str) -> int:
 
 
 def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    data = raw["data"] if isinstance(raw.get("data"), dict) else {}
-    for key in _DATA_KEYS:
-        paths = data.get(key)
-        for path in paths if isinstance(paths, list) else [paths]:
-            if isinstance(path, str):
-                yield f"data.{key}", path
-    for section in _PATH_SECTIONS:
-        values = raw.get(section)
-        if isinstance(values, dict) and isinstance(values.get("path"), str):
-            yield f"{section}.path", values["path"]
-    if isinstance(raw.get("cluster"), dict) and isinstance(raw["cluster"].get("log"), str):
-        yield "cluster.log", raw["cluster"]["log"]
-    if isinstance(raw.get("out"), str):
-        yield "out", raw["out"]
+    """Yield each path that is a text, with the name of its setting."""
+    for name, values, key in _paths_in(raw):
+        paths = values[key] if isinstance(values[key], list) else [values[key]]
+        yield from ((name, path) for path in paths if isinstance(path, str))
+
+
+def _paths_in(raw: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield each setting of a path that is given: its name, the section that holds it, and its key there."""
+    for name in _PATHS:
+        section, _, key = name.rpartition(".")
+        values = raw.get(section) if section else raw
+        if isinstance(values, dict) and key in values:
+            yield name, values, key

@@ -7,35 +7,40 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from launch.job.id_types import kinds_of_load
-from launch.job.job import Job
+from launch.job.job import Job, saved_place
 from launch.job.model import ranks_items
 from launch.job.sections import RankingSection
-from pslib.errors import CheckpointError, ConfigurationError, DataError
-from pslib.storage import check_local, unwritable
+from pslib.errors import CheckpointError, ConfigurationError, DataError, PslibError
+from pslib.process.machine import memory_bytes, physical_bytes
+from pslib.storage import check_local, is_uri, unwritable
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from pslib.data.column_types import KeyKinds
     from pslib.data.dataset import ParquetData
-    from pslib.data.file_watch import StreamSettings
     from pslib.schema import Schema
+    from pslib.table.optimizers import Optimizer
+    from rec_models import Model
 
 __all__ = [
     "RUN_FILES",
     "check_content",
     "check_data",
+    "check_like_training",
     "check_load",
     "check_log",
+    "check_memory",
     "check_save",
     "check_seen",
     "hold_out",
     "hold_port",
+    "kinds_of_job",
     "prepare_out",
     "schema_asked",
 ]
@@ -64,7 +69,9 @@ def check_data(job: Job) -> None:
     schema = job.schema_of_data
     asked = schema_asked(job) if job.data.valid or job.data.test else schema
     if job.data.stream:
-        _check_stream(job.data.train[0], job.data.stream)
+        from pslib.data.file_watch import FileWatch
+
+        FileWatch(job.data.train[0], job.data.stream)  # checks that the folder exists
     train = None if job.data.stream else job.data.train  # its files are checked on arrival
     found = (
         (train, schema),
@@ -79,13 +86,6 @@ def check_data(job: Job) -> None:
                 problems.append(line)
     if problems:
         raise DataError(*problems)
-
-
-def _check_stream(folder: str, stream: StreamSettings) -> None:
-    """Check that the folder to watch exists."""
-    from pslib.data.file_watch import FileWatch
-
-    FileWatch(folder, stream)
 
 
 def schema_asked(job: Job) -> Schema:
@@ -157,8 +157,6 @@ def check_load(job: Job) -> None:
     ConfigurationError
         When it is in the run's own folder.
     """
-    from pslib.storage import is_uri
-
     if job.load is None:
         return
     path = job.load.path
@@ -209,8 +207,6 @@ def check_save(job: Job) -> None:
     ConfigurationError
         When the folder or a file in it can't be created.
     """
-    from pslib.storage import is_uri
-
     if not job.checkpoint.path or is_uri(job.checkpoint.path):
         return
     _check_folder("checkpoint.path", job.checkpoint.path)
@@ -276,8 +272,6 @@ def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
     ConfigurationError
         When a host does not see a file written by this machine.
     """
-    from pslib.storage import is_uri
-
     for name, folder in (("out", job.out), ("checkpoint.path", job.checkpoint.path)):
         if not folder or is_uri(folder):
             continue
@@ -393,3 +387,91 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     except OSError as error:
         raise ConfigurationError(f"out: {error.filename} can't be replaced: {error.strerror}") from error
     return folder
+
+
+def kinds_in(checkpoint: str) -> KeyKinds:
+    """Return the types recorded in a checkpoint; empty if absent or unreadable, which its load reports."""
+    from pslib.checkpoint import newest, read_manifest
+    from pslib.data.column_types import kinds_of
+
+    with suppress(PslibError):
+        place = newest(checkpoint)
+        return kinds_of(read_manifest(place).about, place)
+    return {}
+
+
+def kinds_of_load(job: Job) -> KeyKinds:
+    """Return the types of the initial rows of a training; empty if these may be of another model."""
+    return {} if job.load is None or job.load.other_model else kinds_in(job.load.path)
+
+
+def kinds_of_job(job: Job) -> KeyKinds:
+    """Return the types of a job's training data or, if it is missing, of the job file's checkpoints."""
+    return _kinds_of_data(job) or kinds_in(saved_place(job)) or kinds_of_load(job)
+
+
+def check_like_training(job: Job, checkpoint: str, paths: Sequence[str], schema: Schema) -> None:
+    """Compare data with the job's training data, if a checkpoint of an earlier pslib records no types.
+
+    Raises
+    ------
+    DataError
+        When keys of these files are made of strings and those of the training of integers, or vice versa.
+    """
+    from pslib.data.dataset import ParquetData
+
+    kinds = {} if kinds_in(checkpoint) else _kinds_of_data(job)
+    if kinds:
+        ParquetData(paths, _keys_of(schema), key_kinds=kinds)
+
+
+def _kinds_of_data(job: Job) -> KeyKinds:
+    from pslib.data.dataset import ParquetData
+
+    kinds: KeyKinds = {}
+    with suppress(DataError):  # it may be on another machine, or deleted
+        ParquetData(job.data.train, _keys_of(job.schema_of_data), key_kinds=kinds)
+    return kinds
+
+
+def _keys_of(schema: Schema) -> Schema:
+    from pslib.schema import Schema
+
+    return Schema(label=None, sparse=schema.sparse, ragged=schema.ragged)
+
+
+def check_memory(
+    model: Model, optimizer: Optimizer, trainers: int, servers: int, room_bytes: int | None = None
+) -> None:
+    """Check that the dense parameters of a run on this machine alone fit into its memory.
+
+    The estimate is a lower bound: parameters and their gradient in each trainer, and on all servers together
+    parameters and optimizer state. Rows and activations come on top.
+
+    Parameters
+    ----------
+    model : Model
+    optimizer : Optimizer
+        Optimizer of the dense parameters.
+    trainers, servers : int
+    room_bytes : int, optional
+        Available memory; default: that of this machine or its container.
+
+    Raises
+    ------
+    ConfigurationError
+        When they do not fit.
+    """
+    from pslib.trainer.pipeline.dense import DenseLayout
+
+    layout = DenseLayout(model.dense_shapes())
+    room = memory_bytes() if room_bytes is None else room_bytes
+    floats = 2 * trainers * layout.length
+    floats += layout.length + optimizer.state_floats(layout.length)
+    if 4 * floats > room:
+        here = "the limit of this container is" if room < physical_bytes() else "this machine has"
+        raise ConfigurationError(
+            f"model: {layout.length:,} dense parameters take {4 * floats / 1e9:,.1f} GB in "
+            f"{trainers} trainer(s) and {servers} server(s), and {here} "
+            f"{room / 1e9:,.1f} GB; {layout.advice()}, or cluster.trainers"
+        )

@@ -18,13 +18,84 @@ from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings, settings_of
 from pslib.table.optimizers import OPTIMIZERS, Optimizer
 from pslib.table.schedules import SCHEDULES, Schedule
+from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
 
 __all__ = ["Row", "job_schema", "rows_of", "settings_page", "settings_text"]
 
 INTRODUCTION = """# Settings of the job file
 
-Written from the classes that check them by `pslib config page`; `pslib config schema` writes the same for
-editors, `pslib config show training` for a terminal.
+Written from the classes that check them by `pslib config page`; `pslib config schema` writes the
+same for editors, `pslib config show training` for a terminal. Only `data.train`, `data.schema` and
+`model.name` are required. A job file is read as [job_file.md](../guide/job_file.md) says.
+`pslib.Trainer(...)` takes the settings of `training` under the same names.
+"""
+_SECTIONS: Mapping[str, str] = {
+    "data": """Paths are a file, a folder, a pattern or a list. Streams:
+[data.md](../guide/data.md#a-stream-of-files). A field of `dense`, `sparse` or `ragged` is a column
+name, or a mapping such as
+
+- `{name: shows, log1p: true, fill: 0}` (dense),
+- `{name: ad, vocabulary: item}` (sparse: shares the keys of `item`),
+- `{name: hour, of: time, take: hour}` (sparse, made of a timestamp),
+- `{name: age_group, of: age, buckets: [18, 25, 40]}` (sparse, made of a number),
+- `{name: user_city, of: [user, city]}` (sparse, crossed; see
+  [features.py](../../pslib/data/features.py)),
+- `{name: history, pooling: sum}` (ragged).
+""",
+    "model": f"""Names: {", ".join(MODELS)}. Of several labels: {", ".join(TASK_MODELS)}. Ranking items:
+{", ".join((*SESSION_MODELS, *MATCHING_MODELS))}. All other keys are
+[options of the model](../guide/models.md#use).
+""",
+    "optimizers": """`rows` is one optimizer for all parts of a row, `{name: Adagrad, learning_rate:
+0.05}`, or one a part, `{w: {...}, v: {...}}`, with `"*"` for the other parts. Names and numbers:
+[Optimizers](#optimizers-1).
+""",
+    "training": """- **Consistency.** `async`: each trainer runs at most `staleness` batches ahead
+  of its own pushes. `sync`: the k-th batches of all trainers are one step, repeatable bit for bit
+  and as slow as the slowest trainer; the run ends when a trainer dies. `ssp`: like async, and no
+  trainer is more than `ssp_bound` batches ahead of the slowest one. `geo`: each trainer steps a
+  local copy and sends weight deltas every `geo_every_batches` batches.
+- **Schedules** change learning rates over batches: `{name: Cosine, batches: 20000, warmup: 500,
+  floor: 0.01}`; see [Schedules](#schedules). FTRL takes neither a schedule nor damping. Staleness:
+  [metrics](metrics.md#staleness).
+- **Early stopping** needs `data.valid`; `{}` takes the defaults. The best epoch is kept in
+  `OUT/best`. FTRL takes only `factor: 1`.
+- **Row cache.** Only without it is staleness 0 exact. A row that this trainer's own gradients keep
+  moving is pulled again after 8 times `age_batches`. The summary counts the saved bytes.
+- **Products in bfloat16.** Rounded are factors of products with the weights of fully connected
+  layers, and of those that give gradients of weights, where both sides of the matrix are at least
+  32. Elsewhere nothing is rounded, and the log says so. `--resume` may change the setting. A model
+  with its own products, such as a PyTorch network, is refused.
+- **Maintenance** acts at the end of a lease in which the number of trained batches passes a
+  multiple of `maintain_every_batches`; `table.eviction` needs it.
+
+In a script: `pslib.Trainer(..., consistency="ssp", schedule=pslib.Cosine(batches=20_000),
+cache=pslib.CacheSettings(8), wire=pslib.WireFormat(rows="bfloat16"))` and `trainer.fit(data,
+epochs=50, valid=valid, stopping=pslib.EarlyStopping(), best="best")`; a model that ranks items
+takes `trainer.fit_and_rank(data, valid, ...)`.
+""",
+    "table": """An example of all of them is in
+[job_file.md](../guide/job_file.md#when-the-table-does-not-fit), the rules and their sources in
+[policies.py](../../pslib/table/policies.py). Ages are in the unit of `clock`.
+""",
+    "cluster": "How a process leaves: [operate.md](../guide/operate.md#asked-to-leave).\n",
+    "load": "What is loaded: [checkpoints.md](../guide/checkpoints.md#what-is-loaded).\n",
+}
+"""Introductions of sections: what is no setting's own help."""
+_OPTIMIZERS = """Formulas and sources: [optimizers.py](../../pslib/table/optimizers.py). Not for
+dense parameters: `RowwiseAdagrad`.
+
+- `weight_decay`: before a step, weights are multiplied by `1 - learning_rate * weight_decay`, once
+  for each step of the training since the row's last push, so that a rare row decays as a frequent
+  one does. Not for FTRL, which has `l2`.
+- `clip_norm`: a row's gradient is shortened to this L2 norm, for each part by itself. Rows only.
+- `cowclip_ratio`, `cowclip_floor`: the same with a bound that grows with the row's weights `w` and
+  with how many examples of the batch show its key, `shows * max(ratio * |w|, floor)`. Made for
+  large batches. Rows only.
+- Momentum, Adam and AdamW are lazy: the state of a row moves only when it is touched. AdamL2 takes
+  the missed steps, by L2.
+- FTRL: `learning_rate` is alpha; with `l1`, weights are exactly 0 until their gradients agree. All
+  but alpha are the paper's divided by the rows of a batch, since gradients here are of a mean.
 """
 _WORDS: Mapping[Any, str] = {
     int: "whole number",
@@ -38,7 +109,7 @@ _WORDS: Mapping[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What there is to say of one setting, in texts."""
+    """Texts about one setting."""
 
     path: str
     kind: str
@@ -49,17 +120,17 @@ class Row:
 
 
 def job_schema() -> dict[str, Any]:
-    """JSON Schema of the job file, as editors with a YAML language server take it."""
+    """Return the JSON Schema of the job file, for editors with a YAML language server."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Job.model_json_schema()}
     for section in schema["$defs"].values():
         for setting in section.get("properties", {}).values():
-            if setting.get("default") == inf:  # which JSON has no word for
+            if setting.get("default") == inf:  # JSON has no infinity
                 del setting["default"]
     return schema
 
 
 def rows_of(section: Any, path: str = "") -> Iterator[Row]:
-    """A row for each setting of a section and of those inside it, in the order of the classes."""
+    """Yield a row for each setting of a section and of those inside it, in the order of the classes."""
     for name, hint, default, setting in _settings(section):
         inner = section_in(hint)
         if inner is not None and _is_list(hint):
@@ -71,13 +142,15 @@ def rows_of(section: Any, path: str = "") -> Iterator[Row]:
 
 
 def settings_page() -> str:
-    """``docs/reference/settings.md``."""
+    """Return the text of ``docs/reference/settings.md``."""
     lines = [INTRODUCTION]
     by_section: dict[str, list[Row]] = {}
     for row in rows_of(Job):
         by_section.setdefault(row.path.partition(".")[0] if "." in row.path else "", []).append(row)
     for section, rows in by_section.items():
-        lines += [f"## {f'`{section}`' if section else 'Beside the sections'}\n", *_table(rows)]
+        lines += [f"## {f'`{section}`' if section else 'Beside the sections'}\n"]
+        lines += [_SECTIONS[section]] if section in _SECTIONS else []
+        lines += _table(rows)
     shared = {(one.name, one.default) for one in fields(Optimizer)}
     lines += ["## Optimizers\n", "| name | its own settings |", "|---|---|"]
     for name, kind in OPTIMIZERS.items():
@@ -86,6 +159,7 @@ def settings_page() -> str:
     lines.append(
         f"\nEach also takes {_with_defaults(fields(Optimizer))}, where it has no default of its own.\n"
     )
+    lines.append(_OPTIMIZERS)
     lines += ["## Schedules\n", *_table([*_of_schedules()])]
     return "\n".join(lines)
 
@@ -95,7 +169,7 @@ def _with_defaults(found: Iterable[Field[Any]]) -> str:
 
 
 def _of_schedules() -> Iterator[Row]:
-    """Of each schedule what it alone takes, then what all take."""
+    """Yield the own settings of each schedule, then the shared ones."""
     shared = list(rows_of(Schedule, "NAME."))
     for name, kind in SCHEDULES.items():
         yield from list(rows_of(kind, f"{name}."))[len(shared) :]
@@ -116,7 +190,7 @@ def settings_text(path: str) -> str:
 
 
 def _settings(section: Any) -> Iterator[tuple[str, Any, str, Setting]]:
-    """Name, type, default and Setting of each field."""
+    """Yield name, type, default and Setting of each field."""
     if issubclass(section, Settings):
         defaults = {one.name: one.default for one in fields(section)}
         for name, (hint, setting) in settings_of(section).items():

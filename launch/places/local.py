@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from launch.supervisor.process import THIS_MACHINE, Command, Task
+from launch.supervisor.run_spec import THIS_MACHINE, Command, Task
 from pslib.process.blas import TRAINERS_HERE
 
 __all__ = ["LocalLauncher", "checkout_path", "worker_environment"]
@@ -34,7 +34,7 @@ class LocalLauncher:
     module: str = "launch.worker.main"
 
     takes_more_servers: ClassVar[bool] = True
-    """Whether the launcher may start servers beyond the plan."""
+    """True: the launcher may start servers beyond the plan."""
 
     def command(self, task: Task) -> Command:
         """Return the command of the worker itself."""

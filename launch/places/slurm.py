@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.places.hosts import LOOK_S, Host, HostsLauncher, read_hosts
-from launch.supervisor.process import Command
+from launch.supervisor.run_spec import Command
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.shutdown import TOGETHER_VARIABLE
 
-__all__ = ["SlurmLauncher", "slurm_nodes"]
+__all__ = ["OPTIONS", "SlurmLauncher", "launcher_of"]
 
 STEP = (
     "srun",
@@ -72,7 +72,11 @@ class SlurmLauncher(HostsLauncher):
         return f"srun --overlap --jobid={self.job} --nodelist={name} --ntasks=1 true"
 
 
-def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> SlurmLauncher:
+OPTIONS = ("per_node",)
+"""Options of the command line that this place takes."""
+
+
+def launcher_of(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> SlurmLauncher:
     """Return the launcher of the allocation that this process is part of.
 
     Raises
@@ -105,9 +109,7 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
         ) from None
     if "python=" not in each:
         hosts = [replace(host, python=sys.executable) for host in hosts]
-    again = ["--on", "slurm", *(["--per-node", options.per_node] if options.per_node else [])]
-    again += ["--insecure-network"] if options.insecure_network else []
-    return SlurmLauncher(hosts, options.insecure_network, options.port, shlex.join(again), job)
+    return SlurmLauncher(hosts, options.insecure_network, options.port, job=job)
 
 
 def _addresses(nodes: str) -> list[tuple[str, str]]:

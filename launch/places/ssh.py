@@ -6,13 +6,11 @@ import argparse
 import os
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
-from launch.places.hosts import Host, HostsLauncher, read_hosts
-from launch.supervisor.process import Command
-from pslib.errors import ConfigurationError
+from launch.places.hosts import Host, HostsLauncher, hosts_in_file
+from launch.supervisor.run_spec import Command
 
-__all__ = ["SshLauncher", "ssh_hosts"]
+__all__ = ["OPTIONS", "SshLauncher", "launcher_of"]
 
 SSH_OPTIONS = (
     "-T",
@@ -46,32 +44,17 @@ class SshLauncher(HostsLauncher):
         return f"ssh {name} true"
 
 
-def ssh_hosts(options: argparse.Namespace) -> SshLauncher:
+OPTIONS = ("hosts", "ssh_config")
+"""Options of the command line that this place takes."""
+
+
+def launcher_of(options: argparse.Namespace) -> SshLauncher:
     """Return the launcher of a hosts file.
 
     Raises
     ------
     ConfigurationError
-        When the hosts file is wrong, or an option belongs to another place.
+        When the hosts file is wrong or missing, or an option belongs to another place.
     """
-    if options.hosts is None:
-        raise ConfigurationError("--on ssh needs --hosts FILE: a line a host, HOST [servers=N] [trainers=N]")
-    if options.servers is not None or options.trainers is not None:
-        raise ConfigurationError(
-            "--servers and --trainers stand in the hosts file with --on ssh: servers=N trainers=N"
-        )
-    try:
-        text = Path(options.hosts).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"{options.hosts}: the hosts file can't be read: {reason}") from error
-    again = ["--on", "ssh", "--hosts", options.hosts]
-    again += ["--ssh-config", options.ssh_config] if options.ssh_config else []
-    again += ["--insecure-network"] if options.insecure_network else []
-    return SshLauncher(
-        read_hosts(text, options.hosts, str(Path.cwd())),
-        options.insecure_network,
-        options.port,
-        shlex.join(again),
-        options.ssh_config,
-    )
+    hosts = hosts_in_file(options)
+    return SshLauncher(hosts, options.insecure_network, options.port, ssh_config=options.ssh_config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from launch.job.job import read_job
 from launch.job.preflight import RUN_FILES
+from launch.job.sections import schema_section
 from launch.job.yaml12 import write_yaml
 from launch.runs.train import run_job
 from pslib.errors import ConfigurationError
@@ -25,16 +26,11 @@ def demo_job(data: str, out: str) -> dict[str, Any]:
     """Return the job of ``examples/demo.yaml`` with other data and output folders."""
     from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
 
-    schema = generated_schema(GeneratorConfig())
     return {
         "data": {
             "train": f"{data}/train.parquet",
             "test": f"{data}/test.parquet",
-            "schema": {
-                "label": schema.label,
-                "dense": [{"name": field.name, "log1p": field.log1p} for field in schema.dense],
-                "sparse": [field.name for field in schema.sparse],
-            },
+            "schema": schema_section(generated_schema(GeneratorConfig())),
         },
         "model": {"name": "deepfm", "dim": 8, "hidden": [128, 64]},
         "optimizers": {

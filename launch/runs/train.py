@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from launch.job.compatibility import check_same_training
 from launch.job.job import Job
-from launch.job.memory_check import check_memory
 from launch.job.paths import from_here
 from launch.job.preflight import (
     check_content,
     check_data,
     check_load,
     check_log,
+    check_memory,
     check_save,
     check_seen,
     hold_out,
@@ -29,19 +29,18 @@ from launch.places.local import LocalLauncher
 from launch.runs.log_options import log_folder
 from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
 from launch.supervisor.resume import (
-    Identity,
     check_no_logs,
     completed,
+    goes_back,
     had_logs,
     identity_of,
     keep_records,
+    step_back,
     way_on,
     way_on_when_mended,
 )
-from launch.supervisor.rollback import goes_back, step_back
-from launch.supervisor.run_records import run_recorded, say
-from launch.supervisor.run_spec import Launcher, Outcome, Plan
-from launch.supervisor.summary import best_possible, records_line, summary_lines
+from launch.supervisor.run_records import best_possible, records_line, run_recorded, say, summary_lines
+from launch.supervisor.run_spec import Identity, Launcher, Outcome, Plan
 from pslib.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,

@@ -89,7 +89,7 @@ class Verified:
 
     @property
     def balances(self) -> bool:
-        """Whether each push counts once.
+        """True if each push counts once.
 
         The pushes sent by a killed trainer are unknown, and its successor sends some again.
         """

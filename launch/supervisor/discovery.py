@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launch.job.paths import from_here
 from pslib.clock import utc_text
@@ -31,6 +31,7 @@ __all__ = [
     "logs_of",
     "note_cluster",
     "note_earlier",
+    "read_record",
     "what_is_left",
     "what_saves",
 ]
@@ -60,22 +61,27 @@ def note_cluster(
     """
     began = {} if config is None else {name: getattr(config, name) for name in BEGAN_WITH}
     if launch:
-        with suppress(OSError, ValueError, AttributeError):
-            before = json.loads((logs / NOTE).read_text(encoding="utf-8"))
-            if before.get("log") == log:
-                began = {name: before[name] for name in BEGAN_WITH if name in before}
+        before = read_record(logs / NOTE)
+        if before and before.get("log") == log:
+            began = {name: before[name] for name in BEGAN_WITH if name in before}
     with suppress(OSError):
         about = {"coordinator": address, "cluster_id": cluster_id, "launch": launch, "log": log, **began}
         text = json.dumps(about)
         (logs / NOTE).write_text(text, encoding="utf-8")
 
 
+def read_record(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a run's folder; empty if the file is missing, unreadable or something else."""
+    with suppress(OSError, ValueError):
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        return plain if isinstance(plain, dict) else {}
+    return {}
+
+
 def logs_of(out: Path) -> str | None:
     """Return the folder of a run's logs; None: it has none, or this machine does not see them."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        log = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))["log"]
-        return str(log) if log is not None and Path(log).is_dir() else None
-    return None
+    log = read_record(out / "logs" / NOTE).get("log")
+    return log if isinstance(log, str) and Path(log).is_dir() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +163,9 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
         return where, known
     if ended := ended_run(where):
         raise UnavailableError(f"{ended.line()}; nothing of it runs any more")
-    for note in (Path(where) / NOTE, Path(where) / "logs" / NOTE):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            plain = json.loads(note.read_text(encoding="utf-8"))
-            return str(plain["coordinator"]), str(plain["cluster_id"])
+    for note in map(read_record, (Path(where) / NOTE, Path(where) / "logs" / NOTE)):
+        if {"coordinator", "cluster_id"} <= note.keys():
+            return str(note["coordinator"]), str(note["cluster_id"])
     raise ConfigurationError(
         f"{where}: expected the folder of a run that has started, with logs/{NOTE}, or tcp://host:port"
     )
@@ -190,13 +195,6 @@ def note_earlier(job: Job, out: Path) -> None:
         (out / "logs" / EARLIER).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _earlier(out: Path) -> dict[str, str]:
-    with suppress(OSError, ValueError):
-        noted = json.loads((out / "logs" / EARLIER).read_text(encoding="utf-8"))
-        return noted if isinstance(noted, dict) else {}
-    return {}
-
-
 def _places(job: Job) -> tuple[str, ...]:
     """Return the save paths of a run: the regular one, and that of a requested stop."""
     from launch.job.job import (  # 0.3 s, which most readers of a folder do not need
@@ -212,7 +210,7 @@ def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]
     from pslib.checkpoint import read_manifest
 
     found: list[tuple[str, str]] = []
-    why, earlier = None, _earlier(out)
+    why, earlier = None, read_record(out / "logs" / EARLIER)
     for folder in places:
         try:
             place, print_ = _newest_with_print(folder)

@@ -6,7 +6,8 @@ import signal
 from collections.abc import Callable, Mapping
 
 from launch.supervisor.outcome import ALL_LOST, is_hopeless, is_own
-from launch.supervisor.process import THIS_MACHINE, Running, Task, describe_exit
+from launch.supervisor.process import Running, describe_exit
+from launch.supervisor.run_spec import THIS_MACHINE, Task
 from launch.supervisor.worker_output import WorkerOutput
 from pslib.errors import ConfigurationError, PreemptedError, UnavailableError
 from pslib.process.machine import oom_kills

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launch.supervisor.process import Task
 from launch.supervisor.restarts import is_mishap
+from launch.supervisor.run_spec import Task
 from pslib.errors import EXIT_DONE, EXIT_SIGNALS, PreemptedError, UnavailableError
 
 __all__ = ["ALL_LOST", "RunOutcome", "is_hopeless", "is_own", "judge"]

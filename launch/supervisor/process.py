@@ -1,26 +1,31 @@
-"""One process of a cluster in its launcher: log file, messages to the launcher, exit."""
+"""Processes of a cluster in their launcher: start, log file, messages to the launcher, exit."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from launch.worker.log_lines import LOG_PREFIX
-from launch.worker.watchdog import LEAVE
+from launch.supervisor.run_spec import Command, Identity, Launcher, Plan, Task
+from launch.supervisor.worker_output import WorkerOutput
+from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX
+from launch.worker.watchdog import FROM_INPUT, LEAVE
 from pslib.errors import ConfigurationError
 
-__all__ = ["MESSAGE_PREFIX", "THIS_MACHINE", "Command", "Running", "Task", "describe_exit", "start"]
-
-MESSAGE_PREFIX = "pslib-"
-"""Prefix of a worker's messages to its launcher: ``pslib-word rest of the line``."""
+__all__ = [
+    "Running",
+    "Starts",
+    "describe_exit",
+    "start",
+]
 
 LINE_BYTES_MAX = 1 << 16
 """Limit of a line: endless output without a line end must not fill the launcher's memory."""
@@ -28,64 +33,11 @@ LINE_BYTES_MAX = 1 << 16
 MESSAGE_BYTES_MAX = 64 << 20
 """Limit of a message, which is never cut: a coordinator's last has the results of all epochs."""
 
-THIS_MACHINE = "localhost"
-"""Host name of the launcher's own children, whose exits this machine's kernel can explain."""
-
 WAITS = "waiting "
 """Prefix of a process's periodic lines on its waits."""
 
 TAIL_LINES = 40
 """Number of last lines kept for the report of a failed process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One process of a cluster, independent of its place.
-
-    Attributes
-    ----------
-    role : str
-        "coordinator", "server" or "trainer".
-    number : int
-        0-based number within its role, in the launcher's order; the coordinator assigns ranks.
-    arguments : tuple of str
-        Arguments after ``python -m launch.worker.main ROLE``.
-    """
-
-    role: str
-    number: int
-    arguments: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name for the user: ``server 1``."""
-        return self.role if self.role == "coordinator" else f"{self.role} {self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Local process that represents a worker: the worker itself, or ssh, srun, kubectl.
-
-    It must pass on standard output, end when the worker ends, with its exit code (128 + n for signal n), and
-    end the worker when its own standard input closes.
-
-    Attributes
-    ----------
-    arguments : tuple of str
-        Command line.
-    environment : mapping
-        Whole environment of the command.
-    where : str
-        The machine, for people.
-    remarks : str
-        Prefix of lines of the command itself, not of the worker. They go into the log, and are shown if the
-        worker has printed nothing. Empty: no such lines.
-    """
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    where: str
-    remarks: str = ""
 
 
 @dataclass(slots=True)
@@ -261,3 +213,108 @@ def describe_exit(exit_code: int) -> str:
         with suppress(ValueError):
             return f"was killed by signal {number} ({signal.Signals(number).name})"
     return f"ended with exit code {exit_code}"
+
+
+class Starts:
+    """Starter of coordinator, servers and trainers of one run.
+
+    Parameters
+    ----------
+    launcher : Launcher
+        Place to run.
+    plan : Plan
+        Description of the run.
+    running : dict of Task to Running
+        Receives each started process.
+    worker_output : WorkerOutput
+        Receives output of the processes; has the coordinator's address.
+    generation : callable
+        Returns the number of restarts of a task.
+    say : callable
+        Called with a line when a log can't be written after the run has begun; before, it is an error.
+
+    Attributes
+    ----------
+    launch : Identity
+        Identity of the processes.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        plan: Plan,
+        running: dict[Task, Running],
+        worker_output: WorkerOutput,
+        generation: Callable[[Task], int],
+        say: Callable[[str], None],
+    ) -> None:
+        self.launch = plan.launch or Identity(plan.cluster_id)
+        self._launcher, self._plan, self._generation = launcher, plan, generation
+        self._running, self._worker_output, self._say = running, worker_output, say
+        self._own: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._begun = False
+        """True once all processes have been started."""
+
+    def coordinator(self) -> None:
+        """Start the coordinator, which reports its address."""
+        config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
+        journal = () if self._plan.log is None else ("--journal", f"{self._plan.log}/coordinator")
+        again = ("--resume",) if self.launch.launch else ()
+        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict()), *journal, *again))
+
+    def the_others(self) -> None:
+        """Start all servers and trainers, after the coordinator listens."""
+        for number in range(self._plan.config.servers):
+            self.server(number)
+        for number in range(self._plan.config.trainers):
+            own = ("--rank", str(number), *self._plan.trainer_arguments)
+            self._start("trainer", number, (*self._common(), *own))
+        self._begun = True
+
+    def server(self, rank: int) -> None:
+        """Start a server."""
+        log = () if self._plan.log is None else ("--log", self._plan.log)
+        self._start("server", rank, (*self._common(), "--rank", str(rank), *log))
+
+    def again(self, task: Task) -> Task:
+        """Start a successor of an ended process, with a higher generation."""
+        return self._start(task.role, task.number, self._own[task.role, task.number])
+
+    def _common(self) -> tuple[str, ...]:
+        assert self._worker_output.address is not None
+        return "--cluster-id", self._plan.cluster_id, "--coordinator", self._worker_output.address
+
+    def _start(self, role: str, number: int, own: tuple[str, ...]) -> Task:
+        """Start a process with its own arguments."""
+        self._own[role, number] = own
+        task = Task(role, number)
+        generation = self.launch.generation + self._generation(task)
+        again = generation > 0 and role != "coordinator"
+        arguments = ("--generation", str(generation), *own) if again else own
+        if role != "trainer":
+            arguments = ("--listen", self._listen(task), *arguments)
+        key = self._plan.key_of(role)
+        task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
+        command = self._launcher.command(task)
+        log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
+        self._worker_output.pids.pop(task, None)
+        self._worker_output.hosts.pop(task, None)
+        try:
+            self._running[task] = start(
+                task,
+                command,
+                log,
+                self._worker_output.hear,
+                None if key is None else key.to_text(),
+                self._say if self._begun else None,
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"
+            ) from error
+        return task
+
+    def _listen(self, task: Task) -> str:
+        """Return the listen address; a coordinator's successor keeps the known one."""
+        before = self._worker_output.address if task.role == "coordinator" else None
+        return before or self._launcher.listen(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from launch.supervisor.process import Task
+from launch.supervisor.run_spec import Task
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_INTERRUPTED, EXIT_SIGNALS, PreemptedError, PslibError, UnavailableError
 

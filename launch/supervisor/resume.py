@@ -1,62 +1,37 @@
-"""Resumption of a run in its folder, from the logs of its processes."""
+"""Resumption of a run: from the logs of its processes, or from a checkpoint when a peer is lost."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.job.job import Job, saved_place
+from launch.job.job import Job, LoadSection, preempted_place, saved_place
 from launch.job.paths import from_here
 from launch.job.yaml12 import read_yaml
-from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of
+from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
+from launch.supervisor.run_spec import Identity, Outcome, Plan
 from pslib.config import ClusterConfig
-from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
-from pslib.storage import shown
+from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
+from pslib.storage import below, parent_and_name, shown
 from pslib.text import counted
 
 __all__ = [
-    "Identity",
     "check_no_logs",
     "completed",
+    "goes_back",
     "had_logs",
     "identity_of",
     "keep_records",
+    "step_back",
     "way_on",
     "way_on_when_mended",
 ]
-
-GENERATIONS = 1 << 16
-"""Generations per launch, so that every process of the next launch is newer than all restarts of this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Identity of the processes of a launch.
-
-    Attributes
-    ----------
-    cluster_id : str
-    launch : int
-        Number of earlier launches of this cluster.
-    log : str or None
-        Folder of the logs of the previous launch.
-    """
-
-    cluster_id: str
-    launch: int = 0
-    log: str | None = None
-
-    @property
-    def generation(self) -> int:
-        """First generation of all its processes."""
-        return self.launch * GENERATIONS
 
 
 def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identity:
@@ -83,23 +58,20 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
             f"--resume: the run in {out} had no logs to go on with (durability memory): a script loads its "
             "checkpoint itself, in a run of its own: give another --out, or --overwrite"
         )
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
-        launch, log = int(note.get("launch", 0)), note.get("log")
-        identity = Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
-        if problems := _other_numbers(note, config, identity.log, out):
-            raise ConfigurationError(*problems)
-        keep_records(out, launch)
-        return identity
-    raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+    note = read_record(out / "logs" / NOTE)
+    launch, log = note.get("launch", 0), note.get("log")
+    if "cluster_id" not in note or not isinstance(launch, int):
+        raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+    identity = Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
+    if problems := _other_numbers(note, config, identity.log, out):
+        raise ConfigurationError(*problems)
+    keep_records(out, launch)
+    return identity
 
 
 def had_logs(out: Path) -> bool:
     """Return whether a run has logs, at any place; True if unknown."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
-        return note["log"] is not None
-    return True
+    return read_record(out / "logs" / NOTE).get("log", "unknown") is not None
 
 
 def check_no_logs(out: Path) -> None:
@@ -257,3 +229,38 @@ def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) ->
         f"the checkpoint is {place}; when the data is mended, begin with it: pslib train {effective} --set "
         f"load.path={quote(place)}{anew} --out ANOTHER{again}"
     )
+
+
+def goes_back(outcome: Outcome, job: Job, tried: int) -> bool:
+    """Return whether a run with this outcome is to roll back, given the number of earlier rollbacks."""
+    cluster = job.cluster
+    lost = outcome.exit_code == UnavailableError.exit_code and not outcome.final
+    return lost and cluster.recovery == "rollback" and tried < cluster.restarts
+
+
+def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> tuple[Job, Plan]:
+    """Return the job, set to start from the last checkpoint or without one from the beginning, and its plan.
+
+    No state of the ended processes is used: the cluster has another id and new logs. The effective job file
+    is rewritten; earlier metrics stay as ``metrics-N.jsonl``.
+    """
+    saved = str(outcome.status.get("saved") or "")
+    if saved:
+        job = job.model_copy(update={"load": LoadSection(path=_with_its_keys(saved, job))})
+    written = out / "job.yaml.new"
+    written.write_text(job.to_yaml(), encoding="utf-8")
+    written.replace(out / "job.yaml")  # a full disk does not truncate the old one
+    keep_records(out, tried)
+    identity = Identity(secrets.token_hex(8))
+    log = None if plan.log is None else f"{plan.log}/back-{tried + 1}"
+    return job, replace(plan, cluster_id=identity.cluster_id, launch=identity, log=log)
+
+
+def _with_its_keys(saved: str, job: Job) -> str:
+    """Restore the credentials of a checkpoint URI, which a status leaves out, from the job."""
+    name = parent_and_name(saved)[1]
+    for place in (saved_place(job), preempted_place(job), *([job.load.path] if job.load else [])):
+        for one in (place, below(place, name)):
+            if shown(one) == saved:
+                return one
+    return saved

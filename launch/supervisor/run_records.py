@@ -1,23 +1,35 @@
-"""Records of a run: progress bar, metrics.jsonl, summary.json, and a picture at the end."""
+"""Records of a run: progress bar, metrics.jsonl, summary.json, a picture, and the printed summary."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launch.job.job import Job
+from launch.job.paths import from_here
+from launch.supervisor.discovery import read_record
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
-from launch.supervisor.summary import summary_of
 from launch.supervisor.supervisor import run_cluster
 from pslib.clock import SystemClock
+from pslib.config import ClusterConfig
 from pslib.coordinator.results import fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
 from pslib.storage import shown
 from pslib.text import behind_text, counted
+from pslib.wire.counters import TABLE_COUNTERS
 
-__all__ = ["Rankings", "run_recorded", "say"]
+__all__ = [
+    "Rankings",
+    "best_possible",
+    "records_line",
+    "run_recorded",
+    "say",
+    "summary_lines",
+    "summary_of",
+]
 
 _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
 
@@ -123,3 +135,171 @@ def say(line: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(f"pslib: {line}", file=sys.stderr)
+
+
+COUNTERS = (
+    "rows",
+    "parameters",
+    "memory_bytes",
+    *TABLE_COUNTERS,
+    "pushes_sent",
+    "pushes_applied",
+    "updates_sent",
+    "updates_applied",
+    "pushes_missing",
+    "bytes_sent",
+    "bytes_received",
+    "cache_lookups",
+    "cache_hits",
+    "cache_bytes_saved",
+    "staleness_max",
+    "lead_max",
+)
+"""Entries copied from the status."""
+
+RANKING = ("recall", "mrr", "ndcg")
+"""Metrics of models that rank items, each by k."""
+
+RECORDS = {
+    "picture": "run.png",
+    "checkpoint": "checkpoint",
+    "metrics": "metrics.jsonl",
+    "summary": "summary.json",
+}
+
+
+def summary_of(
+    status: Mapping[str, Any], results: Sequence[Mapping[str, Any]], config: ClusterConfig
+) -> dict[str, Any]:
+    """Compute the figures of a run.
+
+    Parameters
+    ----------
+    status : mapping
+        Last status of the coordinator.
+    results : sequence of mapping
+        Results of the trainers; all that evaluated report the same merged figures.
+    config : ClusterConfig
+        Number of processes, since none is left at the end of a run.
+
+    Returns
+    -------
+    dict
+        ``auc`` and ``logloss`` are those of the test data, else of the last evaluation; None without either.
+        A model that ranks items has ``recall``, ``mrr`` and ``ndcg`` on the test data, by k, instead.
+        ``tasks`` has the test figures of the schema's further labels, by label, where there are any.
+        ``examples`` and ``epochs`` are of the whole training, ``examples_before`` of them were trained before
+        the run, which went on with them. ``examples_per_s`` is of this run alone and counts the time of
+        training, ``seconds`` all from its first process on.
+    """
+    outcomes = status.get("results", ())
+    tested = next((result["test"] for result in results if result.get("test")), None)
+    scores: Mapping[str, Any] = tested or next(
+        (one for one in reversed(outcomes) if one.get("kind") == "evaluate"), {}
+    )
+    fit_s = float(status.get("fit_seconds", 0.0))
+    examples, before = (int(status.get(name, 0)) for name in ("examples", "examples_before"))
+    count, measured = (int(status.get(name, 0)) for name in ("staleness_count", "between_count"))
+    figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
+    figures |= {name: scores[name] for name in RANKING if name in scores}
+    tasks = next((result["test_tasks"] for result in results if result.get("test_tasks")), None)
+    figures |= {"tasks": tasks} if tasks else {}
+    figures |= {
+        "examples": examples,
+        "examples_before": before,
+        "epochs": int(status.get("epoch", 0)),  # trained epochs: a fit may have stopped early
+        "seconds": round(float(status.get("seconds", 0.0)), 3),
+        "fit_seconds": round(fit_s, 3),
+        "examples_per_s": round((examples - before) / fit_s, 1) if fit_s else 0.0,
+        "servers": config.servers,
+        "trainers": config.trainers,
+        "staleness_mean": round(status.get("staleness_sum", 0) / count, 3) if count else 0.0,
+        "staleness_counts": list(status.get("staleness_counts", ())),
+        "pushes_between_mean": round(status.get("between_sum", 0) / measured, 3) if measured else 0.0,
+        "pushes_between_max": int(status.get("between_max", 0)),
+    }
+    return figures | {name: int(status.get(name, 0)) for name in COUNTERS}
+
+
+def best_possible(job: Job) -> dict[str, float] | None:
+    """Return AUC and log loss of the true probabilities for generated test data; None for other data."""
+    from pslib.data.synthetic.generator import SIDECAR
+
+    path = Path((job.data.test or [""])[0])
+    part = read_record(path.parent / SIDECAR).get("test")
+    if isinstance(part, dict) and part.get("file") == path.name:
+        with suppress(ValueError, KeyError, TypeError):
+            return {"auc": float(part["best_auc"]), "logloss": float(part["best_logloss"])}
+    return None
+
+
+def summary_lines(
+    summary: Mapping[str, Any], out: Path, best: Mapping[str, float] | None = None
+) -> list[str]:
+    """Return the lines of the printed summary.
+
+    Parameters
+    ----------
+    summary : mapping
+        From `summary_of`.
+    out : Path
+        Folder of the run.
+    best : mapping, optional
+        From `best_possible`.
+    """
+    lines = []
+    if summary["auc"] is not None:
+        of = f" (best possible {best['auc']:.4f})" if best else ""
+        loss_of = f" (best possible {best['logloss']:.4f})" if best else ""
+        lines.append(f"AUC           {summary['auc']:.4f}{of}")
+        lines.append(f"log loss      {summary['logloss']:.4f}{loss_of}")
+    for k, recall in summary.get("recall", {}).items():
+        lines.append(
+            f"at {k:<10} Recall {recall:.4f}, MRR {summary['mrr'][k]:.4f}, NDCG {summary['ndcg'][k]:.4f}"
+        )
+    lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({_trained(summary)})")
+    lines.append(f"rows          {summary['rows']:,} on {counted(summary['servers'], 'server')}")
+    lines += _table_lines(summary)
+    moved = summary["bytes_sent"] + summary["bytes_received"]
+    lines.append(f"bytes         {moved / 1e6:,.1f} MB between trainers and servers")
+    if summary["cache_lookups"]:
+        share, saved = summary["cache_hits"] / summary["cache_lookups"], summary["cache_bytes_saved"]
+        lines.append(f"cache         {share:.1%} of rows were not pulled: {saved / 1e6:,.1f} MB saved")
+    found, told = records_of(out), ("picture", "checkpoint", "summary")
+    return [*lines, *(f"{what:13} {found[what]}" for what in told if what in found)]
+
+
+def _trained(summary: Mapping[str, Any]) -> str:
+    """Describe the examples behind the speed, and the total with those of the resumed run."""
+    examples, before = summary["examples"], summary["examples_before"]
+    return counted(examples - before, "example") + (f", {examples:,} with those before" if before else "")
+
+
+def records_of(out: Path) -> dict[str, str]:
+    """Describe the records in a run's folder, with typeable paths, alike for all runs."""
+    return {what: from_here(out / name) for what, name in RECORDS.items() if (out / name).exists()}
+
+
+def records_line(out: Path) -> str:
+    """Return the records of an unfinished run as a line; empty if there are none."""
+    found = records_of(out)
+    return ", ".join(f"{what} {found[what]}" for what in ("picture", "metrics", "summary") if what in found)
+
+
+def _table_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return lines on the effects of limits and policies on the table; none for a table without them."""
+    lines = []
+    if limit := summary["memory_limit_bytes"]:
+        lines.append(f"tables        {summary['memory_bytes'] / 1e6:,.1f} of {limit / 1e6:,.1f} MB")
+    acted = {
+        "narrow rows": "narrow_rows",
+        "keys counted without a row": "counted_keys",
+        "promoted": "promoted",
+        "left by age": "evicted_age",
+        "left by norm": "evicted_norm",
+        "left by score": "evicted_score",
+        "left at the limit": "evicted_share",
+    }
+    if told := [f"{summary[name]:,} {what}" for what, name in acted.items() if summary[name]]:
+        lines.append(f"policies      {', '.join(told)}; {counted(summary['maintained'], 'maintenance')}")
+    return lines

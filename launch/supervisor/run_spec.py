@@ -1,4 +1,4 @@
-"""Plan, launcher protocol and outcome of a run: values without behaviour."""
+"""Values of a run: tasks, their commands, identity, plan and outcome; the protocol of a launcher."""
 
 from __future__ import annotations
 
@@ -7,14 +7,92 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launch.supervisor.process import Command, Task
-from launch.supervisor.resume import Identity
 from pslib.config import ClusterConfig
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["Launcher", "Outcome", "Plan"]
+__all__ = ["THIS_MACHINE", "Command", "Identity", "Launcher", "Outcome", "Plan", "Task"]
+
+THIS_MACHINE = "localhost"
+"""Host name of the launcher's own children, whose exits this machine's kernel can explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process of a cluster, independent of its place.
+
+    Attributes
+    ----------
+    role : str
+        "coordinator", "server" or "trainer".
+    number : int
+        0-based number within its role, in the launcher's order; the coordinator assigns ranks.
+    arguments : tuple of str
+        Arguments after ``python -m launch.worker.main ROLE``.
+    """
+
+    role: str
+    number: int
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name for the user: ``server 1``."""
+        return self.role if self.role == "coordinator" else f"{self.role} {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Local process that represents a worker: the worker itself, or ssh, srun, kubectl.
+
+    It must pass on standard output, end when the worker ends, with its exit code (128 + n for signal n), and
+    end the worker when its own standard input closes.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        Command line.
+    environment : mapping
+        Whole environment of the command.
+    where : str
+        The machine, for people.
+    remarks : str
+        Prefix of lines of the command itself, not of the worker. They go into the log, and are shown if the
+        worker has printed nothing. Empty: no such lines.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    where: str
+    remarks: str = ""
+
+
+GENERATIONS = 1 << 16
+"""Generations per launch, so that every process of the next launch is newer than all restarts of this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of the processes of a launch.
+
+    Attributes
+    ----------
+    cluster_id : str
+    launch : int
+        Number of earlier launches of this cluster.
+    log : str or None
+        Folder of the logs of the previous launch.
+    """
+
+    cluster_id: str
+    launch: int = 0
+    log: str | None = None
+
+    @property
+    def generation(self) -> int:
+        """First generation of all its processes."""
+        return self.launch * GENERATIONS
 
 
 class Launcher(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launch.supervisor.process import Task
+from launch.supervisor.run_spec import Task
 from pslib.clock import Clock
 from pslib.errors import PslibError
 from pslib.storage import shown

@@ -14,13 +14,11 @@ from typing import Any
 
 from launch.supervisor.discovery import note_cluster
 from launch.supervisor.exit_report import ExitReport
-from launch.supervisor.graceful_stop import GracefulStop, LastSave
+from launch.supervisor.graceful_stop import EndSignals, GracefulStop, LastSave, WaitReporter
 from launch.supervisor.outcome import ALL_LOST, RunOutcome, judge
-from launch.supervisor.process import Running, Task
+from launch.supervisor.process import Running, Starts
 from launch.supervisor.restarts import Restarts
-from launch.supervisor.run_spec import Launcher, Outcome, Plan
-from launch.supervisor.signals import EndSignals, WaitReporter
-from launch.supervisor.spawn import Starts
+from launch.supervisor.run_spec import Launcher, Outcome, Plan, Task
 from launch.supervisor.status import StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.supervisor.worker_output import WorkerOutput
 from pslib.clock import AwakeClock, SystemClock

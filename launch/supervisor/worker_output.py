@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from launch.supervisor.process import MESSAGE_PREFIX, Task
-from launch.worker.log_lines import LOG_PREFIX
+from launch.supervisor.run_spec import Task
+from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX
 
 __all__ = ["WorkerOutput"]
 

@@ -1,10 +1,13 @@
-"""Log records of a worker below a warning: written to its log file and never to a terminal."""
+"""Lines of a worker for its launcher: prefixes, and log records that are for its log file only."""
 
 from __future__ import annotations
 
 import logging
 
-__all__ = ["LOG_PREFIX", "write_log_lines"]
+__all__ = ["LOG_PREFIX", "MESSAGE_PREFIX", "write_log_lines"]
+
+MESSAGE_PREFIX = "pslib-"
+"""Prefix of a worker's messages to its launcher: ``pslib-word rest of the line``."""
 
 LOG_PREFIX = "pslib-log "
 """Prefix of lines that a launcher copies to the worker's log only."""

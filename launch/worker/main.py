@@ -20,9 +20,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.worker.key_input import FROM_INPUT
 from launch.worker.log_lines import write_log_lines
-from launch.worker.watchdog import die_with_launcher
+from launch.worker.watchdog import FROM_INPUT, die_with_launcher
 from pslib.config import ANY_RANK, CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
 from pslib.process.blas import TRAINERS_HERE, kernels_for
 from pslib.process.machine import cores

@@ -10,10 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job.id_types import check_like_training
 from launch.job.job import Job, of_trainer, preempted_place, read_job, saved_place
 from launch.job.model import ranks_items
-from launch.job.preflight import schema_asked
+from launch.job.preflight import check_like_training, schema_asked
 from launch.job.sections import RankingSection
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError

@@ -11,6 +11,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
+    "ANYBODY",
+    "MEMBERS",
+    "ROLES",
+    "SERVING",
+    "TRAINING",
     "ArrayRule",
     "Arrays",
     "Message",
@@ -86,10 +91,28 @@ def no_arrays(*dtypes: DTypeLike) -> Any:
     return field(default_factory=dict, metadata={"arrays": _rule(dtypes, 1)})
 
 
+ROLES = ("server", "trainer", "reader", "admin")
+"""Roles of keys; the coordinator uses a server's key too."""
+
+ANYBODY = frozenset(ROLES)
+MEMBERS = frozenset({"server", "trainer", "admin"})
+TRAINING = frozenset({"trainer", "admin"})
+SERVING = frozenset({"server", "admin"})
+
+
 class Message:
-    """Base of all messages; ``kind`` is its name on the wire (the class name)."""
+    """Base of all messages.
+
+    Attributes
+    ----------
+    kind : str
+        Name on the wire: the class name.
+    senders : frozenset of str
+        Roles whose keys may send it (see `pslib.wire.permissions`); none of a reply.
+    """
 
     kind: ClassVar[str]
+    senders: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.fields import (
+    ANYBODY,
+    MEMBERS,
+    SERVING,
+    TRAINING,
     ArrayRule,
     Arrays,
     Message,
@@ -106,6 +110,7 @@ class Setup(Message):
     describe their tables to each other ``without_values``: blocks come with theirs.
     """
 
+    senders = MEMBERS
     tables: Plain
     dense_length: int
     dense_optimizer: Plain
@@ -122,6 +127,7 @@ class Pull(Message):
     version of each block that the client has already (`KnownDense`).
     """
 
+    senders = ANYBODY
     keys: Arrays = arrays(np.uint64)
     blocks: NDArray[np.uint32] = array(np.uint32)
     step: int = 0
@@ -168,6 +174,7 @@ class Push(Message):
     are maintained after it.
     """
 
+    senders = TRAINING
     stream: int
     number: int
     epoch: int
@@ -193,6 +200,7 @@ class Push(Message):
 class Erase(Message):
     """Request: erase rows; named like a push, because a late copy must not erase a row created since."""
 
+    senders = TRAINING
     stream: int
     number: int
     epoch: int
@@ -208,6 +216,7 @@ class Maintain(Message):
     Named and marked like a push, by unit: a second copy does nothing. Reply: `Pushed`.
     """
 
+    senders = TRAINING
     stream: int
     number: int
     epoch: int
@@ -242,6 +251,7 @@ class Reserve(Message):
     answered.
     """
 
+    senders = ANYBODY
     request_id: int
     bytes: int
     last: int
@@ -250,6 +260,8 @@ class Reserve(Message):
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
     """Request: the counters of a server. Reply: `Result`."""
+
+    senders = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +274,7 @@ class Witness(Message):
     are lost.
     """
 
+    senders = TRAINING
     streams: NDArray[np.uint64] = array(np.uint64)
     numbers: NDArray[np.uint64] = array(np.uint64)
     units: NDArray[np.uint32] = array(np.uint32)
@@ -274,6 +287,8 @@ class TrimLog(Message):
     Heartbeats count completed rounds of images (``log_rounds``, of each shard thread).
     """
 
+    senders = TRAINING
+
 
 @dataclass(frozen=True, slots=True)
 class Release(Message):
@@ -283,6 +298,7 @@ class Release(Message):
     names a push, so that a late copy, when the unit is back here, moves nothing.
     """
 
+    senders = SERVING
     unit: int
     owner: int
     map_version: int
@@ -306,6 +322,7 @@ class Adopt(Message):
     A second copy changes nothing, also when it comes after the unit has moved on.
     """
 
+    senders = SERVING
     unit: int
     map_version: int
     marks: Plain
@@ -320,6 +337,7 @@ class Keep(Message):
     Reply: `Done`, also when repeated.
     """
 
+    senders = SERVING
     unit: int
     map_version: int
 
@@ -334,6 +352,7 @@ class Save(Message):
     ``stem`` goes into the file names: it differs for every checkpoint and server, so nothing is overwritten.
     """
 
+    senders = TRAINING
     path: str
     stem: str
 
@@ -346,6 +365,7 @@ class BeginSave(Message):
     or refused (``checkpoint``) where that is not the last one; with ``keep`` the next may be one of this.
     """
 
+    senders = TRAINING
     path: str
     stem: str
     base: str = ""
@@ -356,6 +376,7 @@ class BeginSave(Message):
 class SaveFiles(Message):
     """Request: the files of an image begun by `BeginSave`. Reply: as for `Save`, when they are written."""
 
+    senders = TRAINING
     stem: str
 
 
@@ -363,6 +384,7 @@ class SaveFiles(Message):
 class EndSave(Message):
     """Request: end an image, ``committed`` under ``name`` or abandoned. Reply: `Done`."""
 
+    senders = TRAINING
     stem: str
     name: str
     committed: bool
@@ -376,6 +398,7 @@ class CheckLoad(Message):
     does not repeat the check.
     """
 
+    senders = TRAINING
     path: str
     stem: str
     state: bool = True
@@ -392,6 +415,7 @@ class DescribeTables(Message):
     ``path``: all tables of this server, for a client that reads their rows and has not created them.
     """
 
+    senders = TRAINING
     path: str = ""
 
 
@@ -409,6 +433,7 @@ class Load(Message):
     no lease.
     """
 
+    senders = TRAINING
     path: str
     stem: str
     state: bool = True
@@ -431,6 +456,7 @@ class Register(Message):
     fenced. ``empty``: a server without the state of its predecessor.
     """
 
+    senders = MEMBERS
     role: str
     address: str
     incarnation: int
@@ -464,6 +490,7 @@ class Registered(Message):
 class Heartbeat(Message):
     """Request: heartbeat; ``progress`` holds cumulative counters, ``term`` is the highest received."""
 
+    senders = MEMBERS
     role: str
     rank: int
     incarnation: int
@@ -501,6 +528,7 @@ class CutReady(Message):
     ``streams``. Reply: `Done`, or `Failure` where that cut is over.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     cut: int
@@ -517,6 +545,7 @@ class CutStep(Message):
     Reply: `Done`, to ``begun`` `CutTable`, and `Failure` where that cut is over.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     cut: int
@@ -542,6 +571,7 @@ class OpenJob(Message):
     continues with its leases.
     """
 
+    senders = TRAINING
     rank: int
     job: int
     what: str
@@ -556,6 +586,7 @@ class OpenJob(Message):
 class NextLease(Message):
     """Request: ask for a lease; ``holding`` are the streams that this trainer knows it holds."""
 
+    senders = TRAINING
     rank: int
     incarnation: int
     job: int
@@ -586,6 +617,7 @@ class EndLease(Message):
     ``given_back`` in it the lease has failed here, and is returned to other trainers.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     job: int
@@ -598,6 +630,7 @@ class EndLease(Message):
 class Clock(Message):
     """Request: the number of batches of a job applied for this trainer. Reply: `Clocks`."""
 
+    senders = TRAINING
     rank: int
     incarnation: int
     job: int
@@ -616,6 +649,7 @@ class Clocks(Message):
 class JobResult(Message):
     """Request: the outcome of a job. Reply: `Result` with ``done`` true or false."""
 
+    senders = ANYBODY
     job: int
 
 
@@ -626,6 +660,7 @@ class Missing(Message):
     Reply: `Done`.
     """
 
+    senders = TRAINING
     rank: int
     incarnation: int
     server: int
@@ -637,6 +672,7 @@ class Missing(Message):
 class Status(Message):
     """Request: the state of the cluster; with ``details``, of every member. Reply: `Result`."""
 
+    senders = ANYBODY
     details: bool = False
 
 
@@ -644,6 +680,7 @@ class Status(Message):
 class Stop(Message):
     """Request: end the cluster. Reply: `Done`."""
 
+    senders = SERVING
     reason: str
     failed: bool
 
@@ -655,6 +692,8 @@ class SaveSoon(Message):
     Reply: `Result`; ``asked`` is false where no training goes on that can be saved.
     """
 
+    senders = TRAINING
+
 
 @dataclass(frozen=True, slots=True)
 class Leave(Message):
@@ -663,6 +702,7 @@ class Leave(Message):
     ``preempted``: it leaves by request, with work left; it, or another one, may join again.
     """
 
+    senders = MEMBERS
     role: str
     rank: int
     incarnation: int
@@ -678,6 +718,7 @@ class Scale(Message):
     repeated request (same ``name``, any number) is answered and not applied again, however late.
     """
 
+    senders = SERVING
     servers: int
     drain: PlainList
     name: int
@@ -692,6 +733,7 @@ class NextHand(Message):
     address]`` of the receivers of units: one that has come back elsewhere may have lost them.
     """
 
+    senders = SERVING
     rank: int
     incarnation: int
     version: int

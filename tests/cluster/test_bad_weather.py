@@ -18,9 +18,8 @@ import pytest
 
 from launch.cli.main import main
 from launch.places.local import LocalLauncher
-from launch.supervisor.process import Command as Process
-from launch.supervisor.process import Task
-from launch.supervisor.run_spec import Plan
+from launch.supervisor.run_spec import Command as Process
+from launch.supervisor.run_spec import Plan, Task
 from launch.supervisor.supervisor import run_cluster
 from pslib.client.client import Client
 from pslib.clock import SystemClock

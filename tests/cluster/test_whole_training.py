@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from launch.cli.doctor import doctor_lines
-from launch.supervisor.summary import summary_lines, summary_of
+from launch.supervisor.run_records import summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import LeaseBook, stream_of
 from pslib.coordinator.session import CoordinatorSession

@@ -7,7 +7,7 @@ import pytest
 
 from launch.supervisor.graceful_stop import GracefulStop
 from launch.supervisor.outcome import RunOutcome
-from launch.supervisor.process import Task
+from launch.supervisor.run_spec import Task
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import stream_of
 from pslib.coordinator.rebalance import Rebalance

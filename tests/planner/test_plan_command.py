@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from launch.calibration import calibrate, steps, whole
-from launch.calibration.calibrate import _machine
-from launch.calibration.fit import fit_costs
-from launch.calibration.whole import Run, run_rate
+from launch.calibration import calibrate, measure
+from launch.calibration.calibrate import Run, _machine, run_rate
+from launch.calibration.measure import fit_costs
 from launch.cli.main import main
 from launch.supervisor.run_spec import Outcome
 from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
@@ -142,10 +141,10 @@ def test_a_calibration_that_somebody_ends_has_not_failed(tmp_path, monkeypatch, 
 def test_a_whole_run_of_a_calibration_that_somebody_ends_has_not_failed_either(
     tmp_path, monkeypatch, code, ends
 ):
-    monkeypatch.setattr(whole, "run_job", lambda *_all, **_more: code)
+    monkeypatch.setattr(calibrate, "run_job", lambda *_all, **_more: code)
     (tmp_path / "train.parquet").touch()
     with pytest.raises(ends):
-        whole.run_rate(Run(), tmp_path, Schema(label="label", sparse=["user"]))
+        calibrate.run_rate(Run(), tmp_path, Schema(label="label", sparse=["user"]))
 
 
 def test_calibration_measures_steps_and_trainings_with_the_products_that_it_is_asked_for(
@@ -173,16 +172,16 @@ def test_calibration_measures_steps_and_trainings_with_the_products_that_it_is_a
         seen.append(products)
         raise UnavailableError("enough has been seen")
 
-    monkeypatch.setattr(steps, "ModelThreads", threads)
+    monkeypatch.setattr(measure, "ModelThreads", threads)
     schema = generated_schema(GeneratorConfig())
     with pytest.raises(UnavailableError, match="enough"):
-        steps.measure_steps(schema, 0.01, "bfloat16")
+        measure.measure_steps(schema, 0.01, "bfloat16")
 
     def run_job(job, **_how):
         seen.append(job.training.products)
         return 1
 
-    monkeypatch.setattr(whole, "run_job", run_job)
+    monkeypatch.setattr(calibrate, "run_job", run_job)
     (tmp_path / "train.parquet").touch()
     with pytest.raises(UnavailableError, match="ended with exit code 1"):
         run_rate(Run(products="bfloat16"), tmp_path, schema)

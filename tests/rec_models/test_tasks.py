@@ -11,7 +11,7 @@ import pytest
 
 import pslib
 from launch.job.job import read_job
-from launch.job.schema_text import schema_yaml
+from launch.job.sections import schema_yaml
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError, DataError
 from pslib.recorder.display import result_text

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from launch.supervisor.graceful_stop import COORDINATOR_S, SERVERS_S, GracefulStop
-from launch.supervisor.process import Task
+from launch.supervisor.run_spec import Task
 from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.rebalance import Rebalance
 from pslib.process.shutdown import HARD_S

@@ -304,7 +304,7 @@ def dense_arguments() -> dict[str, object]:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("optimizer_kind", 6, "optimizer_kind: expected a whole number in 0..5, got 6"),
+        ("optimizer_kind", 99, "optimizer_kind: expected a whole number in 0.."),
         ("optimizer_kind", -1, "optimizer_kind: expected"),
         ("optimizer_kind", 2, "elementwise"),
         ("optimizer_kind", 3, "corrections: expected 2.. rows for Adam, got 0"),

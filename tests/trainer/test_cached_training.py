@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cython_ext.common.hashing import hash_ints
-from launch.supervisor.summary import summary_lines, summary_of
+from launch.supervisor.run_records import summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 from pslib.table.wire_format import WireFormat

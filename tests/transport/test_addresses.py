@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import zmq
 
-from launch.calibration.timing import over_tcp
+from launch.calibration.calibrate import over_tcp
 from pslib.errors import ConfigurationError
 from pslib.transport import Keys, Peer, ZmqTransport, addresses, zmq_link
 from pslib.transport.keys import make_keys

@@ -17,7 +17,6 @@ from pslib.transport.curve import encrypt_client
 from pslib.transport.keys import make_keys, read_keys, write_keys
 from pslib.wire.codec import Codec
 from pslib.wire.messages import ALL_MESSAGES, Message, Pull, Reserve, Stats, Status
-from pslib.wire.permissions import ALLOWED
 from tests.support.messages import EXAMPLES, example, mutants
 from tests.support.processes.command import Command
 
@@ -132,7 +131,7 @@ def hostile_frames(codec: Codec, count: int, seed: int, may_change: bool) -> Ite
         example(ALL_MESSAGES["Push"], keys=item, gradients={"item": np.ones((3, 2), np.float32)}),
         example(ALL_MESSAGES["Erase"], keys=item),
     )
-    reads = {kind.kind for kind, roles in ALLOWED.items() if "reader" in roles}
+    reads = {name for name, kind in ALL_MESSAGES.items() if "reader" in kind.senders}
     for frames in mutants(codec, seeds, count, seed):
         kind = _legal_kind(codec, frames)
         if frames and kind != Reserve.kind and (may_change or not kind or kind in reads):

@@ -192,7 +192,7 @@ out: 5
         "optimizers.rows.w.name: expected one of SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, "
         "AdamL2, FTRL, got 'adam', did you mean 'Adam'?",
         "optimizers.rows.v.learning_rte: unknown key, did you mean 'learning_rate'?",
-        "optimizers.rows.u: expected a mapping with a name, for example {name: Adagrad, learning_rate: 0.05}",
+        "optimizers.rows.u: expected a mapping, for example {name: Adagrad, learning_rate: 0.05}, got 7",
         "optimizers.dense.learning_rate: expected a number, got 'x'",
         "optimizers.dense: RowwiseAdagrad mixes elements, and dense blocks are cut anywhere; "
         "use one of SGD, Momentum, Adagrad, Adam, AdamW, AdamL2, FTRL",
@@ -205,6 +205,65 @@ out: 5
 def numbers_of(kind: Any) -> list[str]:
     """Settings of a class that are numbers with two bounds."""
     return [name for name, (_, one) in settings_of(kind).items() if one and one.ge is not None and one.le]
+
+
+SINGLE = [
+    ("training.batch_rows=0", "training.batch_rows: expected >= 1, got 0"),
+    ("cluster.servers=none", "cluster.servers: expected a whole number, got 'none'"),
+    ("trainning={epochs: 2}", "trainning: unknown key, did you mean 'training'?"),
+    ("optimizers.dense={name: Adm}", "optimizers.dense.name: expected one of"),
+    ("out=${NO_SUCH_VARIABLE}", "out: the environment variable NO_SUCH_VARIABLE is not set"),
+]
+TOGETHER = [
+    (
+        "checkpoint.every_s=60",
+        "checkpoint.keep_last: expected at least 1 with every_s or every_batches",
+    ),
+    (
+        "cluster.log=logs",
+        "cluster.log: expected durability log or disk with it",
+    ),
+    ("data={train: x, valid: y, stream: true, schema: {label: y, sparse: [a]}}", "data.valid: expected none"),
+    (
+        "table.eviction=[{name: ByScore, score: 1}]",
+        "table.score: is missing",
+    ),
+    ("load={path: x, tables: [nothing]}", "load.tables: expected one of embedding, got 'nothing'"),
+]
+
+
+@pytest.mark.parametrize("alone", SINGLE, ids=lambda pair: pair[0])
+def test_mistakes_of_several_settings_are_told_with_those_of_one(tmp_path, alone):
+    """Each wrong value is left out, so that a file takes one round of corrections and not two."""
+    wrong = [alone, *TOGETHER]
+    found = problems(tmp_path, GOOD, *(override for override, _ in wrong))
+    missing = [line for _, line in wrong if not any(one.startswith(line) for one in found)]
+    expected = [
+        "training.maintain_every_batches: expected > 0, as table.eviction acts only then, got 0 (never)"
+    ]
+    if alone[0].startswith("trainning"):  # which may well set it
+        expected = []
+    assert missing == []
+    assert len(found) == len(wrong) + len(expected)
+    assert set(expected) <= set(found)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["training.maintain_every_batches=-1", "table.eviction=[{name: ByAge, age: 5}]"],
+        ["training.maintain_every_batchs=9", "table.eviction=[{name: ByAge, age: 5}]"],
+        ["checkpoint.keep_last=-1", "checkpoint.every_s=60"],
+        ["cluster.durability=logs", "cluster.log=logs"],
+        ["data.valid=7", "training.stopping={}"],
+        ["data.schema.label=7", "data.stream=true"],
+        ["model.name=gru", "ranking={at: [3]}"],
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_what_a_wrong_setting_would_explain_is_no_second_mistake(tmp_path, overrides):
+    (line,) = problems(tmp_path, GOOD, *overrides)
+    assert line.startswith(overrides[0].partition("=")[0])
 
 
 @pytest.mark.parametrize(

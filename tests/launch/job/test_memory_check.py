@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from launch.job.job import Job
-from launch.job.memory_check import check_memory
+from launch.job.preflight import check_memory
 from pslib.errors import ConfigurationError
 from tests.launch.job.test_job_config import GOOD, problems, read
 
@@ -27,7 +27,7 @@ def test_dense_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_pa
     length = sum(np.prod(shape) for shape in job.build_model().dense_shapes().values())
     needed = 4 * length * (2 * 3 + 3)  # Adam keeps two numbers of each
     check(job, room_bytes=needed + 8)
-    monkeypatch.setattr("launch.job.memory_check.physical_bytes", lambda: needed - 8)
+    monkeypatch.setattr("launch.job.preflight.physical_bytes", lambda: needed - 8)
     with pytest.raises(
         ConfigurationError, match=r"this machine has 0\.0 GB; the largest is .* 1000 x 1000: "
     ):
@@ -37,7 +37,7 @@ def test_dense_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_pa
 def test_dense_parameters_that_a_container_may_not_take_are_refused_by_its_limit(tmp_path, monkeypatch):
     job = read(tmp_path, GOOD, "model.hidden=[1000, 1000]")
     check(job)
-    monkeypatch.setattr("launch.job.memory_check.memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr("launch.job.preflight.memory_bytes", lambda: 1_000_000)
     with pytest.raises(
         ConfigurationError, match=r"and the limit of this container is 0\.0 GB; the largest is "
     ):

@@ -10,7 +10,7 @@ from launch.cli.main import build_parser, main
 from launch.places.hosts import read_hosts
 from launch.places.options import hosts_of
 from launch.places.ssh import SshLauncher
-from launch.supervisor.process import Task
+from launch.supervisor.run_spec import Task
 from pslib.errors import ConfigurationError
 
 

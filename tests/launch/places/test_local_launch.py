@@ -12,7 +12,8 @@ import pytest
 
 from launch.job.preflight import hold_port
 from launch.supervisor.outcome import ALL_LOST, judge
-from launch.supervisor.process import LINE_BYTES_MAX, Command, Running, Task, start
+from launch.supervisor.process import LINE_BYTES_MAX, Running, start
+from launch.supervisor.run_spec import Command, Task
 from launch.supervisor.status import NEWS_S
 from launch.supervisor.supervisor import LEAVE_S
 from launch.supervisor.worker_output import FAILED_S, WorkerOutput

@@ -13,8 +13,9 @@ import pytest
 from launch.cli.main import build_parser, main
 from launch.places.options import hosts_of
 from launch.places.slurm import SlurmLauncher
-from launch.supervisor.process import Task, start
-from launch.supervisor.signals import EndSignals
+from launch.supervisor.graceful_stop import EndSignals
+from launch.supervisor.process import start
+from launch.supervisor.run_spec import Task
 from pslib.errors import UnavailableError
 from pslib.process.shutdown import ASKED_LINE, TOGETHER_VARIABLE
 from tests.support.processes.standin_launch import ROOT, run_standins

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.supervisor.signals import EndSignals
+from launch.supervisor.graceful_stop import EndSignals
 from tests.support.processes.standin_launch import processes_of, run_standins, start_launcher
 from tests.support.waiting import wait_until
 

@@ -3,7 +3,8 @@
 import pytest
 
 from launch.supervisor.exit_report import NO_MEMORY, ExitReport
-from launch.supervisor.process import THIS_MACHINE, Command, Task, start
+from launch.supervisor.process import start
+from launch.supervisor.run_spec import THIS_MACHINE, Command, Task
 from launch.supervisor.worker_output import WorkerOutput
 from tests.support.processes.standin_launch import StandIns, run_standins
 

@@ -3,7 +3,8 @@
 import pytest
 
 from launch.supervisor.outcome import RunOutcome, judge
-from launch.supervisor.process import Task, describe_exit
+from launch.supervisor.process import describe_exit
+from launch.supervisor.run_spec import Task
 
 COORDINATOR = Task("coordinator", 0)
 SERVERS = (Task("server", 0), Task("server", 1))

@@ -13,8 +13,8 @@ import pytest
 from launch.cli.main import main
 from launch.job.job import read_job
 from launch.job.preflight import check_log
-from launch.supervisor.process import Task
 from launch.supervisor.restarts import PAUSE_MAX_S, PAUSE_S, WELL_S, Restarts, is_mishap
+from launch.supervisor.run_spec import Task
 from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import connect

@@ -12,7 +12,8 @@ import pytest
 
 from launch.cli.main import main
 from launch.supervisor.discovery import note_cluster
-from launch.supervisor.resume import Identity, identity_of, keep_records, way_on
+from launch.supervisor.resume import identity_of, keep_records, way_on
+from launch.supervisor.run_spec import Identity
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.leases import stream_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launch.supervisor import run_records
+from launch.supervisor.run_records import records_line, summary_lines, summary_of
 from launch.supervisor.run_spec import Outcome, Plan
-from launch.supervisor.summary import records_line, summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.recorder import RunRecorder
 

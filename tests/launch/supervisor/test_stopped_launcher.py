@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from launch.supervisor.process import Running, Task
+from launch.supervisor.process import Running
+from launch.supervisor.run_spec import Task
 from launch.supervisor.worker_output import WorkerOutput
 from pslib.clock import SystemClock
 from tests.support.processes.standin_launch import run_standins

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.supervisor.graceful_stop import GracefulStop
 from launch.supervisor.outcome import RunOutcome
-from launch.supervisor.process import Task
+from launch.supervisor.run_spec import Task
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from tests.simulation.cluster.network import Process
 from tests.simulation.cluster.server import Server

@@ -16,8 +16,7 @@ from launch.places.hosts import Host, HostsLauncher, read_hosts
 from launch.places.local import LocalLauncher
 from launch.places.options import hosts_of
 from launch.places.ssh import SshLauncher
-from launch.supervisor.process import Command, Task
-from launch.supervisor.run_spec import Outcome, Plan
+from launch.supervisor.run_spec import Command, Outcome, Plan, Task
 from launch.supervisor.supervisor import run_cluster
 from pslib.config import ClusterConfig, Timing
 from tests.support.waiting import wait_until
