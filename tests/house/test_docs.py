@@ -77,7 +77,7 @@ def test_the_page_of_job_files_names_every_model():
 @pytest.mark.parametrize(
     ("call", "must", "at_most"),
     [
-        ("push", {"Computer.train", "ClientSession._split", "PushMarks.fresh", "Shard.push"}, 12),
+        ("push", {"Computer.train", "ClientSession._split", "Marks.fresh", "Shard.push"}, 12),
         ("pull", {"ServerRows.pull", "ClientSession._split", "Store.pull", "Computer.train"}, 10),
     ],
 )
