@@ -11,10 +11,6 @@
 
 #include "common/vectors.h"
 
-#ifndef PSLIB_INLINE
-#define PSLIB_INLINE static inline __attribute__((always_inline))
-#endif
-
 enum {
     PSLIB_LOOK_AHEAD = 12, /* rows asked for before they are read: about as many misses as a core overlaps */
     PSLIB_BLOCK = 16       /* columns whose sums stay in registers */

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cython_ext.model.ragged_pool import pool_rows
-from cython_ext.model.row_places import weigh_fields
+from cython_ext.model.row_places import pool_rows, weigh_fields
 from pslib.batch import Batch
 from pslib.schema import Schema
 from rec_models.places import Places, pooled_addends
