@@ -1,4 +1,4 @@
-"""How a thread shares its core: short turns, and giving way."""
+"""Sharing a core: short turns of a thread, and giving way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENOUGH = 20
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
-    """What some work gives in a thread of its own, whose turns end with it."""
+    """Return the result of some work in a thread of its own, whose turns end with it."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()))
     thread.start()
@@ -121,7 +121,7 @@ def test_turns_that_the_system_makes_shorter_are_not_taken() -> None:
 
 
 def switches() -> int:
-    """How often the calling thread has been left for another one while it could go on."""
+    """Return the number of involuntary context switches of the calling thread."""
     with open(f"/proc/self/task/{threading.get_native_id()}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("nonvoluntary"))
 
