@@ -42,15 +42,17 @@ WEIGHTS = st.lists(
 )
 
 
-def spec_of(dim: int) -> TableSpec:
+def spec_of(*dims: int) -> TableSpec:
     """Rows that begin at 0 and lose their gradient: a push of -w makes w, whatever w is."""
-    return TableSpec("t", (PartSpec("v", dim, SGD(1.0), Constant(0.0)),))
+    parts = (PartSpec(f"v{i or ''}", dim, SGD(1.0), Constant(0.0)) for i, dim in enumerate(dims))
+    return TableSpec("t", tuple(parts))
 
 
-def store_of(dim: int, storage: int, level: str) -> Store:
+def store_of(dims: int | tuple[int, ...], storage: int, level: str) -> Store:
+    spec = spec_of(dims) if isinstance(dims, int) else spec_of(*dims)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PSLIB_VECTORS", level)
-        return Store(0, store_parts(spec_of(dim)), storage=storage)
+        return Store(0, store_parts(spec), storage=storage)
 
 
 def seed_of(dim: int) -> int:
@@ -246,15 +248,6 @@ def test_a_row_of_16_in_a_16_bit_type_costs_36_bytes_beside_its_key() -> None:
 SALT = 11
 
 
-def store_of_parts(dims: tuple[int, ...], storage: int, level: str) -> tuple[TableSpec, Store]:
-    """Rows that begin at 0 and lose their gradient: a push of -w makes w, whatever w is."""
-    parts = tuple(PartSpec(f"v{i}", dim, SGD(1.0), Constant(0.0)) for i, dim in enumerate(dims))
-    spec = TableSpec("t", parts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PSLIB_VECTORS", level)
-        return spec, Store(2, store_parts(spec), storage=storage)
-
-
 def rows_of(dim: int) -> Floats:
     """Each edge in each column once, beside numbers; rows of zeros, and of numbers alone."""
     rng = np.random.default_rng(dim)
@@ -281,12 +274,12 @@ def assert_all_levels_round(dims: tuple[int, ...], storage: int, rows: Floats) -
     keys = np.random.default_rng(9).integers(0, 1 << 64, len(rows), np.uint64)
     have = []
     for level in vector_levels():
-        spec, store = store_of_parts(dims, storage, level)
+        store = store_of(dims, storage, level)
         store.push(keys, -rows, salt=SALT)
         out = np.full_like(rows, 5.0)
         assert store.pull(keys, out) == 0
         have.append(out)
-    assert_same_values(have[0], wanted(spec, storage, keys, rows))
+    assert_same_values(have[0], wanted(spec_of(*dims), storage, keys, rows))
     assert len({some.tobytes() for some in have}) == 1
 
 
@@ -308,7 +301,7 @@ def test_parts_that_begin_at_odd_bytes_round_each_on_its_own(dims: tuple[int, ..
 @pytest.mark.parametrize("level", vector_levels())
 def test_an_int8_part_of_zeros_or_of_one_nan_comes_back_from_a_second_push(level: str, dim: int) -> None:
     # A scale of 0 or NaN is read in the step: the first leads to a row of numbers, the second stays.
-    _, store = store_of_parts((dim,), INT8, level)
+    store = store_of(dim, INT8, level)
     keys = np.asarray([1, 2], np.uint64)
     first = np.zeros((2, dim), np.float32)
     first[1, dim - 1] = np.nan

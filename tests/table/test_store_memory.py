@@ -109,20 +109,6 @@ def test_erasing_among_crowded_keys_loses_no_other_key() -> None:
     assert store.rows == 0
 
 
-@pytest.mark.parametrize("gone", range(4))
-def test_key_0_is_found_behind_an_empty_cell_of_its_home_line(gone: int) -> None:
-    """Empty cells hold key 0."""
-    keys = np.asarray([unmix64(low) for low in (1, 2, 3, 4, 0)], np.uint64)
-    store = new_store(0)
-    push_ones(store, keys[:4])
-    push_ones(store, keys[4:])
-    store.erase(keys[gone : gone + 1])
-    assert keys[4] == 0
-    assert store.pull(keys[4:], np.empty((1, 16), np.float32)) == 0
-    push_ones(store, keys[4:])
-    assert store.rows == 4
-
-
 def test_an_index_under_churn_always_ends_its_look_ups() -> None:
     store = new_store(0, SMALL)
     rng = np.random.default_rng(2)
