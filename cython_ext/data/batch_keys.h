@@ -48,8 +48,7 @@ PSLIB_INLINE uint32_t pslib_cell(const void *cells, uint64_t where, const int by
     return bytes == 2 ? ((const uint16_t *)cells)[where] : ((const uint32_t *)cells)[where];
 }
 
-PSLIB_INLINE void pslib_set_cell(void *cells, uint64_t where, uint32_t cell,
-                                                                 const int bytes)
+PSLIB_INLINE void pslib_set_cell(void *cells, uint64_t where, uint32_t cell, const int bytes)
 {
     if (bytes == 2) {
         ((uint16_t *)cells)[where] = (uint16_t)cell;
@@ -87,9 +86,8 @@ static inline void pslib_widen_cells(PslibSoFar *so_far, int64_t more)
 }
 
 /* Return the place of one key. A new key and a known one run the same instructions, see `distinct.pyx`. */
-PSLIB_INLINE int32_t pslib_place_key(void *restrict cells, uint64_t *restrict found,
-                                                                     const uint64_t mask, uint32_t *count,
-                                                                     const uint64_t key, const int bytes)
+PSLIB_INLINE int32_t pslib_place_key(void *restrict cells, uint64_t *restrict found, const uint64_t mask,
+                                     uint32_t *count, const uint64_t key, const int bytes)
 {
     uint64_t where = key & mask;
     uint32_t there, cell;
@@ -120,21 +118,22 @@ static inline void pslib_place_in_turn(PslibSoFar *so_far, const uint64_t *restr
  * some twenty outstanding misses, and stalls when more are requested. */
 typedef struct {
     const uint8_t *at[2 * PSLIB_KEYS_BLOCK];
-    int64_t count, asked;
-} PslibSoon; /* NULL: nothing */
+    int64_t count, prefetched;
+} PslibUpcoming; /* NULL: nothing */
 
 #define PSLIB_STRIDE 8 /* keys between prefetches */
 
-PSLIB_INLINE void pslib_ask(PslibSoon *soon, int64_t pace)
+PSLIB_INLINE void pslib_prefetch_some(PslibUpcoming *upcoming, int64_t pace)
 {
-    for (int64_t i = 0; soon && i < pace && soon->asked < soon->count; i++) PSLIB_PREFETCH(soon->at[soon->asked++]);
+    for (int64_t i = 0; upcoming && i < pace && upcoming->prefetched < upcoming->count; i++)
+        PSLIB_PREFETCH(upcoming->at[upcoming->prefetched++]);
 }
 
-static inline int64_t pslib_pace(const PslibSoon *soon, int64_t n)
+static inline int64_t pslib_pace(const PslibUpcoming *upcoming, int64_t n)
 {
     const int64_t strides = (n + PSLIB_STRIDE - 1) / PSLIB_STRIDE;
-    if (!soon) return 0;
-    return (soon->count + strides - 1) / (strides > 0 ? strides : 1);
+    if (!upcoming) return 0;
+    return (upcoming->count + strides - 1) / (strides > 0 ? strides : 1);
 }
 
 /* Places of one block in three passes. Most keys are known and are in the cell that they name: the first pass reads
@@ -143,12 +142,10 @@ static inline int64_t pslib_pace(const PslibSoon *soon, int64_t n)
  *
  * An empty cell names the place before the first, which holds a copy of the first key: no key with an empty cell equals
  * it, because the cell of the first key is filled, so one comparison handles both cases. */
-PSLIB_INLINE void pslib_place_block_as(PslibSoFar *so_far,
-                                                                       const uint64_t *restrict keys, int64_t n,
-                                                                       int32_t *restrict places, PslibSoon *soon,
-                                                                       const int bytes)
+PSLIB_INLINE void pslib_place_block_as(PslibSoFar *so_far, const uint64_t *restrict keys, int64_t n,
+                                       int32_t *restrict places, PslibUpcoming *upcoming, const int bytes)
 {
-    const int64_t pace = pslib_pace(soon, n);
+    const int64_t pace = pslib_pace(upcoming, n);
     uint8_t others[PSLIB_KEYS_BLOCK];
     const void *const cells = so_far->cells; /* not restrict: they are written through so_far below */
     const uint64_t *const found = so_far->found - 1;
@@ -161,7 +158,7 @@ PSLIB_INLINE void pslib_place_block_as(PslibSoFar *so_far,
     }
     for (int64_t i = 0; i < n;) {
         const int64_t stop = i + PSLIB_STRIDE < n ? i + PSLIB_STRIDE : n;
-        pslib_ask(soon, pace);
+        pslib_prefetch_some(upcoming, pace);
         for (; i < stop; i++) {
             const uint32_t cell = pslib_cell(cells, keys[i] & mask, bytes);
             places[i] = (int32_t)(cell - 1);
@@ -180,13 +177,13 @@ PSLIB_INLINE void pslib_place_block_as(PslibSoFar *so_far,
 }
 
 static inline void pslib_place_block(PslibSoFar *so_far, const uint64_t *keys, int64_t n, int32_t *places,
-                                     PslibSoon *soon)
+                                     PslibUpcoming *upcoming)
 {
     pslib_widen_cells(so_far, n);
     if (so_far->bytes == 2) {
-        pslib_place_block_as(so_far, keys, n, places, soon, 2);
+        pslib_place_block_as(so_far, keys, n, places, upcoming, 2);
     } else {
-        pslib_place_block_as(so_far, keys, n, places, soon, 4);
+        pslib_place_block_as(so_far, keys, n, places, upcoming, 4);
     }
 }
 
@@ -205,7 +202,7 @@ static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, in
     }
 }
 
-static inline void pslib_soon(const uint64_t *keys, int64_t n)
+static inline void pslib_prefetch_keys(const uint64_t *keys, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 8) PSLIB_PREFETCH(keys + i);
     if (n > 0) PSLIB_PREFETCH(keys + n - 1);
@@ -218,7 +215,7 @@ static void pslib_place_rows_in_turn(PslibSoFar *so_far, const uint64_t *matrix,
     PslibSoFar mine = *so_far; /* stays in registers */
     const int64_t ahead = fields < PSLIB_KEYS_AHEAD / 4 ? PSLIB_KEYS_AHEAD / (fields + 1) : 4;
     for (int64_t k = 0; k < count; k++) {
-        if (k + ahead < count) pslib_soon(matrix + rows[k + ahead] * fields, fields);
+        if (k + ahead < count) pslib_prefetch_keys(matrix + rows[k + ahead] * fields, fields);
         pslib_place_keys(&mine, matrix + rows[k] * fields, fields, places + k * fields);
     }
     *so_far = mine;
@@ -228,7 +225,7 @@ static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t
                              int64_t count, int32_t *places)
 {
     uint64_t keys[PSLIB_KEYS_BLOCK];
-    PslibSoon soon;
+    PslibUpcoming upcoming;
     if (fields == 0 || count == 0) return;
     pslib_open_cells(so_far);
     const int64_t together = PSLIB_KEYS_BLOCK / fields;
@@ -241,13 +238,13 @@ static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t
         for (int64_t j = 0; j < some; j++) {
             memcpy(keys + j * fields, matrix + rows[k + j] * fields, (size_t)fields * sizeof(uint64_t));
         }
-        soon.count = soon.asked = 0;
+        upcoming.count = upcoming.prefetched = 0;
         for (int64_t j = k + together; j < count && j < k + 2 * together; j++) {
             const uint8_t *row = (const uint8_t *)(matrix + rows[j] * fields);
-            for (int64_t line = 0; line < fields * 8; line += 64) soon.at[soon.count++] = row + line;
-            soon.at[soon.count++] = row + fields * 8 - 1;
+            for (int64_t line = 0; line < fields * 8; line += 64) upcoming.at[upcoming.count++] = row + line;
+            upcoming.at[upcoming.count++] = row + fields * 8 - 1;
         }
-        pslib_place_block(so_far, keys, some * fields, places + k * fields, &soon);
+        pslib_place_block(so_far, keys, some * fields, places + k * fields, &upcoming);
     }
 }
 
@@ -286,7 +283,7 @@ typedef struct {
     int narrow, level;
 } PslibLists;
 
-/* Where the lists of some rows are: that of row k begins at firsts[k] among the values, and at starts[k] when the lists
+/* Starts of the lists of some rows: that of row k begins at firsts[k] among the values, and at starts[k] when the lists
  * are contiguous. */
 typedef struct {
     int64_t *firsts, *starts;
@@ -295,9 +292,8 @@ typedef struct {
 #define PSLIB_OFFSET(offsets, i, narrow) \
     ((narrow) ? (int64_t)((const int32_t *)(offsets))[i] : ((const int64_t *)(offsets))[i])
 
-PSLIB_INLINE void pslib_gather_as(const PslibLists *from, int64_t count,
-                                                                  const PslibPlaced *placed, uint8_t *restrict flat,
-                                                                  const int64_t width, const int64_t ahead)
+PSLIB_INLINE void pslib_gather_as(const PslibLists *from, int64_t count, const PslibPlaced *placed,
+                                  uint8_t *restrict flat, const int64_t width, const int64_t ahead)
 {
     const uint8_t *const values = from->values;
     const int64_t *const restrict firsts = placed->firsts, *const restrict starts = placed->starts;
@@ -332,8 +328,8 @@ static inline void pslib_gather_lists(const PslibLists *from, int64_t count, con
     }
 }
 
-PSLIB_INLINE void pslib_hash_some_at(const PslibLists *lists, const void *flat,
-                                                                     int64_t n, uint64_t *restrict keys, int level)
+PSLIB_INLINE void pslib_hash_some_at(const PslibLists *lists, const void *flat, int64_t n, uint64_t *restrict keys,
+                                     int level)
 {
     const uint64_t base = lists->base;
     (void)level;
@@ -349,13 +345,12 @@ PSLIB_INLINE void pslib_hash_some_at(const PslibLists *lists, const void *flat,
 PSLIB_COPIES(void, pslib_hash_some, lists->level,
              (const PslibLists *lists, const void *flat, int64_t n, uint64_t *keys), lists, flat, n, keys)
 
-/* Places of up to PSLIB_KEYS_BLOCK integers of two bytes, the first keys of a batch, by a table that the integers
- * themselves name: one look into 128 KB instead of two into more, and only an integer that was not there yet is hashed.
- * Two passes, as `pslib_place_block`. */
+/* Places of up to PSLIB_KEYS_BLOCK integers of two bytes, the first keys of a batch, by a table that is indexed by them:
+ * one read of 128 KB instead of two of more, and only a new integer is hashed. Two passes, as `pslib_place_block`. */
 static inline void pslib_place_small(PslibSoFar *so_far, uint64_t base, const uint16_t *restrict values, int64_t n,
-                                     int32_t *restrict places, PslibSoon *soon)
+                                     int32_t *restrict places, PslibUpcoming *upcoming)
 {
-    const int64_t pace = pslib_pace(soon, n);
+    const int64_t pace = pslib_pace(upcoming, n);
     uint8_t others[PSLIB_KEYS_BLOCK];
     uint16_t *const restrict known = (uint16_t *)so_far->cells;
     uint64_t *const restrict found = so_far->found;
@@ -363,7 +358,7 @@ static inline void pslib_place_small(PslibSoFar *so_far, uint64_t base, const ui
     int64_t other = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t stop = i + PSLIB_STRIDE < n ? i + PSLIB_STRIDE : n;
-        pslib_ask(soon, pace);
+        pslib_prefetch_some(upcoming, pace);
         for (; i < stop; i++) {
             const uint32_t place = known[values[i]];
             places[i] = (int32_t)(place - 1);
@@ -382,20 +377,20 @@ static inline void pslib_place_small(PslibSoFar *so_far, uint64_t base, const ui
     so_far->count = count;
 }
 
-/* Whether that table is no larger than the cells, in whose room it lies, and counts far enough. */
+/* Return 1 if that table fits into the memory of the cells, and its places into two bytes. */
 static inline int pslib_is_small(const PslibSoFar *so_far, const PslibLists *lists, int64_t n)
 {
     return lists->width == 2 && so_far->count == 0 && n < PSLIB_SMALL && 2 * (so_far->mask + 1) >= PSLIB_SMALL;
 }
 
-/* The lists of some rows, of about PSLIB_KEYS_BLOCK elements together, while those of the next are asked for. */
+/* Places of lists, in groups of about PSLIB_KEYS_BLOCK elements, while the lists of the next group are prefetched. */
 static void pslib_place_lists_by_block(PslibSoFar *so_far, const PslibLists *lists, int64_t count,
                                        const PslibPlaced *placed, void *flat, int32_t *places)
 {
     const int64_t *const starts = placed->starts, width = lists->width;
     const int small = pslib_is_small(so_far, lists, starts[count]);
     uint64_t keys[PSLIB_KEYS_BLOCK];
-    PslibSoon soon;
+    PslibUpcoming upcoming;
     if (small) {
         memset(so_far->cells, 0, PSLIB_SMALL * sizeof(uint16_t));
         so_far->open = 0;
@@ -406,11 +401,11 @@ static void pslib_place_lists_by_block(PslibSoFar *so_far, const PslibLists *lis
         for (next = k + 1; next < count && starts[next + 1] - starts[k] <= PSLIB_KEYS_BLOCK;) next++;
         const PslibPlaced here = {placed->firsts + k, placed->starts + k};
         pslib_gather_lists(lists, next - k, &here, flat, 0);
-        soon.count = soon.asked = 0;
+        upcoming.count = upcoming.prefetched = 0;
         for (int64_t j = next; j < count && j < 2 * next - k && j < next + PSLIB_KEYS_BLOCK; j++) {
             const uint8_t *list = (const uint8_t *)lists->values + placed->firsts[j] * width;
-            soon.at[soon.count++] = list;
-            soon.at[soon.count++] = list + PSLIB_LIST_COPY / 2 * width;
+            upcoming.at[upcoming.count++] = list;
+            upcoming.at[upcoming.count++] = list + PSLIB_LIST_COPY / 2 * width;
         }
         const int64_t n = starts[next] - starts[k];
         for (int64_t start = 0; start < n; start += PSLIB_KEYS_BLOCK) { /* more than once for a longer list only */
@@ -418,11 +413,11 @@ static void pslib_place_lists_by_block(PslibSoFar *so_far, const PslibLists *lis
             const uint8_t *from = (const uint8_t *)flat + start * width;
             int32_t *to = places + starts[k] + start;
             if (small) {
-                pslib_place_small(so_far, lists->base, (const uint16_t *)from, size, to, &soon);
+                pslib_place_small(so_far, lists->base, (const uint16_t *)from, size, to, &upcoming);
                 continue;
             }
             if (width < 8) pslib_hash_some(lists, from, size, keys);
-            pslib_place_block(so_far, width < 8 ? keys : (const uint64_t *)from, size, to, &soon);
+            pslib_place_block(so_far, width < 8 ? keys : (const uint64_t *)from, size, to, &upcoming);
         }
     }
     if (small && so_far->count > 0) so_far->found[-1] = so_far->found[0]; /* as `pslib_place_block` expects */
@@ -454,9 +449,8 @@ static void pslib_place_lists(PslibSoFar *so_far, const PslibLists *lists, int64
     *so_far = mine;
 }
 
-PSLIB_INLINE int64_t pslib_place_starts_as(const PslibLists *from, const int64_t *rows,
-                                                                          int64_t count, const PslibPlaced *placed,
-                                                                          const int narrow)
+PSLIB_INLINE int64_t pslib_place_starts_as(const PslibLists *from, const int64_t *rows, int64_t count,
+                                           const PslibPlaced *placed, const int narrow)
 {
     const void *const offsets = from->offsets;
     const int64_t lists = from->lists, size = from->size;

@@ -75,7 +75,7 @@ enum {
     PSLIB_I8, PSLIB_I16, PSLIB_I32, PSLIB_I64, PSLIB_U8, PSLIB_U16, PSLIB_U32, PSLIB_U64, PSLIB_F32, PSLIB_F64
 };
 
-/* How a column becomes keys: integers are hashed, places are looked up in a table, keys are copied. */
+/* Ways to make keys of a column: integers are hashed, places are looked up in a table, keys are copied. */
 enum { PSLIB_HASHED, PSLIB_LOOKED_UP, PSLIB_GIVEN };
 
 typedef struct {
@@ -134,7 +134,7 @@ static inline float pslib_one_of(float a, float b, int second)
 
 /* Keys of `rows` rows of one column from `start` on. keys: OUT, (rows,). */
 PSLIB_INLINE void pslib_keys_of_block_at(const PslibKeyColumn *column, int64_t start, int64_t rows,
-                                       uint64_t *restrict keys, int level)
+                                         uint64_t *restrict keys, int level)
 {
     const uint64_t base = column->base, null_key = column->null_key, size = column->table_size;
     const uint64_t *table = column->table;
@@ -214,7 +214,7 @@ static void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_
 /* Numbers of `rows` rows of one column. numbers: OUT. Returns 1 if one of them, or a value under a null, is
  * infinite. */
 PSLIB_INLINE int pslib_numbers_of_block_at(const PslibNumberColumn *column, int64_t start, int64_t rows,
-                                         float *restrict numbers, int level)
+                                           float *restrict numbers, int level)
 {
     const float fill = column->fill;
     const uint8_t *valid = column->valid;

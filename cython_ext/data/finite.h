@@ -22,8 +22,7 @@ typedef struct {
 } PslibLook;
 
 /* Return 1 if one of n numbers from the place `start` on reaches the limit. */
-PSLIB_INLINE int pslib_reaches_at(
-    const PslibLook *look, int64_t start, int64_t n, int level)
+PSLIB_INLINE int pslib_reaches_at(const PslibLook *look, int64_t start, int64_t n, int level)
 {
     uint32_t found = 0, rest = 0x80000000u - look->limit;
     uint16_t found16 = 0, rest16 = (uint16_t)(0x8000u - look->limit);

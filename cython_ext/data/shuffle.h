@@ -26,9 +26,8 @@ typedef struct {
     int bucket_bits, level;
 } PslibShuffle;
 
-PSLIB_INLINE void pslib_shuffle_mix_at(const PslibShuffle *order, int64_t start,
-                                                                       int64_t size, uint64_t *restrict mixed,
-                                                                       int level)
+PSLIB_INLINE void pslib_shuffle_mix_at(const PslibShuffle *order, int64_t start, int64_t size, uint64_t *restrict mixed,
+                                       int level)
 {
     const uint64_t first = order->base + (uint64_t)start;
     (void)level;
@@ -51,7 +50,8 @@ static inline void pslib_shuffle_starts(uint32_t *counts, int64_t size)
 }
 
 /* Store the word of each place at words[next[bucket]++]; with words NULL only count: next[bucket]++. */
-static void pslib_shuffle_distribute(const PslibShuffle *order, int64_t n, uint32_t *restrict next, uint32_t *restrict words)
+static void pslib_shuffle_distribute(const PslibShuffle *order, int64_t n, uint32_t *restrict next,
+                                     uint32_t *restrict words)
 {
     uint64_t mixed[PSLIB_SHUFFLE_BLOCK];
     for (int64_t start = 0; start < n; start += PSLIB_SHUFFLE_BLOCK) {

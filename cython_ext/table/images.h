@@ -522,7 +522,7 @@ static inline uint32_t pslib_image_ranks(const PslibTable *table, const PslibAre
     return kept;
 }
 
-/* Where the next rows are written. */
+/* Addresses of the next rows to write. */
 typedef struct {
     uint64_t *keys;
     float *weights, *state;

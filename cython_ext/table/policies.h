@@ -226,24 +226,23 @@ PSLIB_INLINE void pslib_note_due(PslibTable *table, uint64_t key, const float *s
     if (pslib_promotion_value(table, state) >= promotion->number) promotion->due[promotion->due_count++] = key;
 }
 
-enum { PSLIB_ROW_LIVE = 0, PSLIB_ROW_ERASED = 1, PSLIB_ROW_SELECTED = 2 };
+/* --- eviction */
+
+enum { PSLIB_ROW_LIVE = 0, PSLIB_ROW_ERASED = 1, PSLIB_ROW_SELECTED = 2 }; /* marks */
 enum { PSLIB_RANK_HALF_BITS = 16, PSLIB_RANK_BINS = 1 << PSLIB_RANK_HALF_BITS };
 
-/* --- eviction
- *
- * The rule that selects rows to evict, or only counts them. Rows come in the order of partitions, classes and
- * numbers. */
+/* The rule that selects rows to evict, or only counts them. Rows come by partition, class and number. */
 enum { PSLIB_SELECT_LIMIT = 0, PSLIB_SELECT_RANK = 1, PSLIB_SELECT_COUNT = 2 };
 typedef struct {
     int rule;
     int kind;
-    float number, now;  /* LIMIT */
-    uint32_t rank;      /* RANK: rows of lower ranks are evicted, */
-    int64_t tied;       /* and of this number of rows of this rank */
+    float number, now;    /* LIMIT */
+    uint32_t rank;        /* RANK: rows of lower ranks are evicted, */
+    int64_t tied;         /* and of this number of rows of this rank */
     int64_t tied_evicted; /* this number, spread evenly */
     int64_t tied_met;
-    int64_t *bins; /* COUNT: number of rows for each high half of a rank, */
-    int64_t above; /* or, unless it is -1, for each low half of the ranks with this high half */
+    int64_t *bins;  /* COUNT: number of rows for each high half of a rank, */
+    int64_t above;  /* or, unless it is -1, for each low half of the ranks with this high half */
     uint64_t *keys; /* OUT, keys of evicted rows; or NULL */
     int64_t key_count;
 } PslibSelection;
@@ -294,7 +293,8 @@ PSLIB_INLINE uint32_t pslib_rank(float worth)
 PSLIB_INLINE int pslib_selects(PslibSelection *selection, float worth)
 {
     if (selection->kind == PSLIB_SELECT_LIMIT)
-        return selection->rule == PSLIB_EVICT_AGE ? selection->now - worth > selection->number : worth < selection->number;
+        return selection->rule == PSLIB_EVICT_AGE ? selection->now - worth > selection->number
+                                                  : worth < selection->number;
     const uint32_t rank = pslib_rank(worth);
     if (selection->kind == PSLIB_SELECT_COUNT) {
         if (selection->above < 0) selection->bins[rank >> PSLIB_RANK_HALF_BITS]++;
@@ -394,7 +394,8 @@ static inline void pslib_arena_erase(PslibArena *arena, const PslibRowClass *sha
 }
 
 /* Evict the selected rows of a partition. gone: INOUT, their number is added. On failure nothing has changed. */
-static inline PslibStatus pslib_partition_evict(PslibTable *table, uint32_t number, PslibSelection *selection, int64_t *gone)
+static inline PslibStatus pslib_partition_evict(PslibTable *table, uint32_t number, PslibSelection *selection,
+                                                int64_t *gone)
 {
     PslibPartition *partition = &table->partitions[number];
     PslibArenas *arenas = &table->arenas[number];
@@ -452,7 +453,8 @@ static inline PslibStatus pslib_rank_bin(PslibTable *table, const PslibChosen *c
     int64_t none;
     memset(selection->bins, 0, PSLIB_RANK_BINS * sizeof *selection->bins);
     const PslibStatus status = pslib_table_scan(table, chosen, selection, &none);
-    for (*bin = 0; *bin < PSLIB_RANK_BINS - 1 && *wanted > selection->bins[*bin]; ++*bin) *wanted -= selection->bins[*bin];
+    for (*bin = 0; *bin < PSLIB_RANK_BINS - 1 && *wanted > selection->bins[*bin]; ++*bin)
+        *wanted -= selection->bins[*bin];
     return status;
 }
 

@@ -333,12 +333,12 @@ cdef class Store:
 
     cdef int _require_partition(self, str method, uint32_t partition, object keys) except -1:
         """Raise ValueError unless all keys are of the partition."""
-        cdef int64_t n = len(keys), stranger
+        cdef int64_t n = len(keys), foreign
         cdef const uint64_t *key_data = keys_of(keys)
         with nogil:
-            stranger = pslib_first_foreign(&self.table, partition, key_data, n)
-        if stranger >= 0:
-            got = f"{keys[stranger]} of another one at place {stranger}"
+            foreign = pslib_first_foreign(&self.table, partition, key_data, n)
+        if foreign >= 0:
+            got = f"{keys[foreign]} of another one at place {foreign}"
             raise ValueError(f"{method}: expected keys of partition {partition}, got {got}")
         return 0
 

@@ -401,7 +401,7 @@ PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, const PslibRowMap *
     *grown |= partition->lines != lines;
     if (status != PSLIB_OK || found.place == 0) return status;
     table->rows[row_class] += strips->made[at];
-    const PslibRowMap map = pslib_row_map(table, known->one16, known->storage, known->policies); /* there may be new slabs */
+    const PslibRowMap map = pslib_row_map(table, known->one16, known->storage, known->policies); /* new slabs */
     strips->weights[at] = pslib_strip_row(&map, found.place, strips, at, &strips->state[at]);
     pslib_strip_prefetch_row(&map, 1, strips, at);
     return PSLIB_OK;
