@@ -49,7 +49,7 @@ from table_peers import (
 )
 
 from cython_ext.data.distinct import distinct
-from cython_ext.model.ragged_pool import pool_rows, pool_rows_gradient
+from cython_ext.model.row_places import pool_rows, pool_rows_gradient
 from cython_ext.table.store import Store, vector_levels
 from pslib.shard.stores import make_store
 from pslib.table.initializers import Uniform

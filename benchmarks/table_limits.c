@@ -1,7 +1,7 @@
 /* What memory alone allows: the gathers that benchmarks/table.py holds the table against.
  *
  * Places are line numbers, drawn at random by the caller; all are prefetched AHEAD places before use, into the first
- * cache of the core or, `second`, the second one, as the table does since 2026-11-26 (cython_ext/common/prefetch.h).
+ * cache of the core or, `second`, the second one, as the table does since 2026-11-26 (cython_ext/common/vectors.h).
  */
 #define _GNU_SOURCE
 #include <stdint.h>

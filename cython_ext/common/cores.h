@@ -1,4 +1,4 @@
-/* How a thread shares its core with others (cores.pyx). */
+/* cores.h: short scheduling turns of a thread on its core (cores.pyx). */
 #ifndef PSLIB_CORES_H
 #define PSLIB_CORES_H
 
@@ -18,7 +18,7 @@
 
 #if defined(SYS_sched_setattr) && defined(SYS_sched_getattr)
 
-/* sched_setattr's, of which C libraries have a name since glibc 2.41. */
+/* Argument of sched_setattr, which C libraries declare since glibc 2.41. */
 struct core_attributes {
     uint32_t size, policy;
     uint64_t flags;
@@ -27,12 +27,12 @@ struct core_attributes {
     uint64_t runtime, deadline, period;
 };
 
-/* How the calling thread is scheduled; 0, or below 0 with errno. */
+/* Read the scheduling of the calling thread. Returns 0, or below 0 with errno. */
 static inline int core_get(struct core_attributes *out) {
     return (int)syscall(SYS_sched_getattr, 0, out, sizeof *out, 0);
 }
 
-/* Let it run so many nanoseconds at a time, if it is an ordinary thread. Linux before 6.12 pays no heed to it. */
+/* Set the length of its turns, if it has the ordinary policy. Linux before 6.12 ignores it. */
 static inline int core_turn(uint64_t nanoseconds) {
     struct core_attributes wanted;
     if (core_get(&wanted) < 0) return -1;
@@ -59,7 +59,7 @@ static inline int core_turn(uint64_t nanoseconds) {
 static inline int64_t core_turn_now(void) { return -1; }
 
 #endif
-/* Nanoseconds of a core that the calling thread has had. */
+/* Return the CPU time of the calling thread, ns. */
 static inline int64_t core_used(void) {
     struct timespec used = {0, 0};
 #ifdef CLOCK_THREAD_CPUTIME_ID
@@ -70,12 +70,12 @@ static inline int64_t core_used(void) {
 
 /* Short turns of a thread, from core_turns_begin to core_turns_end. */
 typedef struct {
-    int64_t before;      /* nanoseconds of its turns until then; below 0: it takes none */
-    int64_t long_enough; /* four fifths of a turn */
-    int64_t until;       /* when that is over, by core_used */
+    int64_t before;      /* length of its turns before, ns; below 0: not supported */
+    int64_t long_enough; /* four fifths of a turn, ns */
+    int64_t until;       /* end of that, by core_used */
 } CoreTurns;
 
-/* Not where the system takes no heed: who gives way gives up the rest of his turn (Linux 6.18), which is then long. */
+/* Not where the system ignores it: sched_yield gives up the rest of a turn (Linux 6.18), which is then long. */
 static inline CoreTurns core_turns_begin(int64_t nanoseconds) {
     CoreTurns turns = {core_turn_now(), nanoseconds / 5 * 4, 0};
     if (turns.before >= 0 && (core_turn((uint64_t)nanoseconds) < 0 || core_turn_now() != nanoseconds)) turns.before = -1;
@@ -83,8 +83,8 @@ static inline CoreTurns core_turns_begin(int64_t nanoseconds) {
     return turns;
 }
 
-/* At the end of a turn, and not before, let another thread have the core, if one waits for it. A thread that did so
-   every 20 us had 0.07 of a core beside another busy one, not half. Returns whether it has. */
+/* At the end of a turn, and not before, yield the core to a waiting thread. A thread that yielded every 20 us got 0.07
+ * of a core beside another busy one, not half. Returns 1 if it has yielded. */
 static inline int core_give_way(CoreTurns *turns) {
     if (turns->before < 0 || core_used() < turns->until) return 0;
     sched_yield();

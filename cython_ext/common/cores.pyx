@@ -1,7 +1,7 @@
-"""How a thread shares its core with others.
+"""Short scheduling turns of a thread, so that others on its core wait less.
 
-Where all cores have work, a thread that computes keeps its own until the kernel's next tick, 1 to 4 ms, and a
-thread that is woken there waits as long, though it needs it for 50 us only.
+Where all cores are busy, a thread that computes keeps its core until the kernel's next tick, 1 to 4 ms, and a
+thread that wakes up there waits as long, though it needs the core for 50 us only.
 """
 
 from libc.stdint cimport int64_t
@@ -18,27 +18,25 @@ __all__ = ["CoreTurns", "turn_s"]
 
 
 def turn_s():
-    """What the calling thread's turns are to last; 0: as the system has it; None: it does not say."""
+    """Return the length of the calling thread's turns; 0: the system's default; None: not known."""
     cdef int64_t nanoseconds = core_turn_now()
     return None if nanoseconds < 0 else nanoseconds / 1e9
 
 
 cdef class CoreTurns:
-    """Short turns on its core of the thread that makes this.
-
-    Its share of the core is what it was.
+    """Short turns of the calling thread on its core; its share of the core does not change.
 
     Parameters
     ----------
     seconds : float
-        How long it runs at a time when others want its core, 0.0001 to 0.1.
+        Length of a turn when other threads wait for the core, 0.0001 to 0.1.
 
     Attributes
     ----------
     taken : bool
-        Whether the system heeds it: Linux does since 6.12; a thread with a policy of its own keeps that.
+        True if the system supports it: Linux does since 6.12, for threads with the ordinary policy.
     given_way : int
-        How often.
+        Number of times that the thread has yielded.
     """
 
     cdef Turns turns
@@ -52,13 +50,13 @@ cdef class CoreTurns:
         return self.turns.before >= 0
 
     def give_way(self):
-        """At the end of a turn, let another thread have the core, if one waits; in this thread alone."""
+        """Yield the core to a waiting thread, if the turn is over; to be called by this thread only."""
         cdef int given
         with nogil:
             given = core_give_way(&self.turns)
         self.given_way += given
 
     def end(self):
-        """Turns as long as they were before, and no giving way any more; in this thread alone."""
+        """Restore the length of turns and stop yielding; to be called by this thread only."""
         core_turns_end(&self.turns)
         self.turns.before = -1

@@ -12,9 +12,9 @@ Definitions (all arithmetic modulo 2^64; ``mix`` is ``mix64``, a bijection)::
         for every 8 bytes, read as a little-endian integer w (the last one padded with zeros):
             h = mix(h ^ w)
 
-What follows from ``mix`` being a bijection: two integers of one vocabulary never share a key, nor do two
+Since ``mix`` is a bijection, two integers of one vocabulary never share a key, nor do two
 strings of equal length up to 8 bytes. Longer strings collide as random 64-bit numbers do: among 10^8 values
-of one vocabulary about one chance in 3,700. The keys stand in checkpoints, so these formulas never change
+of one vocabulary about one chance in 3,700. Checkpoints hold the keys, so these formulas never change
 (`tests/values/test_hashing.py` holds golden values).
 """
 
@@ -23,9 +23,7 @@ import numpy as np
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-cdef uint64_t INT_TAG = 0x9E3779B97F4A7C15u
 cdef uint64_t STRING_TAG = 0xC2B2AE3D27D4EB4Fu
-cdef uint64_t NULL_TAG = 0x165667B19E3779F9u
 cdef uint64_t LENGTH_FACTOR = 0x9E3779B97F4A7C15u
 
 ctypedef fused offset_t:
@@ -44,7 +42,7 @@ cdef extern from *:
 
 
 def mix64(const uint64_t[::1] keys):
-    """Mix every bit of each key into every other.
+    """Mix the bits of each key: every bit affects every other.
 
     Parameters
     ----------
@@ -66,22 +64,12 @@ def mix64(const uint64_t[::1] keys):
 
 
 def mix64_of(uint64_t number):
-    """One number, mixed as `mix64` does.
-
-    Parameters
-    ----------
-    number : int
-        0..2^64-1.
-
-    Returns
-    -------
-    int
-    """
+    """Mix one number, 0..2^64-1, as `mix64` does."""
     return pslib_mix64(number)
 
 
 def partition_of(const uint64_t[::1] keys, int partition_bits):
-    """Partition of each key: the top bits of the mixed key.
+    """Return the partition of each key: the top bits of the mixed key.
 
     Parameters
     ----------
@@ -121,7 +109,7 @@ cdef uint64_t as_salt(object salt) except? 0:
 
 
 cdef const uint8_t* validity(const uint8_t[::1] valid, Py_ssize_t n) except? NULL:
-    """First flag, or NULL when all values are valid."""
+    """Return a pointer to the first flag, or NULL when all values are valid."""
     if valid is None:
         return NULL
     if valid.shape[0] != n:
@@ -130,22 +118,12 @@ cdef const uint8_t* validity(const uint8_t[::1] valid, Py_ssize_t n) except? NUL
 
 
 def null_key(salt):
-    """Key that stands for null in the vocabulary of this salt.
-
-    Parameters
-    ----------
-    salt : int
-        0..2^64-1.
-
-    Returns
-    -------
-    int
-    """
-    return int(pslib_mix64(as_salt(salt) ^ NULL_TAG))
+    """Return the key of null in the vocabulary of a salt, 0..2^64-1."""
+    return null_key_of(as_salt(salt))
 
 
 def hash_ints(const int64_t[::1] values, salt, const uint8_t[::1] valid=None):
-    """Key of (vocabulary, integer).
+    """Return the keys of integers of one vocabulary.
 
     Parameters
     ----------
@@ -167,7 +145,7 @@ def hash_ints(const int64_t[::1] values, salt, const uint8_t[::1] valid=None):
         When the salt is out of range or ``valid`` has another length.
     """
     cdef uint64_t seed = as_salt(salt)
-    cdef uint64_t base = pslib_mix64(seed ^ INT_TAG), null = pslib_mix64(seed ^ NULL_TAG)
+    cdef uint64_t base = int_base(seed), null = null_key_of(seed)
     cdef Py_ssize_t i, n = values.shape[0]
     cdef const uint8_t* flags = validity(valid, n)
     hashed = np.empty(n, np.uint64)
@@ -199,7 +177,7 @@ cdef inline uint64_t hash_bytes(const uint8_t* text, Py_ssize_t size, uint64_t b
 
 
 def hash_strings(const uint8_t[::1] data, const offset_t[::1] offsets, salt, const uint8_t[::1] valid=None):
-    """Key of (vocabulary, bytes).
+    """Return the keys of strings of bytes of one vocabulary.
 
     Parameters
     ----------
@@ -226,7 +204,7 @@ def hash_strings(const uint8_t[::1] data, const offset_t[::1] offsets, salt, con
     if offsets.shape[0] == 0:
         raise ValueError("offsets must hold one number more than there are strings; got none")
     cdef uint64_t seed = as_salt(salt)
-    cdef uint64_t base = pslib_mix64(seed ^ STRING_TAG), null = pslib_mix64(seed ^ NULL_TAG)
+    cdef uint64_t base = pslib_mix64(seed ^ STRING_TAG), null = null_key_of(seed)
     cdef Py_ssize_t i, n = offsets.shape[0] - 1, size = data.shape[0]
     cdef const uint8_t* flags = validity(valid, n)
     cdef const uint8_t* text = &data[0] if size else NULL

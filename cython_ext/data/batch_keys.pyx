@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from cython_ext.common.checks cimport checked_array, floats_of, keys_of, level_of, whole_number
 from cython_ext.data.distinct cimport scratch_of
-from cython_ext.common.hashing cimport pslib_mix64
+from cython_ext.common.hashing cimport int_base
 
 import numpy as np
 
@@ -15,7 +15,7 @@ __all__ = ["batch_keys", "take_rows"]
 
 cnp.import_array()
 
-cdef extern from "data/batch_lists.h" nogil:
+cdef extern from "data/batch_keys.h" nogil:
     enum:
         PSLIB_LIST_COPY
 
@@ -52,7 +52,6 @@ cdef extern from "data/batch_lists.h" nogil:
         const PslibLists *source, const int64_t *rows, int64_t count, const PslibPlaced *placed)
     void pslib_take_rows(const float *matrix, int64_t numbers, const int64_t *rows, int64_t count, float *to)
 
-cdef uint64_t INT_TAG = 0x9E3779B97F4A7C15u  # as in hashing.pyx, whose golden values hold it
 cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
 
 _U64, _I64, _I32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.int32)
@@ -66,7 +65,7 @@ cdef inline int64_t *longs_of(object array):
 cdef tuple set_lists(PslibLists *column, int which, object values, object offsets, object salt, object rows):
     """Fill ``column``, which borrows the arrays.
 
-    Gives where the lists begin, (k + 1,), when they stand one after the other, and where among the values.
+    Returns the starts of the lists when they are contiguous, (k + 1,), and among the values, (k,).
     """
     wanted = _U64 if salt is None else _U16 if getattr(values, "dtype", None) == _U16 else _I32
     if checked_array(f"lists {which}: values", values, wanted, (None,)) is not values:
@@ -77,7 +76,7 @@ cdef tuple set_lists(PslibLists *column, int which, object values, object offset
         raise ValueError(f"lists {which}: offsets: expected an aligned array, got one that is not")
     if salt is not None:
         salt = whole_number(f"lists {which}: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
-        column.base = pslib_mix64(<uint64_t>salt ^ INT_TAG)
+        column.base = int_base(salt)
     column.values, column.size = cnp.PyArray_DATA(<cnp.ndarray>values), len(values)
     column.offsets, column.lists = cnp.PyArray_DATA(<cnp.ndarray>offsets), len(offsets) - 1
     cdef int64_t count = len(rows), wrong
@@ -94,6 +93,7 @@ cdef tuple set_lists(PslibLists *column, int which, object values, object offset
 
 
 cdef int check_rows(object rows, Py_ssize_t known) except -1:
+    """Raise ValueError unless all rows are in 0..known-1."""
     cdef const int64_t *row = longs_of(rows)
     cdef Py_ssize_t k, count = len(rows)
     for k in range(count):
@@ -110,7 +110,7 @@ cdef int place_all(
     PslibSoFar *so_far, Parts parts, object matrix, object rows, PslibLists *columns, list placed,
     object drawn, void *flat, int32_t *places,
 ) except -1:
-    """Places of sparse keys, of lists (each column's gathered in ``flat``) and of drawn keys."""
+    """Compute the places of sparse keys, of lists (each column gathered in ``flat``) and of drawn keys."""
     cdef const uint64_t *keys = keys_of(matrix)
     cdef const uint64_t *last = keys_of(drawn)
     cdef const int64_t *row = longs_of(rows)
@@ -134,7 +134,7 @@ cdef int place_all(
 cdef tuple keys_and_places(
     object sparse, object rows, PslibLists *columns, list placed, object drawn, int level,
 ):
-    """``found`` and ``inverse`` of `batch_keys`, of arguments that fit."""
+    """Return ``found`` and ``inverse`` of `batch_keys`, of checked arguments."""
     cdef Parts parts = Parts(len(rows), sparse.shape[1], len(drawn))
     cdef Py_ssize_t n = parts.rows * parts.fields + parts.drawn
     cdef Py_ssize_t longest = 0
@@ -163,21 +163,21 @@ cdef tuple keys_and_places(
 
 
 def batch_keys(sparse, lists, rows, drawn, vectors=None):
-    """Keys of some rows, made distinct, and where each stands.
+    """Make the keys of some rows distinct, and return the place of each key.
 
     Parameters
     ----------
     sparse : (n, F) uint64
-        Keys of a window, a row each. Every key is legal, but unless keys are mixed numbers, as those of
-        `hashing` are, this may be slow.
+        Keys of a window. Every key is legal, but unless keys are mixed numbers, as those of `hashing` are,
+        this may be slow.
     lists : sequence of (values, offsets, salt)
         Of each list column the elements (m,), list ``i`` being ``values[offsets[i]:offsets[i + 1]]``;
         offsets (n + 1,) int64 or int32. With ``salt`` None the elements are keys (uint64); else they are
-        int32 or uint16, and their keys are what `hashing.hash_ints` makes of them with this salt.
+        int32 or uint16, whose keys are those of `hashing.hash_ints` with this salt.
     rows : (k,) int64
         Which rows, in this order.
     drawn : (d,) uint64
-        More keys, which belong to no row.
+        More keys, of no row.
     vectors : str or None
         Instruction set, of `vector_levels`; None takes the best. All give the same bits.
 
@@ -189,12 +189,12 @@ def batch_keys(sparse, lists, rows, drawn, vectors=None):
     inverse : (k * F + m' + d,) int32
         ``found[inverse]`` is all of them in this order.
     starts : list of (k + 1,) int64
-        Of each list column where the lists of the rows begin, and where the last one ends.
+        Of each list column the starts of the rows' lists among its elements, and the end of the last one.
 
     Raises
     ------
     ValueError
-        When a row is not there, a type or length does not fit, or there are more than 2^31-1 keys.
+        When a row is out of range, a type or length does not fit, or there are more than 2^31-1 keys.
     """
     sparse = checked_array("sparse", sparse, _U64, (None, None))
     rows = checked_array("rows", rows, _I64, (None,))
@@ -217,13 +217,13 @@ def batch_keys(sparse, lists, rows, drawn, vectors=None):
 
 
 def take_rows(matrix, rows):
-    """Some rows of a window's numbers.
+    """Copy some rows of a window's numbers, with prefetches: the rows lie far apart.
 
     Parameters
     ----------
     matrix : (n, N) or (n,) float32
     rows : (k,) int64
-        Which rows, in this order; they are asked for before they are wanted, since they lie far apart.
+        Which rows, in this order.
 
     Returns
     -------
@@ -233,7 +233,7 @@ def take_rows(matrix, rows):
     Raises
     ------
     ValueError
-        When a row is not there, or a type does not fit.
+        When a row is out of range, or a type does not fit.
     """
     matrix = checked_array("matrix", matrix, _F32, (None, None)[: getattr(matrix, "ndim", 2)])
     rows = checked_array("rows", rows, _I64, (None,))

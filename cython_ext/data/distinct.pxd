@@ -1,4 +1,4 @@
-"""Scratch memory of a thread, shared by the kernels that make keys distinct."""
+"""Scratch memory of a thread, shared by the kernels of this folder."""
 
 from libc.stdint cimport uint8_t
 

@@ -5,8 +5,8 @@ keys found so far (0 = empty); at that size it stays in the L2 cache for the bat
 block of keys are prefetched before they are probed. Order of first appearance, not sorted order, because it
 then depends on nothing but the batch and costs nothing.
 
-Dead ends, measured on 106,496 Zipf keys: 8-byte cells with a 32-bit tag (twice the memory to clear and to
-miss, 10 to 30 % slower); a branch on "new or known" (no predictor wins it: 40 % slower where half are new).
+Tried on 106,496 Zipf keys and rejected: 8-byte cells with a 32-bit tag (twice the memory to clear and to
+miss, 10 to 30 % slower); a branch on "new or known" (unpredictable: 40 % slower where half are new).
 """
 
 import threading
@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 from cython_ext.common.hashing cimport partition_number, pslib_mix64
 from cython_ext.common.hashing import check_partition_bits
 
-cdef extern from "common/prefetch.h" nogil:
+cdef extern from "common/vectors.h" nogil:
     void PSLIB_PREFETCH_NEAR(const void *address)
 
 cdef enum:
@@ -33,7 +33,7 @@ _of_thread = threading.local()
 
 
 cdef uint8_t[::1] scratch_of(Py_ssize_t size):
-    """At least ``size`` bytes; each thread keeps its own, since fresh pages cost as much as the work."""
+    """Return a buffer of at least ``size`` bytes, kept by its thread, since page faults are slow."""
     if size > KEPT_BYTES_MAX:
         return np.empty(size, np.uint8)
     kept = getattr(_of_thread, "scratch", None)
@@ -48,10 +48,10 @@ cdef uint32_t fill_distinct(
     uint64_t* found,  # OUT, room for n
     int32_t* inverse,  # OUT
 ) noexcept nogil:
-    """Number of distinct keys.
+    """Fill ``found`` and ``inverse``; return the number of distinct keys.
 
-    Whether a key is new is a coin toss, so both outcomes run the same instructions: ``found[count]`` is
-    written in any case, an empty cell reads as place ``count``, and so a new key finds itself there.
+    New and known keys are unpredictable, so both run the same instructions: ``found[count]`` is always
+    written, an empty cell reads as place ``count``, and so a new key finds itself there.
     """
     cdef uint64_t at[BLOCK]
     cdef Py_ssize_t start = 0, j, size
@@ -81,7 +81,7 @@ cdef uint32_t fill_distinct(
 
 
 def distinct(const uint64_t[::1] keys):
-    """Distinct keys and where each key stands among them.
+    """Return the distinct keys and the place of each key among them.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def distinct(const uint64_t[::1] keys):
     ValueError
         When there are more than 2^31-1 keys.
     MemoryError
-        When 16 to 24 bytes of scratch a key can't be had (a thread keeps up to 64 MiB of it).
+        When there are no 16 to 24 bytes of scratch for each key (a thread keeps up to 64 MiB).
     """
     cdef Py_ssize_t n = keys.shape[0]
     if n > KEYS_MAX:
@@ -127,7 +127,7 @@ def distinct(const uint64_t[::1] keys):
 
 
 def partitions_touched(const uint64_t[::1] keys, int partition_bits):
-    """Partitions that hold at least one of the keys.
+    """Return the partitions that hold at least one of the keys.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Columns of a file become examples: keys and numbers of a row next to each other.
 
-A column is handed over as a tuple, so that one call fills all columns of a block of rows while the block is
-in the cache (`examples.h`). Values come straight from Arrow's buffers, with Arrow's bitmap of what is there.
+Each column is a tuple, so that one call fills all columns of a block of rows while the block is in the cache
+(`examples.h`). Values are read from Arrow's buffers, with Arrow's validity bitmap.
 """
 
 cimport numpy as cnp
@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from cython_ext.common.checks cimport checked_array, checked_target, level_of, whole_number
-from cython_ext.common.hashing cimport pslib_mix64
+from cython_ext.common.hashing cimport int_base, null_key_of
 
 import numpy as np
 
@@ -48,9 +48,6 @@ cdef extern from "data/examples.h" nogil:
     void pslib_fill_numbers(
         const PslibNumberColumn *columns, int64_t count, int64_t rows, float *out, uint8_t *infinite)
 
-cdef uint64_t INT_TAG = 0x9E3779B97F4A7C15u  # as in hashing.pyx, whose golden values hold both
-cdef uint64_t NULL_TAG = 0x165667B19E3779F9u
-
 _TYPES = [np.dtype(name) for name in (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")]
 _NUMBERS = {dtype: place for place, dtype in enumerate(_TYPES)}
@@ -59,6 +56,7 @@ _U64, _U8, _F32 = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.float32)
 
 
 cdef int type_of(str where, object values, dict known, Py_ssize_t rows) except -1:
+    """Return the number of the dtype of values, (rows,), among the known ones."""
     place = known.get(values.dtype) if isinstance(values, np.ndarray) else None
     if place is None:
         came = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
@@ -70,7 +68,7 @@ cdef int type_of(str where, object values, dict known, Py_ssize_t rows) except -
 
 
 cdef const uint8_t *bits_of(str where, object valid, object first_bit, Py_ssize_t rows) except? NULL:
-    """The bitmap, which must reach as far as the rows."""
+    """Return the validity bitmap, which must have a bit for each row."""
     if valid is None:
         return NULL
     checked_array(where, valid, _U8, (None,))
@@ -82,6 +80,7 @@ cdef const uint8_t *bits_of(str where, object valid, object first_bit, Py_ssize_
 
 cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid, object first_bit,
                   object salt, object table, Py_ssize_t rows) except -1:
+    """Fill ``column``, which borrows the arrays."""
     column.type = type_of(where, values, _INTEGERS, rows)
     column.values = cnp.PyArray_DATA(<cnp.ndarray>values)
     if salt is None:
@@ -92,7 +91,7 @@ cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid
     column.valid = bits_of(where, valid, first_bit, rows)
     column.first_bit = first_bit
     cdef uint64_t seed = whole_number(f"{where}: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
-    column.base, column.null_key = pslib_mix64(seed ^ INT_TAG), pslib_mix64(seed ^ NULL_TAG)
+    column.base, column.null_key = int_base(seed), null_key_of(seed)
     column.way = PSLIB_HASHED
     if table is not None:
         checked_array(f"{where}: table", table, _U64, (None,))
@@ -103,7 +102,7 @@ cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid
 
 
 def fill_keys(columns, out, vectors=None):
-    """Keys of columns, a row each.
+    """Compute the keys of columns, a row for each example.
 
     Parameters
     ----------
@@ -142,7 +141,7 @@ def fill_keys(columns, out, vectors=None):
 
 
 def fill_numbers(columns, out, vectors=None):
-    """Numbers of columns as float32, a row each.
+    """Convert numbers of columns to float32, a row for each example.
 
     Parameters
     ----------

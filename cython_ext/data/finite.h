@@ -1,8 +1,8 @@
-/* finite.h: the first number that is not finite, or that a narrower type could not hold.
+/* finite.h: find the first number that is not finite, or too large for a narrower type.
  *
- * A number without its sign, taken for a whole number, is larger the larger its size is; infinity and NaN are
- * the largest. So one that reaches a limit carries into the highest bit when the rest up to it is added: three
- * instructions of any vector unit, and memory is the slower.
+ * The bits of a number without its sign, as an integer, order like its magnitude; infinity and NaN are the largest. So
+ * a number that reaches a limit carries into the highest bit when 2^31 - limit is added: three instructions of any
+ * vector unit, which is faster than memory.
  */
 #ifndef PSLIB_FINITE_H
 #define PSLIB_FINITE_H
@@ -12,18 +12,17 @@
 
 #include "common/vectors.h"
 
-enum { PSLIB_FINITE_RUN = 4096 /* numbers between two looks: they stay in the first cache */ };
+enum { PSLIB_FINITE_RUN = 4096 /* numbers between two tests: they stay in the first cache */ };
 
 typedef struct {
     const void *values;
     int bytes;      /* of a number: 4, or 2 */
-    uint32_t limit; /* bits of the least number that must not be there */
+    uint32_t limit; /* bits of the smallest number that is too large */
     int level;
 } PslibLook;
 
-/* Whether one of n numbers from the place `start` on reaches the limit. */
-static inline __attribute__((always_inline)) int pslib_reaches_at(
-    const PslibLook *look, int64_t start, int64_t n, int level)
+/* Return 1 if one of n numbers from the place `start` on reaches the limit. */
+PSLIB_INLINE int pslib_reaches_at(const PslibLook *look, int64_t start, int64_t n, int level)
 {
     uint32_t found = 0, rest = 0x80000000u - look->limit;
     uint16_t found16 = 0, rest16 = (uint16_t)(0x8000u - look->limit);
@@ -44,7 +43,7 @@ static inline __attribute__((always_inline)) int pslib_reaches_at(
 
 PSLIB_COPIES(int, pslib_reaches, look->level, (const PslibLook *look, int64_t start, int64_t n), look, start, n)
 
-/* Place of the first of n numbers that reaches the limit; n where none does. */
+/* Return the place of the first of n numbers that reaches the limit; n where none does. */
 static inline int64_t pslib_first_reaching(const PslibLook *look, int64_t n)
 {
     for (int64_t start = 0; start < n; start += PSLIB_FINITE_RUN) {

@@ -1,9 +1,9 @@
-/* shuffle.h: the places 0..n-1 in the order of mix64(base + place).
+/* shuffle.h: the places 0..n-1 sorted by mix64(base + place).
  *
- * Mixed numbers are spread evenly: one pass throws places into buckets of about 512 by the highest bits. A place is
- * kept in 4 bytes below the next bits of its mixed number, so that a window of 2^18 is 1 MB and stays in a core's
- * cache while each bucket is spread over 512 cells and an insertion sort has next to nothing left to do. Where those
- * bits are equal too (16 in 1,000 places of such a window) the whole mixed numbers tell places apart, last of all.
+ * Mixed numbers are uniformly distributed: one pass distributes places to buckets of about 512 by the highest bits. A
+ * place is stored in 4 bytes below the next bits of its mixed number, so that a window of 2^18 is 1 MB and stays in the
+ * cache; each bucket is distributed to 512 cells, and an insertion sort corrects the few inversions left. Where those
+ * bits are equal too (16 in 1,000 places of such a window) the whole mixed numbers are compared, at the end.
  */
 #ifndef PSLIB_SHUFFLE_H
 #define PSLIB_SHUFFLE_H
@@ -16,7 +16,7 @@
 
 #define PSLIB_SHUFFLE_CELL_BITS 9
 #define PSLIB_SHUFFLE_BUCKET_BITS_MAX 14
-/* Beyond it too few bits of 4 bytes would be left beside the place. */
+/* Beyond it too few bits of 4 bytes would be left above the place. */
 #define PSLIB_SHUFFLE_MAX ((int64_t)1 << 23)
 #define PSLIB_SHUFFLE_BLOCK 256
 
@@ -26,20 +26,19 @@ typedef struct {
     int bucket_bits, level;
 } PslibShuffle;
 
-static inline __attribute__((always_inline)) void pslib_shuffle_mix_at(const PslibShuffle *order, int64_t start,
-                                                                       int64_t size, uint64_t *restrict mixed,
-                                                                       int level)
+PSLIB_INLINE void pslib_shuffle_mix_at(const PslibShuffle *order, int64_t start, int64_t size, uint64_t *restrict mixed,
+                                       int level)
 {
     const uint64_t first = order->base + (uint64_t)start;
     (void)level;
     for (int64_t i = 0; i < size; i++) mixed[i] = pslib_mix64(first + (uint64_t)i);
 }
 
-/* Mixed numbers of `size` places from `start` on, as wide as the processor can. */
+/* Mixed numbers of `size` places from `start` on. mixed: OUT. */
 PSLIB_COPIES(void, pslib_shuffle_mix, order->level,
              (const PslibShuffle *order, int64_t start, int64_t size, uint64_t *mixed), order, start, size, mixed)
 
-/* Counts become where each begins. */
+/* Replace counts by the starts of their buckets. counts: INOUT. */
 static inline void pslib_shuffle_starts(uint32_t *counts, int64_t size)
 {
     uint32_t before = 0;
@@ -50,8 +49,9 @@ static inline void pslib_shuffle_starts(uint32_t *counts, int64_t size)
     }
 }
 
-/* words[next[bucket]++] of each place, by bucket; without `words` only counted: counts[bucket]++. */
-static void pslib_shuffle_throw(const PslibShuffle *order, int64_t n, uint32_t *restrict next, uint32_t *restrict words)
+/* Store the word of each place at words[next[bucket]++]; with words NULL only count: next[bucket]++. */
+static void pslib_shuffle_distribute(const PslibShuffle *order, int64_t n, uint32_t *restrict next,
+                                     uint32_t *restrict words)
 {
     uint64_t mixed[PSLIB_SHUFFLE_BLOCK];
     for (int64_t start = 0; start < n; start += PSLIB_SHUFFLE_BLOCK) {
@@ -66,7 +66,7 @@ static void pslib_shuffle_throw(const PslibShuffle *order, int64_t n, uint32_t *
     }
 }
 
-/* Sorts the words of one bucket. */
+/* Sort the words of one bucket. to: OUT. */
 static void pslib_shuffle_sort_bucket(const uint32_t *restrict from, uint32_t *restrict to, int64_t size)
 {
     uint32_t next[1 << PSLIB_SHUFFLE_CELL_BITS] = {0};
@@ -74,7 +74,7 @@ static void pslib_shuffle_sort_bucket(const uint32_t *restrict from, uint32_t *r
     for (int64_t i = 0; i < size; i++) next[from[i] >> right]++;
     pslib_shuffle_starts(next, 1 << PSLIB_SHUFFLE_CELL_BITS);
     for (int64_t i = 0; i < size; i++) to[next[from[i] >> right]++] = from[i];
-    /* One bubble without a branch leaves an eighth of the inversions, whose branches no predictor wins. */
+    /* One branch-free bubble pass leaves an eighth of the inversions, whose branches are unpredictable. */
     uint32_t most = size > 0 ? to[0] : 0;
     for (int64_t i = 1; i < size; i++) {
         const uint32_t one = to[i];
@@ -95,7 +95,7 @@ static inline uint64_t pslib_shuffle_mixed(const PslibShuffle *order, uint32_t w
     return pslib_mix64(order->base + (word & order->places));
 }
 
-/* Where the bits in a word are equal, the order is that of the whole mixed numbers. */
+/* Sort words with equal bits by the whole mixed numbers. sorted: INOUT. */
 static void pslib_shuffle_break_ties(const PslibShuffle *order, uint32_t *sorted, int64_t size)
 {
     const uint32_t places = order->places;
@@ -112,7 +112,7 @@ static void pslib_shuffle_break_ties(const PslibShuffle *order, uint32_t *sorted
     }
 }
 
-/* `room` holds 2 n words; n <= PSLIB_SHUFFLE_MAX. `out` gets n places. */
+/* room: buffer of 2 n words; n <= PSLIB_SHUFFLE_MAX. out: OUT, (n,). */
 static void pslib_shuffle(uint64_t base, int64_t n, uint32_t *room, int64_t *out)
 {
     uint32_t next[(1 << PSLIB_SHUFFLE_BUCKET_BITS_MAX) + 1] = {0};
@@ -123,9 +123,9 @@ static void pslib_shuffle(uint64_t base, int64_t n, uint32_t *room, int64_t *out
         order.bucket_bits++;
     }
     const int64_t buckets = (int64_t)1 << order.bucket_bits;
-    pslib_shuffle_throw(&order, n, next, NULL);
+    pslib_shuffle_distribute(&order, n, next, NULL);
     pslib_shuffle_starts(next, buckets);
-    pslib_shuffle_throw(&order, n, next, room);
+    pslib_shuffle_distribute(&order, n, next, room);
     uint32_t *const sorted = room + n;
     for (int64_t b = 0, start = 0; b < buckets; start = next[b], b++) {
         const int64_t size = next[b] - start;

@@ -1,4 +1,4 @@
-"""The order of shuffled rows: a permutation that is named by one number (`pslib/data/order.py`)."""
+"""The order of shuffled rows: a permutation given by one number (`pslib/data/order.py`)."""
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -20,7 +20,7 @@ cdef extern from "data/shuffle.h" nogil:
 
 
 def shuffled(base, n):
-    """Places 0..n-1 in the order of their mixed numbers.
+    """Return the places 0..n-1 in the order of their mixed numbers.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ def shuffled(base, n):
     Returns
     -------
     (n,) int64
-        ``np.argsort(mix64(base + np.arange(n)))``. Mixed numbers are all different, so no sort can give
-        another order. 10 ns a place where NumPy's sort takes 19 (2^18 places, Intel Xeon, Sapphire Rapids).
+        ``np.argsort(mix64(base + np.arange(n)))``. Mixed numbers are distinct, so the order is unique. 10 ns
+        a place where NumPy's sort takes 19 (2^18 places, Intel Xeon, Sapphire Rapids).
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Parts of a model that memory bounds, each in one pass over its arrays: bias and relu, the pairs of an FM.
+"""Memory-bound parts of a model, each in one pass over its arrays: bias and relu, the pairs of an FM.
 
-As NumPy expressions the same work goes several times over arrays of a batch by a layer, most of them new.
-Loops and formulas are in `layers.h`; here their arguments are checked. Nothing here makes an array.
+NumPy expressions would take several passes over arrays of a batch by a layer, most of them temporary. Loops
+and formulas are in `layer_loops.h`; here their arguments are checked. No function allocates an array.
 """
 
 from cython_ext.model.layers cimport (
@@ -37,7 +37,7 @@ cdef object check_shape(name, Py_ssize_t n, Py_ssize_t m, Py_ssize_t rows, Py_ss
 
 
 cdef Py_ssize_t vectors_stride(name, const real[:, :, :] vectors) except -1:
-    """Floats from example to example; ValueError unless the vectors of an example stand side by side."""
+    """Return the floats from example to example; raise ValueError unless its vectors are contiguous."""
     cdef Py_ssize_t fields = vectors.shape[1], dim = vectors.shape[2], size = sizeof(real)
     cdef bint sound = (dim <= 1 or vectors.strides[2] == size) and (
         fields <= 1 or vectors.strides[1] == dim * size)
@@ -47,7 +47,7 @@ cdef Py_ssize_t vectors_stride(name, const real[:, :, :] vectors) except -1:
 
 
 def add_bias_relu(real[:, ::1] values, const real[::1] bias):
-    """``values = max(values + bias, 0)`` in place; NaN stays NaN.
+    """Compute ``values = max(values + bias, 0)`` in place; NaN stays NaN.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ def add_bias_relu(real[:, ::1] values, const real[::1] bias):
 def relu_gradient(
     const real[:, ::1] gradient, const real[:, ::1] values, real[:, ::1] masked, real[::1] total
 ):
-    """Gradients of the inputs and of the bias of ``values = max(products + bias, 0)``.
+    """Compute the gradients of the products and the bias of ``values = max(products + bias, 0)``.
 
     Parameters
     ----------
     gradient : (n, m) float32 or float64
         Of the loss with respect to ``values``.
     values : (n, m)
-        What `add_bias_relu` gave; same dtype.
+        The result of `add_bias_relu`; same dtype.
     masked : (n, m), changed
         ``gradient`` where ``values`` is above 0 (or NaN), else 0; may be ``gradient`` itself.
     total : (m,), changed
@@ -115,14 +115,14 @@ def head_gradient(
     real[::1] total,
     real[::1] weights_gradient,
 ):
-    """Gradients of ``values @ weights`` where ``values = max(products + bias, 0)``.
+    """Compute the gradients of ``values @ weights`` where ``values = max(products + bias, 0)``.
 
     Parameters
     ----------
     gradient : (n,) float32 or float64
         Of the loss with respect to the outputs, one an example.
     values : (n, m)
-        What `add_bias_relu` gave; same dtype.
+        The result of `add_bias_relu`; same dtype.
     weights : (m,)
     masked : (n, m), changed
         Of the products: ``gradient[i] * weights[j]`` where ``values`` is above 0 (or NaN), else 0. Not
@@ -157,12 +157,12 @@ def head_gradient(
 
 
 def fm_pairs(const real[:, :, :] vectors, real[:, ::1] totals, real[::1] values):
-    """All pairs of fields of each example: ``1/2 sum over d of ((sum_f v_fd)^2 - sum_f v_fd^2)``.
+    """Sum the pairs of fields of each example: ``1/2 sum over d of ((sum_f v_fd)^2 - sum_f v_fd^2)``.
 
     Parameters
     ----------
     vectors : (n, F, D) float32 or float64
-        The vectors of an example stand side by side; anything may stand between examples.
+        The vectors of an example are contiguous; there may be gaps between examples.
     totals : (n, D), changed
         Becomes the sum over fields.
     values : (n,), changed
@@ -193,16 +193,16 @@ def fm_pairs(const real[:, :, :] vectors, real[:, ::1] totals, real[::1] values)
 def fm_gradient(
     const real[:, :, :] vectors, const real[:, ::1] totals, const real[::1] gradient, real[:, :, :] out
 ):
-    """Add the gradient of `fm_pairs`, ``gradient[i] * (totals[i] - vectors[i, f])``, to what ``out`` holds.
+    """Add the gradient of `fm_pairs`, ``gradient[i] * (totals[i] - vectors[i, f])``, to ``out``.
 
     Parameters
     ----------
     vectors : (n, F, D) float32 or float64
     totals : (n, D)
-        As `fm_pairs` gave them.
+        From `fm_pairs`.
     gradient : (n,)
     out : (n, F, D), changed
-        Like ``vectors``: the vectors of an example stand side by side.
+        Like ``vectors``: the vectors of an example are contiguous.
 
     Raises
     ------

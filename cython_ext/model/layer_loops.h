@@ -1,7 +1,7 @@
 /* layer_loops.h: the loops of layers.h for one type of floats; included once with REAL float, once with double.
  *
- * LOOP(name) gives each function a name of its own for the type. Every sum over columns runs in a fixed order,
- * whatever the instruction set: columns are independent, so the compiler may take several of them at once.
+ * LOOP(name) appends the type to the name of a function. Every sum has a fixed order, whatever the instruction set:
+ * columns are independent, so the compiler vectorises over them.
  */
 
 typedef struct {
@@ -27,7 +27,7 @@ LOOP_COPIES(void, LOOP(pslib_bias_relu), pslib_layer_level,
              (REAL *values, const REAL *bias, int64_t n, int64_t m), values, bias, n, m)
 
 /* dz = y <= 0 ? 0 : dy;  total += dz.  masked may be gradient itself.
- * The gradient is read whether it is kept or not: a read that depends on y would be a branch, a coin toss. */
+ * The gradient is always read: a conditional read would be an unpredictable branch. */
 PSLIB_INLINE void LOOP_AT(pslib_relu_gradient)(const REAL *gradient, const REAL *values, REAL *masked, REAL *total,
                                                int64_t n, int64_t m, int level)
 {
@@ -46,7 +46,7 @@ LOOP_COPIES(void, LOOP(pslib_relu_gradient), pslib_layer_level,
              values, masked, total, n, m)
 
 /* For y = a w with a = max(z, 0):  dz = a <= 0 ? 0 : dy w;  dw += dy a;  total += dz.  masked is no other array.
- * Three loops: a product that is not always wanted is made in a branch, one column at a time. */
+ * Three loops: a conditional product would be compiled to a branch, one column at a time. */
 PSLIB_INLINE void LOOP_AT(pslib_head_gradient)(const REAL *gradient, const REAL *values, const REAL *weights,
                                                REAL *masked, REAL *total, REAL *weights_gradient, int64_t n, int64_t m,
                                                int level)
@@ -71,7 +71,7 @@ LOOP_COPIES(void, LOOP(pslib_head_gradient), pslib_layer_level,
               REAL *weights_gradient, int64_t n, int64_t m),
              gradient, values, weights, masked, total, weights_gradient, n, m)
 
-/* total[d] = sum over fields of v[d], and the sum of squares, for `columns` columns that stand side by side. */
+/* total[d] = sum over fields of v[d], and the sum of squares, for `columns` contiguous columns. */
 PSLIB_INLINE void LOOP(pslib_fm_columns)(const REAL *vectors, int64_t fields, int64_t dim, int64_t columns, REAL *total,
                                          REAL *squares)
 {
@@ -112,7 +112,7 @@ LOOP_COPIES(void, LOOP(pslib_fm), pslib_layer_level,
              (const REAL *vectors, int64_t stride, int64_t n, int64_t fields, int64_t dim, REAL *totals, REAL *values),
              vectors, stride, n, fields, dim, totals, values)
 
-/* dv = dy (s - v), added to what `out` holds */
+/* out += dy (s - v) */
 PSLIB_INLINE void LOOP_AT(pslib_fm_gradient)(const REAL *vectors, int64_t stride, const REAL *totals,
                                              const REAL *gradient, int64_t n, int64_t fields, int64_t dim, REAL *out,
                                              int64_t out_stride, int level)
@@ -133,7 +133,7 @@ LOOP_COPIES(void, LOOP(pslib_fm_gradient), pslib_layer_level,
               int64_t dim, REAL *out, int64_t out_stride),
              vectors, stride, totals, gradient, n, fields, dim, out, out_stride)
 
-/* out[i, f] = rows[places[i, f]]: dim floats each. The row of a place some way ahead is asked for early. */
+/* out[i, f] = rows[places[i, f]]: dim floats each. Rows are prefetched some places ahead. */
 PSLIB_INLINE void LOOP_AT(pslib_gather)(const REAL *rows, int64_t row_stride, const int32_t *places, int64_t n,
                                         int64_t fields, int64_t dim, REAL *out, int64_t out_stride, int level)
 {
@@ -161,7 +161,7 @@ LOOP_COPIES(void, LOOP(pslib_gather), pslib_layer_level,
               REAL *out, int64_t out_stride),
              rows, row_stride, places, n, fields, dim, out, out_stride)
 
-/* out[i] += sum over f of rows[places[i, f]], one float each, f rising from out[i] = 0 */
+/* out[i] = sum over f of rows[places[i, f]], one float each, f rising */
 static inline void LOOP(pslib_weigh)(const REAL *rows, int64_t row_stride, const int32_t *places, int64_t n,
                                      int64_t fields, REAL *out)
 {
@@ -177,7 +177,7 @@ static inline void LOOP(pslib_weigh)(const REAL *rows, int64_t row_stride, const
     }
 }
 
-/* The addend of occurrence p: of example owners[p], or where owners is NULL, of field p % fields of example
+/* Return the addend of occurrence p: of example owners[p], or where owners is NULL, of field p % fields of example
  * p / fields. step: floats from field to field, 0 where all fields of an example share the addend. */
 PSLIB_INLINE const REAL *LOOP(pslib_addend)(const LOOP(PslibAddends) *from, uint32_t p)
 {

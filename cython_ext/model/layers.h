@@ -1,4 +1,4 @@
-/* layers.h: the parts of a model that memory bounds, each in one pass over its arrays, for float and double.
+/* layers.h: the memory-bound parts of a model, each in one pass over its arrays, for float and double.
  *
  * Shapes: n examples, m units or fields of dim floats. Arrays without a stride argument are contiguous. Each
  * function runs the copy for the best instruction set of the machine (vectors.h); all copies give the same bits.
@@ -11,12 +11,8 @@
 
 #include "common/vectors.h"
 
-#ifndef PSLIB_INLINE
-#define PSLIB_INLINE static inline __attribute__((always_inline))
-#endif
-
 enum {
-    PSLIB_LOOK_AHEAD = 12, /* rows asked for before they are read: about as many misses as a core overlaps */
+    PSLIB_LOOK_AHEAD = 12, /* rows prefetched before they are read: about as many misses as a core overlaps */
     PSLIB_BLOCK = 16       /* columns whose sums stay in registers */
 };
 
@@ -26,7 +22,7 @@ static int pslib_layer_level; /* of this module; set once when it is loaded */
 #define PSLIB_NAMED(name, type) PSLIB_JOINED(name, type)
 #define LOOP(name) PSLIB_NAMED(name, REAL)
 #define LOOP_AT(name) PSLIB_NAMED(PSLIB_NAMED(name, REAL), at)
-#define LOOP_COPIES(...) PSLIB_COPIES(__VA_ARGS__) /* with LOOP(name) replaced by its name before */
+#define LOOP_COPIES(...) PSLIB_COPIES(__VA_ARGS__) /* expands LOOP(name) first */
 
 #define REAL float
 #include "model/layer_loops.h"
@@ -35,8 +31,8 @@ static int pslib_layer_level; /* of this module; set once when it is loaded */
 #include "model/layer_loops.h"
 #undef REAL
 
-/* Where each of `rows` rows occurs among n places, in order: a counting sort.
- * order (n) and starts (rows + 1): OUT.  Returns 0, or -1 when a place is not in 0..rows-1. */
+/* List the occurrences of each of `rows` rows among n places, in order: a counting sort.
+ * order: OUT, (n,). starts: OUT, (rows + 1,).  Returns 0, or -1 when a place is not in 0..rows-1. */
 static inline int pslib_occurrences(const int32_t *places, int64_t n, int64_t rows, int32_t *order, int32_t *starts)
 {
     memset(starts, 0, (rows + 1) * sizeof(int32_t));

@@ -1,12 +1,12 @@
 """Products of float32 matrices with the weights packed once: `products.h`. Needs AVX-512, see `has_products`.
 
-A function that is called on another processor raises; whoever multiplies asks once, and takes NumPy's then.
-``vectors`` names the instructions: ``avx512``, which is the default, or ``avx512_bf16``. Who packs and who
-multiplies name the same.
+On another processor the functions raise; callers check `has_products` once, and use NumPy otherwise.
+``vectors`` names the instructions: ``avx512``, which is the default, or ``avx512_bf16``; the same for `pack`
+and `multiply`.
 
-``avx512_bf16`` is there where `has_bfloat16`: both factors are rounded to bfloat16 (to the nearest, ties to
-even), their products are added in float32, of terms 2 i and 2 i + 1 the odd one first. Subnormal factors and
-sums count as 0.
+``avx512_bf16`` needs `has_bfloat16`: both factors are rounded to bfloat16 (to the nearest, ties to even),
+their products are added in float32, of terms 2 i and 2 i + 1 the odd one first. Subnormal factors and sums
+count as 0.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
@@ -34,7 +34,7 @@ cdef bint HAVE_BFLOAT16 = HAVE and pslib_has_bfloat16()
 
 
 cdef int is_rounded(vectors) except -1:
-    """Return whether these instructions are those of bfloat16."""
+    """Return True if these instructions are those of bfloat16."""
     if not HAVE:
         raise ValueError("these products need a processor with AVX-512: ask has_products() first")
     known = ("avx512", "avx512_bf16") if HAVE_BFLOAT16 else ("avx512",)
@@ -44,7 +44,7 @@ cdef int is_rounded(vectors) except -1:
 
 
 cdef int64_t row_step(name, const float[:, :] matrix) except -1:
-    """Floats from row to row; ValueError unless the floats of a row stand side by side."""
+    """Return the floats from row to row; raise ValueError unless the floats of a row are contiguous."""
     cdef Py_ssize_t step = matrix.strides[0]
     if matrix.shape[1] > 1 and matrix.strides[1] != sizeof(float):
         raise ValueError(f"{name}: expected rows whose floats stand side by side in memory")
@@ -60,31 +60,22 @@ cdef object check_packed(const float[::1] packed, bint rounded, Py_ssize_t k, Py
 
 
 def has_products():
-    """Return whether the kernels multiply here: with AVX-512, unless ``PSLIB_VECTORS`` names less.
-
-    Returns
-    -------
-    bool
-        Where it does not, NumPy is to multiply.
-    """
+    """Return True if the kernels multiply here: with AVX-512, unless ``PSLIB_VECTORS`` names less."""
     return HAVE
 
 
 def has_bfloat16():
-    """Whether this machine multiplies faster in bfloat16: AMD processors with AVX512_BF16, from Zen 4 on.
+    """Return True if this machine multiplies faster in bfloat16: AMD processors from Zen 4 on (AVX512_BF16).
 
     Intel's have the instruction too, but there it takes longer than the two multiplications that it replaces.
-    Not where the compiler was older than GCC 10 or clang 9, or ``PSLIB_VECTORS`` names less than ``avx512``.
-
-    Returns
-    -------
-    bool
+    False also where the compiler was older than GCC 10 or clang 9, or ``PSLIB_VECTORS`` names less than
+    ``avx512``.
     """
     return HAVE_BFLOAT16
 
 
 def packed_length(Py_ssize_t rows, Py_ssize_t columns, vectors=None):
-    """Floats of a packed matrix: its columns are filled up to a multiple of 16.
+    """Return the floats of a packed matrix, whose columns are padded to a multiple of 16.
 
     In bfloat16 two numbers share the place of a float.
 
@@ -106,12 +97,12 @@ def packed_length(Py_ssize_t rows, Py_ssize_t columns, vectors=None):
 
 
 def pack(const float[:, :] matrix, float[::1] packed, vectors=None):
-    """Lay out a matrix for `multiply`.
+    """Pack a matrix for `multiply`.
 
     Parameters
     ----------
     matrix : (k, n) float32
-        Its rows or, as in a transposed view, its columns stand side by side in memory.
+        Its rows or, as in a transposed view, its columns are contiguous.
     packed : (`packed_length` of it,) float32, changed
         From a multiple of 64 bytes on.
     vectors : str or None
@@ -139,13 +130,13 @@ def pack(const float[:, :] matrix, float[::1] packed, vectors=None):
 
 def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, const float[::1] bias=None,
              bint relu=False, vectors=None):
-    """``out = left matrix``, then ``+ bias`` and ``max(., 0)`` where asked; NaN stays NaN.
+    """Compute ``out = left matrix``, then ``+ bias`` and ``max(., 0)`` where given; NaN stays NaN.
 
     Parameters
     ----------
     left : (m, k) float32
     packed : (`packed_length` of (k, n),) float32
-        What `pack` made of the (k, n) matrix.
+        The (k, n) matrix, from `pack`.
     out : (m, n) float32, changed
     bias : (n,) float32 or None
     relu : bool
@@ -180,7 +171,7 @@ def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, c
 
 
 def outer(const float[:, :] left, const float[:, :] right, float[:, :] out, vectors=None):
-    """``out = left^T right``; the terms of an element are added in the order of the rows.
+    """Compute ``out = left^T right``; the terms of an element are added in the order of the rows.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-/* products_bfloat16.h: what products.h does with both factors rounded to bfloat16, by AVX-512's VDPBF16PS.
+/* products_bfloat16.h: the products of products.h with both factors rounded to bfloat16, by AVX-512's VDPBF16PS.
  *
  *   word     two terms that follow each other, the even one in the lower half. VDPBF16PS adds the products of both
  *            to a sum in float32, so a word is to it what a float is to FMA, and two multiply-adds.
- *   packed   panels as products_avx512.h has them, of (k + 1) / 2 rows of words; beside an odd last term is 0.
+ *   packed   panels of (k + 1) / 2 rows of words; an odd last term is paired with 0.
  *   left     a row is rounded before it is multiplied, some rows at a time for all panels.
  *
- * Factors are rounded to the nearest, ties to even; what is beyond bfloat16's range becomes infinite, NaN stays. A
+ * Factors are rounded to the nearest, ties to even; numbers beyond its range become infinite, NaN stays. A
  * product of two of them is exact in float32. Subnormal factors and sums count as 0, as the instruction has it.
  *
  * An AMD processor (Zen 4) does a VDPBF16PS in the time of an FMA; Intel's (Sapphire Rapids) takes two to three
@@ -14,13 +14,13 @@
 
 enum {
     PSLIB_BFLOAT16_ROWS = 8 * PSLIB_ROWS_AVX512, /* rounded at a time: of 429 floats 98 KB, in the second cache */
-    PSLIB_COLUMN_WORDS = 64                      /* of 16 columns side by side while they are turned: 4 KB */
+    PSLIB_COLUMN_WORDS = 64                      /* of 16 columns while they are transposed: 4 KB */
 };
 
-/* Words of a rounded row in memory: whole lines. */
+/* Return the words of a rounded row in memory: whole lines. */
 static inline int64_t pslib_words_apart(int64_t k) { return (k + 31) / 32 * 16; }
 
-/* Word i of each of 16 columns: rows 2 i and 2 i + 1. odd: NULL where there is no such row. */
+/* Return word i of each of 16 columns: rows 2 i and 2 i + 1. odd: NULL where there is no such row. */
 PSLIB_FOR_BFLOAT16 static inline __m512i pslib_words(const float *even, const float *odd, __mmask16 there)
 {
     const __m512 second = odd ? _mm512_maskz_loadu_ps(there, odd) : _mm512_setzero_ps();
@@ -30,7 +30,7 @@ PSLIB_FOR_BFLOAT16 static inline __m512i pslib_words(const float *even, const fl
     return _mm512_permutexvar_epi16(pairs, both);
 }
 
-/* to: OUT, pslib_words_apart(k) words, 64-byte aligned. */
+/* Round one row. to: OUT, pslib_words_apart(k) words, 64-byte aligned. */
 PSLIB_FOR_BFLOAT16 static inline void pslib_round_row(const float *from, int64_t k, float *to)
 {
     for (int64_t j = 0; j < k; j += 32, to += 16) {
@@ -40,13 +40,13 @@ PSLIB_FOR_BFLOAT16 static inline void pslib_round_row(const float *from, int64_t
     }
 }
 
-/* to: OUT, so many rows, pslib_words_apart(k) words apart. */
+/* Round rows. to: OUT, as many rows, pslib_words_apart(k) words apart. */
 PSLIB_FOR_BFLOAT16 static void pslib_round_rows(const float *from, int64_t row, int64_t rows, int64_t k, float *to)
 {
     for (int64_t i = 0; i < rows; i++) pslib_round_row(from + i * row, k, to + i * pslib_words_apart(k));
 }
 
-/* Words of one panel from a matrix whose rows are contiguous. */
+/* Pack words of one panel from a matrix whose rows are contiguous. panel: OUT. */
 PSLIB_FOR_BFLOAT16 static void pslib_pack_row_words(const float *from, int64_t row, int64_t k, int64_t first,
                                                     int64_t last, int64_t have, int64_t width, float *panel)
 {
@@ -59,7 +59,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_row_words(const float *from, int64_t r
     }
 }
 
-/* The same from a matrix whose columns are contiguous: rounded first, then turned. */
+/* The same from a matrix whose columns are contiguous: rounded first, then transposed. */
 PSLIB_FOR_BFLOAT16 static void pslib_pack_column_words(const float *from, int64_t column, int64_t k, int64_t have,
                                                        int64_t width, float *panel)
 {
@@ -79,7 +79,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_column_words(const float *from, int64_
         }
 }
 
-/* out: OUT, 64-byte aligned.  One of row_step and column_step is 1. */
+/* Pack a matrix. out: OUT, 64-byte aligned.  One of row_step and column_step is 1. */
 PSLIB_FOR_BFLOAT16 static void pslib_pack_bfloat16(const float *matrix, int64_t row_step, int64_t column_step,
                                                    int64_t k, int64_t n, float *out)
 {
@@ -96,7 +96,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_bfloat16(const float *matrix, int64_t 
     }
 }
 
-/* Words of the left matrix's transpose, 14 columns at a time, as pslib_slivers_avx512. */
+/* Transpose words of the left matrix, 14 columns at a time, as pslib_slivers_avx512. out: OUT. */
 PSLIB_FOR_BFLOAT16 static void pslib_slivers_bfloat16(const float *left, int64_t row, int64_t k, int64_t m, float *out)
 {
     const int64_t words = pslib_words_of(1, k);

@@ -4,9 +4,15 @@ from typing import final
 from numpy import bool_, float32, int32, uint64
 from numpy.typing import NDArray
 
-from cython_ext.model.cached_keys import CachedKeys
+__all__ = ["CachedKeys", "RowCache"]
 
-__all__ = ["RowCache"]
+class CachedKeys:
+    spots: int
+    batch: int
+    filled: int
+    age: int
+    def __init__(self, spots: int, age: int) -> None: ...
+    def plan(self, keys: NDArray[uint64]) -> tuple[NDArray[int32], NDArray[int32]]: ...
 
 @final
 class RowCache(CachedKeys):

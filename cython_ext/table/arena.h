@@ -1,22 +1,27 @@
-/* arena.h: where rows lie.
+/* arena.h: memory of rows.
  *
- * A row is weights, in the storage type of the table (storage.h), and state, float32; its key stands in the
- * index. Rows of one class of a table, whatever their partition, lie in slabs of about 1 MiB, and a row id says
- * which slab and which place in it: from an index entry to the row it is one addition, without a list of a
- * partition's memory in between. A slab is [weights][state] row after row; only where the weights fill whole
- * cache lines (16 floats, 32, ...) or just half of one (16 of 2 bytes) it is [weights of all its rows][state of
- * all its rows]: a row of 68 bytes would always touch two lines, and one of 36 half the time; this way reading
- * one touches one, and stepping it two.
+ * A row is weights, in the storage type of the table (storage.h), and state, float32; its key is in the index. Rows of
+ * one class of a table, of all partitions, lie in slabs of about 1 MiB, and a row id is a slab and a place in it: from
+ * an index entry to the row is one addition, without a list of a partition's memory in between. A slab is
+ * [weights][state] row after row; only where the weights fill whole cache lines (16 floats, 32, ...) or just half of
+ * one (16 of 2 bytes) it is [weights of all its rows][state of all its rows]: a row of 68 bytes would always touch two
+ * lines, and one of 36 half the time; this way reading a row touches one line, and stepping it two.
  *
- * Partitions take rows from slabs in units of 8 to 64. An arena is what one partition has of one class: a
- * list of units, which in their order hold its row numbers 0, 1, 2, ... A row never moves until
- * pslib_arena_slide. Erased rows form a list through their first 4 bytes and are used again before new ones.
+ * Partitions take rows from slabs in units of 8 to 64. An arena is the rows of one class in one partition: a list of
+ * units, which in their order hold its row numbers 0, 1, 2, ... A row never moves until pslib_arena_slide. Erased rows
+ * form a list through their first 4 bytes and are used again before new ones.
  */
 #ifndef PSLIB_ARENA_H
 #define PSLIB_ARENA_H
 
+#include "common/vectors.h"
 #include "table/heap.h"
-#include "table/index_line.h"
+
+enum { PSLIB_WIDE = 0, PSLIB_NARROW = 1, PSLIB_CLASSES = 2 }; /* classes of rows */
+enum { PSLIB_ROW_BITS = 31 };
+#define PSLIB_ROW_IDS (UINT32_C(1) << PSLIB_ROW_BITS) /* bound of row ids of one class */
+#define PSLIB_COUNTED UINT32_C(0xFFFF0000)            /* places from here on are counts, not rows (partition.h) */
+#define PSLIB_COUNT_MAX UINT32_C(0xFFFF)
 
 typedef enum {
     PSLIB_OK = 0,
@@ -50,13 +55,13 @@ typedef struct {
     int64_t state_floats;
     int64_t head_floats;  /* of these, the ones before the state of the first part */
     int reads_state;      /* a pull looks at the state too */
-    size_t weight_bytes;  /* rounded up to whole floats, so that state stands aligned */
+    size_t weight_bytes;  /* rounded up to whole floats, so that state is aligned */
     size_t row_bytes;
     size_t weight_step; /* bytes from the weights of a row to those of the next */
     size_t state_step;
     size_t state_start; /* bytes from the start of a slab to the state of its first row */
     uint8_t **bases;    /* where each slab starts; NULL: it has no memory now */
-    uint8_t *flags;     /* of all rows, by id: what has changed (tracking.h); NULL: nobody asks */
+    uint8_t *flags;     /* of all rows, by id: changes (images.h); NULL: not tracked */
     PslibSlab *slabs;
     uint32_t slab_count;
     uint32_t slab_capacity; /* of the two lists above */
@@ -87,7 +92,7 @@ static inline PslibRowClass pslib_row_class(PslibHeap *heap, int part_count, int
            (shape.row_bytes << shape.unit_shift) > PSLIB_UNIT_BYTES_AIM + 256)
         shape.unit_shift--;
     shape.slab_shift = shape.unit_shift;
-#if !defined(__SANITIZE_ADDRESS__) /* which sees the ends of slabs, so there each unit is one */
+#if !defined(__SANITIZE_ADDRESS__) /* it checks the ends of slabs, so there each unit is a slab */
     while (shape.slab_shift < PSLIB_SLAB_SHIFT_MAX &&
            (shape.row_bytes << (shape.slab_shift + 1)) <= PSLIB_SLAB_BYTES_AIM + PSLIB_SLAB_BYTES_AIM / 8)
         shape.slab_shift++;
@@ -117,6 +122,38 @@ PSLIB_INLINE float *pslib_row_state(const PslibRowClass *shape, uint32_t row)
     return (float *)(void *)(shape->bases[row >> shape->slab_shift] + shape->state_start + inside * shape->state_step);
 }
 
+/* A place names a row of one class; it is never 0. */
+PSLIB_INLINE uint32_t pslib_place(int row_class, uint32_t row)
+{
+    return (((uint32_t)row_class << PSLIB_ROW_BITS) | row) + 1;
+}
+
+/* Return 1 if a cell with this place holds a row: it is neither empty nor a counted key. */
+PSLIB_INLINE int pslib_place_is_row(uint32_t place)
+{
+    return place - 1 < PSLIB_COUNTED - 1;
+}
+
+PSLIB_INLINE int pslib_place_class(uint32_t place)
+{
+    return (int)((place - 1) >> PSLIB_ROW_BITS);
+}
+
+PSLIB_INLINE uint32_t pslib_place_row(uint32_t place)
+{
+    return (place - 1) & (PSLIB_ROW_IDS - 1);
+}
+
+PSLIB_INLINE void *pslib_place_weights(const PslibRowClass *classes, uint32_t place)
+{
+    return pslib_row_weights(&classes[pslib_place_class(place)], pslib_place_row(place));
+}
+
+PSLIB_INLINE float *pslib_place_state(const PslibRowClass *classes, uint32_t place)
+{
+    return pslib_row_state(&classes[pslib_place_class(place)], pslib_place_row(place));
+}
+
 static inline void pslib_row_move(const PslibRowClass *shape, uint32_t to, uint32_t from)
 {
     memcpy(pslib_row_weights(shape, to), pslib_row_weights(shape, from), shape->weight_bytes);
@@ -132,7 +169,7 @@ static inline size_t pslib_slab_bytes(const PslibRowClass *shape)
     return rows * shape->row_bytes + sizeof(uint32_t) * (rows >> shape->unit_shift);
 }
 
-/* Which of its partition's units this one is, counted from 0; it stands behind the rows of the slab. */
+/* Return where the position of a unit in its partition's list is stored: behind the rows of the slab. */
 static inline uint32_t *pslib_unit_position(const PslibRowClass *shape, uint32_t unit)
 {
     const int units_shift = shape->slab_shift - shape->unit_shift;
@@ -157,7 +194,7 @@ static inline void pslib_slab_list_remove(PslibRowClass *shape, uint32_t *list, 
     else *list = slab->after;
 }
 
-/* A number for one more slab. */
+/* Find a number for one more slab. number: OUT. */
 static inline PslibStatus pslib_slab_number(PslibRowClass *shape, uint32_t *number)
 {
     *number = shape->without_memory;
@@ -253,14 +290,14 @@ static inline uint32_t pslib_power_of_two_from(uint32_t count)
     return power;
 }
 
-/* The list of units. */
+/* Return the bytes of the list of units. */
 static inline int64_t pslib_arena_list_bytes(const PslibArena *arena, const PslibRowClass *shape)
 {
     const uint32_t units = pslib_arena_units(arena, shape);
     return units == 0 ? 0 : (int64_t)sizeof(uint32_t) * pslib_power_of_two_from(units);
 }
 
-/* Rows, filled or not, with what says where they are. */
+/* Return the bytes of rows, filled or not, with the list and the positions of their units. */
 static inline int64_t pslib_arena_bytes(const PslibArena *arena, const PslibRowClass *shape)
 {
     const uint32_t units = pslib_arena_units(arena, shape);
@@ -281,7 +318,7 @@ static inline uint32_t pslib_row_number(const PslibRowClass *shape, uint32_t row
            (row & (pslib_unit_rows(shape) - 1));
 }
 
-PSLIB_APART PslibStatus pslib_arena_grow(PslibArena *arena, PslibRowClass *shape)
+PSLIB_NOINLINE PslibStatus pslib_arena_grow(PslibArena *arena, PslibRowClass *shape)
 {
     const uint32_t count = pslib_arena_units(arena, shape);
     uint32_t unit;
@@ -299,7 +336,7 @@ PSLIB_APART PslibStatus pslib_arena_grow(PslibArena *arena, PslibRowClass *shape
     return PSLIB_OK;
 }
 
-/* A new row; its bytes are whatever was there. On failure nothing has changed. */
+/* Take a row, whose bytes are undefined. row: OUT, its id. On failure nothing has changed. */
 PSLIB_INLINE PslibStatus pslib_arena_take(PslibArena *arena, PslibRowClass *shape, uint32_t *row)
 {
     if (arena->free_head != 0) {
@@ -326,7 +363,7 @@ static inline void pslib_arena_give_back(PslibArena *arena, const PslibRowClass 
     arena->live--;
 }
 
-/* Keep the first `kept` rows and give back the units behind them. */
+/* Keep the first `kept` rows and free the units behind them. */
 static inline void pslib_arena_cut(PslibArena *arena, PslibRowClass *shape, uint32_t kept)
 {
     uint32_t count = pslib_arena_units(arena, shape);
@@ -345,8 +382,8 @@ static inline void pslib_arena_cut(PslibArena *arena, PslibRowClass *shape, uint
 
 #define PSLIB_ERASED UINT32_MAX
 
-/* What number each row gets when erased ones are left out: one entry a number below `next`, PSLIB_ERASED for
- * those that are erased. NULL when there is no memory. */
+/* Return the numbers that rows get when erased ones are left out: (next,), PSLIB_ERASED for erased rows. NULL without
+ * memory. */
 static inline uint32_t *pslib_arena_new_numbers(const PslibArena *arena, const PslibRowClass *shape)
 {
     uint32_t *numbers = calloc((size_t)arena->next + 1, sizeof *numbers);
@@ -362,7 +399,7 @@ static inline uint32_t *pslib_arena_new_numbers(const PslibArena *arena, const P
     return numbers;
 }
 
-/* Move the live rows to the numbers that pslib_arena_new_numbers gave and give back what is then empty. */
+/* Move the live rows to the numbers of pslib_arena_new_numbers and free the units that are then empty. */
 static inline void pslib_arena_slide(PslibArena *arena, PslibRowClass *shape, const uint32_t *new_numbers)
 {
     for (uint32_t number = 0; number < arena->next; number++)

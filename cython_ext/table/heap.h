@@ -1,22 +1,21 @@
-/* heap.h: where one table takes its memory from.
+/* heap.h: memory allocator of one table, in huge pages.
  *
- * A random look-up in a large table misses the address cache (TLB) of the processor as well as its data
- * caches; with pages of 2 MiB instead of 4 KiB it does not. malloc gives no huge pages, so blocks of 1 KiB
- * and more come from here:
+ * A random look-up in a large table misses the address cache (TLB) of the processor as well as its data caches; with
+ * pages of 2 MiB instead of 4 KiB it does not. malloc gives no huge pages, so blocks of 1 KiB and more come from here:
  *
- *     region   memory from the system, the first of 256 KiB, later ones of a quarter of what there is; from
- *              2 MiB on aligned to huge pages, which the system is asked for. Small tables stay small.
- *     block    a run of cache lines in a region; its first line says how long it is and whether it is free.
- *              Free neighbours are joined at once, and a region that is one free block goes back. Of other
- *              free blocks pslib_heap_trim gives back the memory but not the addresses, by whole huge pages:
- *              such a block is blank, as is all of a new region.
+ *     region   memory from the system, the first of 256 KiB, later ones of a quarter of all regions; from 2 MiB on
+ *              aligned to huge pages, which madvise requests. Small tables stay small.
+ *     block    a run of cache lines in a region; its first line has its length and says if it is free. Free neighbours
+ *              are joined at once, and a region that is one free block is unmapped. Of other free blocks
+ *              pslib_heap_trim frees the memory but not the addresses, by whole huge pages: such a block is blank, as
+ *              is all of a new region.
  *
- * Free blocks stand in lists by length, eight lengths to a power of two, so that taking a block looks at few
- * of them. The index of a partition grows to ever new lengths while rows come in chunks of one length: what
- * an index leaves behind is filled by chunks, and little is lost between blocks.
+ * Free blocks are listed by length, eight lengths to a power of two, so that taking a block looks at few of them. The
+ * index of a partition grows to ever new lengths while slabs have one length: slabs fill the space of old indexes, and
+ * fragmentation is low.
  *
- * Smaller blocks, and all of them under AddressSanitizer (which sees the ends of malloc's blocks but not of
- * ours), come from malloc. Not thread safe: a heap belongs to one table.
+ * Smaller blocks, and all of them under AddressSanitizer (which checks the ends of malloc's blocks but not of ours),
+ * come from malloc. Not thread safe: a heap belongs to one table.
  */
 #ifndef PSLIB_HEAP_H
 #define PSLIB_HEAP_H
@@ -29,8 +28,8 @@
 enum {
     PSLIB_CACHE_LINE = 64,
     PSLIB_HEAP_LISTS = 256,
-    PSLIB_HEAP_TRIES = 8,   /* blocks of nearly the right length to look at before a longer one is cut */
-    PSLIB_HEAP_REST = 16    /* lines; a shorter rest of a block is not worth a block of its own */
+    PSLIB_HEAP_TRIES = 8,   /* blocks of nearly the right length that are tried before a longer one is cut */
+    PSLIB_HEAP_REST = 16    /* lines; a shorter rest stays part of its block */
 };
 #define PSLIB_HUGE_PAGE ((size_t)2 << 20)
 #define PSLIB_REGION_MIN ((size_t)256 << 10)
@@ -64,9 +63,9 @@ typedef struct {
     int level;            /* of the table: which copy of the loops (vectors.h) */
     int64_t region_bytes; /* of all regions */
     int64_t used_bytes;   /* of blocks that are not free, with their first lines */
-    int64_t blank_bytes;  /* of all regions, what has no memory */
-    int packs;            /* blocks are laid side by side, see pslib_heap_find_packed */
-    PslibBlock *packed;   /* what is left of the free block that the last of them was cut from; NULL = none */
+    int64_t blank_bytes;  /* of all regions, without memory */
+    int packs;            /* blocks are taken side by side, see pslib_heap_find_packed */
+    PslibBlock *packed;   /* rest of the free block that the last of them was cut from; NULL = none */
     uint64_t filled[PSLIB_HEAP_LISTS / 64]; /* bit i: list i is not empty */
     PslibBlock *lists[PSLIB_HEAP_LISTS];
 } PslibHeap;
@@ -74,7 +73,7 @@ typedef struct {
 _Static_assert(sizeof(PslibBlock) <= PSLIB_CACHE_LINE, "a block begins with one line");
 _Static_assert(sizeof(PslibRegion) <= PSLIB_CACHE_LINE, "a region begins with one line");
 
-/* The list of blocks of this length: lengths below 16 each have their own, then eight to a power of two. */
+/* Return the list of blocks of this length: lengths below 16 have their own, then eight to a power of two. */
 static inline uint32_t pslib_heap_list(uint32_t lines)
 {
     if (lines < 16) return lines;
@@ -82,7 +81,7 @@ static inline uint32_t pslib_heap_list(uint32_t lines)
     return 16 + (power - 4) * 8 + ((lines >> (power - 3)) & 7);
 }
 
-/* Bytes of the whole huge pages behind the first line of a block. start: OUT, of the first of them. */
+/* Return the bytes of the whole huge pages behind the first line of a block. start: OUT, of the first of them. */
 static inline size_t pslib_block_huge_bytes(const PslibBlock *block, uint8_t **start)
 {
     const uintptr_t begin = (uintptr_t)block + PSLIB_CACHE_LINE + PSLIB_HUGE_PAGE - 1;
@@ -133,7 +132,7 @@ static inline PslibBlock *pslib_block_before(PslibBlock *block)
     return (PslibBlock *)(void *)((uint8_t *)block - (size_t)block->lines_before * PSLIB_CACHE_LINE);
 }
 
-/* Memory from the system that starts at a multiple of `align`; NULL when there is none. */
+/* Map memory that starts at a multiple of `align`; NULL when there is none. */
 static inline void *pslib_map(size_t bytes, size_t align)
 {
     uint8_t *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -144,7 +143,7 @@ static inline void *pslib_map(size_t bytes, size_t align)
     return start;
 }
 
-/* One more region, in which a block of `lines` fits, as a free block in its list. Returns 0 without memory. */
+/* Add a region, in which a block of `lines` fits, as one free block. Returns 0 without memory. */
 static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
 {
     const size_t least = ((size_t)lines + 1) * PSLIB_CACHE_LINE;
@@ -153,7 +152,7 @@ static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
     if (bytes < PSLIB_REGION_MIN) bytes = PSLIB_REGION_MIN;
     if (bytes < least) bytes = least;
     const size_t smallest = (least + PSLIB_REGION_MIN - 1) & ~(PSLIB_REGION_MIN - 1);
-    for (;;) { /* where the system refuses much, less may do */
+    for (;;) { /* half as much each time that the system refuses */
         const size_t align = bytes >= PSLIB_HUGE_PAGE ? PSLIB_HUGE_PAGE : PSLIB_REGION_MIN;
         if (bytes != smallest) bytes = (bytes + align - 1) & ~(align - 1);
         PslibRegion *region = pslib_map(bytes, align);
@@ -163,7 +162,7 @@ static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
             continue;
         }
 #ifdef MADV_HUGEPAGE
-        if (align == PSLIB_HUGE_PAGE) madvise(region, bytes, MADV_HUGEPAGE); /* a wish: refused, all works */
+        if (align == PSLIB_HUGE_PAGE) madvise(region, bytes, MADV_HUGEPAGE); /* if refused, small pages work too */
 #endif
         *region = (PslibRegion){heap->regions, NULL, bytes};
         if (heap->regions != NULL) heap->regions->previous = region;
@@ -176,8 +175,7 @@ static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
     }
 }
 
-
-/* A free block of at least so many lines; NULL when there is none. */
+/* Return a free block of at least so many lines; NULL when there is none. */
 static inline PslibBlock *pslib_heap_find(const PslibHeap *heap, uint32_t lines)
 {
     uint32_t list = pslib_heap_list(lines);
@@ -191,15 +189,15 @@ static inline PslibBlock *pslib_heap_find(const PslibHeap *heap, uint32_t lines)
     return NULL;
 }
 
-/* Begin or end to take blocks side by side. Not in a small heap: packing may take a region of more than a huge page
- * where all of the heap is less. */
+/* Start or stop to take blocks side by side. Not in a small heap: packing may add a region of more than a huge page,
+ * which can be more than the whole heap. */
 static inline void pslib_heap_pack(PslibHeap *heap, int packs)
 {
     heap->packs = packs && (uint64_t)heap->region_bytes >= PSLIB_PACK_MIN;
     heap->packed = NULL;
 }
 
-/* One of the longest free blocks. */
+/* Return one of the longest free blocks. */
 static inline PslibBlock *pslib_heap_longest(const PslibHeap *heap)
 {
     for (int word = PSLIB_HEAP_LISTS / 64 - 1; word >= 0; word--)
@@ -207,8 +205,8 @@ static inline PslibBlock *pslib_heap_longest(const PslibHeap *heap)
     return NULL;
 }
 
-/* A free block behind the one that was taken last, else a long one, else all of a new region: blocks taken side by
- * side. In the gaps that fit them best, each would keep a huge page from going back. NULL when there is none. */
+/* Return a free block behind the one that was taken last, else a long one, else all of a new region: blocks side by
+ * side. In the best-fitting gaps each block would keep a huge page from being freed. NULL when there is none. */
 static inline PslibBlock *pslib_heap_find_packed(PslibHeap *heap, uint32_t lines)
 {
     const uint32_t page_lines = (uint32_t)(PSLIB_HUGE_PAGE / PSLIB_CACHE_LINE);
@@ -219,7 +217,7 @@ static inline PslibBlock *pslib_heap_find_packed(PslibHeap *heap, uint32_t lines
     return block != NULL && block->lines >= lines ? block : NULL;
 }
 
-/* Cut a block that was taken to so many lines; what is left is free. */
+/* Cut a block that was taken to so many lines; the rest is free. */
 static inline void pslib_heap_cut(PslibHeap *heap, PslibBlock *block, uint32_t lines)
 {
     const uint32_t rest_lines = block->lines - lines;
@@ -233,7 +231,7 @@ static inline void pslib_heap_cut(PslibHeap *heap, PslibBlock *block, uint32_t l
     if (heap->packs) heap->packed = rest;
 }
 
-/* Memory that starts at a cache line; bytes are rounded up to whole lines. NULL when there is none. */
+/* Allocate memory that starts at a cache line; bytes are rounded up to whole lines. NULL when there is none. */
 static inline void *pslib_heap_take(PslibHeap *heap, size_t bytes)
 {
     if (bytes < PSLIB_HEAP_BLOCK_MIN) {
@@ -256,7 +254,7 @@ static inline void *pslib_heap_take(PslibHeap *heap, size_t bytes)
     return (uint8_t *)block + PSLIB_CACHE_LINE;
 }
 
-/* Make a block and the one after it, neither of them in a list, one. */
+/* Join a block and the one after it, neither of them in a list. */
 static inline void pslib_block_join(PslibBlock *block)
 {
     const PslibBlock *after = pslib_block_after(block);
@@ -275,7 +273,7 @@ static inline void pslib_heap_remove_region(PslibHeap *heap, PslibRegion *region
     munmap(region, region->bytes);
 }
 
-/* Give back memory of as many bytes as were taken; NULL is an ordinary case. */
+/* Free memory of as many bytes as were taken; NULL is an ordinary case. */
 static inline void pslib_heap_give_back(PslibHeap *heap, void *memory, size_t bytes)
 {
     if (memory == NULL || bytes < PSLIB_HEAP_BLOCK_MIN) {
@@ -299,8 +297,8 @@ static inline void pslib_heap_give_back(PslibHeap *heap, void *memory, size_t by
         pslib_heap_list_add(heap, block);
 }
 
-/* Give the memory of free blocks back to the system, by whole huge pages: a piece of one would cost the blocks
- * around it their huge page. For after many blocks were given back; taking them again costs page faults. */
+/* Return the memory of free blocks to the system, by whole huge pages: a part of one would cost the blocks around it
+ * their huge page. To be called after many blocks were freed; taking them again costs page faults. */
 static inline void pslib_heap_trim(PslibHeap *heap)
 {
 #ifdef MADV_DONTNEED

@@ -1,7 +1,7 @@
-/* initializers.h: the first values of a row, a pure function of (key, part seed, column in the part).
+/* initializers.h: the initial values of a row, a pure function of (key, part seed, column in the part).
  *
- * Nothing is remembered and no generator advances, so a key has the same first value on every server,
- * in any order, and whether or not its row exists yet.
+ * No state and no generator: a key has the same initial value on every server, in any order of keys, and also before
+ * its row exists.
  *
  * For column j the bits are  h(i) = mix64(mix64(key ^ seed) + (4 j + i) * GOLDEN),  i = 0..3, all modulo 2^64:
  * four independent words a column, of which Uniform uses one and Normal three.
@@ -12,7 +12,6 @@
 
 #include <stdint.h>
 
-#include "table/index_line.h"
 #include "common/mix.h"
 #include "common/vectors.h"
 
@@ -27,7 +26,7 @@ enum {
 
 typedef struct {
     int32_t kind;
-    float numbers[2]; /* Constant: value. Uniform: bound. Normal: std. The second is spare. */
+    float numbers[2]; /* Constant: value. Uniform: bound. Normal: std. The second is unused. */
     uint64_t seed;
 } PslibInitializer;
 
@@ -36,7 +35,7 @@ PSLIB_INLINE uint64_t pslib_column_word(uint64_t base, int64_t column, uint64_t 
     return pslib_mix64(base + ((uint64_t)column * 4 + which) * PSLIB_GOLDEN);
 }
 
-/* The sum of the four 16-bit fields of one word. */
+/* Return the sum of the four 16-bit fields of a word. */
 PSLIB_INLINE int32_t pslib_field_sum(uint64_t word)
 {
     return (int32_t)((word & 0xFFFF) + ((word >> 16) & 0xFFFF) + ((word >> 32) & 0xFFFF) + (word >> 48));
@@ -64,15 +63,15 @@ PSLIB_INLINE void pslib_normal_values(uint64_t base, float std, int64_t dim, flo
 }
 
 #if PSLIB_HAS_LEVELS
-/* The high halves of mix64 of four words, in the high halves of the result. They are those of the second product, and
- * of these 64 bits only the sums that end there are built: 11 instructions where the compiler needs 20. */
+/* Return the high halves of mix64 of four words, in the high halves of the result. They are those of the second
+ * product, of which only the high half is computed: 11 instructions where the compiler needs 20. */
 PSLIB_FOR_AVX2 static inline __m256i pslib_mixed_tops_avx2(__m256i x)
 {
     const uint64_t m = PSLIB_MIX_MULTIPLIER;
     const __m256i straight = _mm256_set1_epi64x((long long)m), high = _mm256_set1_epi64x((long long)(UINT64_MAX << 32));
     const __m256i swapped = _mm256_set1_epi64x((long long)(m << 32 | m >> 32));
     x = _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
-    __m256i crossed = _mm256_mullo_epi32(x, swapped); /* low x high of m, and the other way round */
+    __m256i crossed = _mm256_mullo_epi32(x, swapped); /* low x high of m, and high x low */
     __m256i product = _mm256_add_epi64(_mm256_mul_epu32(x, straight), _mm256_slli_epi64(crossed, 32));
     x = _mm256_add_epi32(product, _mm256_and_si256(crossed, high));
     x = _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
@@ -81,7 +80,7 @@ PSLIB_FOR_AVX2 static inline __m256i pslib_mixed_tops_avx2(__m256i x)
     return _mm256_add_epi32(product, crossed);
 }
 
-/* pslib_uniform_values of eight columns from `first` on. */
+/* pslib_uniform_values for eight columns from `first` on. */
 PSLIB_FOR_AVX2 static inline __m256 pslib_uniform_eight_avx2(uint64_t base, float bound, int64_t first)
 {
     const uint64_t golden = 4 * PSLIB_GOLDEN;
@@ -97,7 +96,7 @@ PSLIB_FOR_AVX2 static inline __m256 pslib_uniform_eight_avx2(uint64_t base, floa
     return _mm256_mul_ps(centred, _mm256_set1_ps(bound));
 }
 
-/* pslib_uniform_values of the first columns, as many as fill eights. Returns how many. */
+/* pslib_uniform_values for the whole eights of the columns. Returns the number of columns done. */
 PSLIB_FOR_AVX2 static inline int64_t pslib_uniform_values_avx2(uint64_t base, float bound, int64_t dim, float *out)
 {
     int64_t j = 0;
@@ -106,7 +105,7 @@ PSLIB_FOR_AVX2 static inline int64_t pslib_uniform_values_avx2(uint64_t base, fl
 }
 #endif
 
-/* By the copy of this level, which the kernel it becomes part of is compiled for. */
+/* Compute the initial values of one part. out: OUT, (dim,). level: that of the kernel which this is inlined into. */
 PSLIB_INLINE void pslib_first_values_at(int level, const PslibInitializer *initializer, uint64_t key, int64_t dim,
                                         float *out)
 {

@@ -1,13 +1,12 @@
-/* optimizer_steps.h: what one gradient does to one row.
+/* optimizer_steps.h: one optimizer step of one part of one row.
  *
- * Every step is float32 with one rounding an operation, in the order that the formula above each loop
- * shows (-ffp-contract=off: no fused multiply-add), so that SSE2, AVX-512, NEON and the NumPy definition
- * in tests/support/definitions/optimizers.py give the same bits. The loops carry nothing from element to element except
- * in sums of squares, which have a fixed shape of 16 lanes; any vector width up to 16 keeps their bits.
+ * Every step is float32 with one rounding an operation, in the order of the formula above each loop (-ffp-contract=off:
+ * no fused multiply-add), so that SSE2, AVX-512, NEON and the NumPy definition in
+ * tests/support/definitions/optimizers.py give the same bits. No loop carries a value from element to element except in
+ * sums of squares, which have a fixed shape of 16 lanes; any vector width up to 16 keeps their bits.
  *
- * A gradient that is NaN or infinite is not filtered: it goes through the formula, and the row that it
- * was meant for (that row only, until it is erased) holds NaN from then on. Whoever wants such gradients
- * dropped or refused has to look at them before they come here, where the whole batch is at hand.
+ * A gradient that is NaN or infinite is not filtered: it goes through the formula, and its row (that row only, until it
+ * is erased) holds NaN from then on. Callers check gradients before, where the whole batch is at hand.
  */
 #ifndef PSLIB_OPTIMIZER_STEPS_H
 #define PSLIB_OPTIMIZER_STEPS_H
@@ -16,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "table/index_line.h"
+#include "common/vectors.h"
 
 enum {
     PSLIB_SGD = 0,
@@ -28,8 +27,8 @@ enum {
     PSLIB_OPTIMIZER_KINDS = 6
 };
 
-/* Of the steps that a row has missed, so many are taken at most where they are taken one by one: with a gradient of
- * L2 alone Adam moves each weight by about its rate a step, so after these few weights are left that are not near 0. */
+/* Limit of missed steps that are taken one by one: with a gradient of L2 alone Adam moves each weight by about its rate
+ * a step, so after these few weights are not near 0. */
 enum { PSLIB_CATCH_UP_MAX = 256 };
 
 enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16, PSLIB_DIM_MAX = 4096 };
@@ -40,7 +39,7 @@ typedef struct {
     const float *corrections;             /* Adam: (last_step + 1, 2) pairs c1, c2; borrowed */
     int64_t last_step;                    /* Adam: counts stop here, where both corrections are 1 */
     float weight_decay, clip_norm, cowclip_ratio, cowclip_floor; /* 0: off */
-    float decay_rate; /* the learning rate that decays weights: numbers[0] of the table, whatever a push's rate is */
+    float decay_rate; /* the learning rate of weight decay: numbers[0] of the table, also with a rate of a push */
 } PslibOptimizer;
 
 PSLIB_INLINE int pslib_optimizer_cowclips(const PslibOptimizer *optimizer)
@@ -48,31 +47,31 @@ PSLIB_INLINE int pslib_optimizer_cowclips(const PslibOptimizer *optimizer)
     return optimizer->cowclip_ratio != 0.0f || optimizer->cowclip_floor != 0.0f;
 }
 
-/* Whether norms of a row and its gradient count, so that no element's step depends on it alone. */
+/* Return 1 if steps depend on norms of the row or its gradient, so that elements are not independent. */
 PSLIB_INLINE int pslib_optimizer_clips(const PslibOptimizer *optimizer)
 {
     return optimizer->clip_norm != 0.0f || pslib_optimizer_cowclips(optimizer);
 }
 
-/* L2 of a gradient that goes through Adam's moments; 0: off. */
+/* Return the factor of L2 that goes through Adam's moments; 0: off. */
 PSLIB_INLINE float pslib_optimizer_l2(const PslibOptimizer *optimizer)
 {
     return optimizer->kind == PSLIB_ADAM ? optimizer->numbers[4] : 0.0f;
 }
 
-/* Whether a step is pslib_step and nothing else. */
+/* Return 1 if a step is pslib_step alone. */
 PSLIB_INLINE int pslib_optimizer_is_plain(const PslibOptimizer *optimizer)
 {
     return optimizer->weight_decay == 0.0f && pslib_optimizer_l2(optimizer) == 0.0f && !pslib_optimizer_clips(optimizer);
 }
 
-/* Whether a row must know how many steps it has missed. */
+/* Return 1 if a step depends on the number of steps that the row has missed. */
 PSLIB_INLINE int pslib_optimizer_catches_up(const PslibOptimizer *optimizer)
 {
     return optimizer->weight_decay != 0.0f || pslib_optimizer_l2(optimizer) != 0.0f;
 }
 
-/* Floats of state beside dim weights; -1 for an unknown kind. */
+/* Return the floats of state of dim weights; -1 for an unknown kind. */
 static inline int64_t pslib_state_floats(int kind, int64_t dim)
 {
     switch (kind) {
@@ -107,7 +106,7 @@ PSLIB_INLINE void pslib_adagrad(const float *numbers, int64_t dim, float *restri
 typedef float PslibFour __attribute__((vector_size(16)));
 typedef float PslibSixteen __attribute__((vector_size(64))); /* the compiler cuts it into the vectors of the level */
 
-/* lanes[j % 16] += g[j] g[j] for the 16 floats at g */
+/* lanes[j % 16] += g[j] g[j] for the 16 floats at g.  lanes: INOUT. */
 PSLIB_INLINE void pslib_add_squares(PslibFour *restrict lanes, const float *restrict g)
 {
     for (int i = 0; i < PSLIB_LANES / 4; i++) {
@@ -125,8 +124,8 @@ PSLIB_INLINE float pslib_sum_of_squares(int64_t dim, const float *restrict g)
     const int64_t whole = dim - dim % PSLIB_LANES;
     if (dim == 1) return g[0] * g[0];
     for (int64_t j = 0; j < whole; j += PSLIB_LANES) pslib_add_squares(lanes, g + j);
-    /* What is left, from registers: floats that are stored one by one and read back as a vector wait for the stores, 15 ns
-     * a row. Squares of zeros would change no sum. */
+    /* The rest is built in registers: a vector read of floats that were stored one by one waits for the stores, 15 ns a
+     * row. Squares of zeros change no sum. */
     const float *rest = g + whole;
     for (int i = 0; i < PSLIB_LANES / 4; i++, rest += 4) {
         const int64_t left = dim - whole - 4 * i;
@@ -162,8 +161,8 @@ PSLIB_INLINE void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float
     for (int64_t j = whole; j < dim; j++) w[j] -= (rate * g[j]) / divisor;
 }
 
-/* The next step count of a row. It comes from memory that a checkpoint may have filled, and it indexes a
- * table: NaN and what is too large end at last_step, what is below the first step ends at 1. */
+/* Return the next step count of a row. The count may come from a checkpoint, and it indexes a table: NaN and large
+ * numbers become last_step, numbers below the first step become 1. t: INOUT. */
 PSLIB_INLINE int64_t pslib_adam_count(float *t, int64_t last_step)
 {
     float next = *t + 1.0f;
@@ -192,7 +191,7 @@ PSLIB_INLINE void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float
     }
 }
 
-/* One step of Adam with the gradient g + l2 w; g: NULL is a step that the row has missed. */
+/* One step of Adam with the gradient g + l2 w. g: NULL for a step that the row has missed. */
 PSLIB_INLINE void pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
                                      float *restrict state, const float *restrict g)
 {
@@ -211,8 +210,8 @@ PSLIB_INLINE void pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t di
     }
 }
 
-/* The steps that a row has missed (`missed` counts this one too, a part of a step does not count, NaN is none), the
- * last PSLIB_CATCH_UP_MAX of them, then this one: what Adam does that steps every row at every step. */
+/* Take the last PSLIB_CATCH_UP_MAX of the steps that a row has missed, then this one, as Adam does that steps every row
+ * at every step. missed: counts this step too, rounded down; NaN is none. */
 PSLIB_INLINE void pslib_adam_l2(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
                                 float missed)
 {
@@ -257,7 +256,7 @@ PSLIB_INLINE void pslib_ftrl(const float *numbers, int64_t dim, float *restrict 
     }
 }
 
-/* One step of one part of one row. w, state: IN/OUT. g: IN. None of them overlap. */
+/* One step of one part of one row. w, state: INOUT. g: IN. None of them overlap. */
 PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
 {
     switch (optimizer->kind) {
@@ -281,7 +280,7 @@ PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float
     }
 }
 
-/* The same. What the compiler knows of the most common lengths makes code of its own. */
+/* pslib_step with the most common lengths as constants for the compiler. */
 PSLIB_INLINE void pslib_known_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
 {
     switch (dim) {
@@ -293,7 +292,7 @@ PSLIB_INLINE void pslib_known_step(const PslibOptimizer *optimizer, int64_t dim,
     }
 }
 
-/* pslib_step, and before it those that the row has missed, where they are taken one by one. */
+/* pslib_step, after the missed steps where they are taken one by one. */
 PSLIB_INLINE void pslib_step_all(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
                                  float missed)
 {
@@ -301,11 +300,11 @@ PSLIB_INLINE void pslib_step_all(const PslibOptimizer *optimizer, int64_t dim, f
     else pslib_step(optimizer, dim, w, state, g);
 }
 
-/* What `missed` steps of decay leave of a weight: (1 - lr decay)^missed, 1 where decay is off.
+/* Return the factor of `missed` steps of weight decay: (1 - lr decay)^missed, 1 where decay is off.
  *
- * A part of a step does not count; NaN and what is below 0 count as no step; above 2^62 nothing is left
- * anyway. At most 63 squarings, whatever comes. In double, rounded once at the end: 1 - lr decay would lose
- * most of a small decay in float32 (of 1e-6 one percent, of 1e-7 a fifth), and a power makes that larger. */
+ * missed is rounded down; NaN and negative numbers are no step; it is limited to 2^62, so there are at most 63
+ * squarings. In double, rounded once at the end: in float32 1 - lr decay loses one percent of a decay of 1e-6, a fifth
+ * of 1e-7, and a power increases the error. */
 PSLIB_INLINE float pslib_decay_factor(const PslibOptimizer *optimizer, float missed)
 {
     if (optimizer->weight_decay == 0.0f || !(missed >= 1.0f)) return 1.0f;
@@ -327,7 +326,7 @@ PSLIB_INLINE void pslib_clip(int64_t dim, float *g, float bound)
     for (int64_t j = 0; j < dim; j++) g[j] *= scale;
 }
 
-/* clip to clip_norm, then to shows max(ratio |w|, floor);  out: (dim,) OUT */
+/* g clipped to clip_norm, then to shows max(ratio |w|, floor).  out: OUT, (dim,). */
 PSLIB_INLINE void pslib_clipped(const PslibOptimizer *optimizer, int64_t dim, const float *w, const float *g,
                                 float shows, float *out)
 {
@@ -338,8 +337,8 @@ PSLIB_INLINE void pslib_clipped(const PslibOptimizer *optimizer, int64_t dim, co
     pslib_clip(dim, out, shows * (bound > optimizer->cowclip_floor ? bound : optimizer->cowclip_floor));
 }
 
-/* What an optimizer becomes for one push: its learning rate times `rate`, rounded once, or, with `delta`, w += g and
- * no clipping. Weights decay as ever: for the steps that a row has missed there is no one rate. */
+/* Change an optimizer for one push: its learning rate times `rate`, rounded once, or, with `delta`, w += g without
+ * clipping. Weight decay keeps its rate: the missed steps of a row have no single rate. */
 PSLIB_INLINE void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delta)
 {
     optimizer->numbers[0] *= rate;
@@ -349,9 +348,9 @@ PSLIB_INLINE void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delt
     optimizer->clip_norm = optimizer->cowclip_ratio = optimizer->cowclip_floor = 0.0f;
 }
 
-/* One step with all that an optimizer may do around it: w decays for the steps that the row has missed, the
- * gradient is clipped, then pslib_step. shows: how many examples of the batch held the key. Where it clips,
- * dim is PSLIB_DIM_MAX at most. w, state: IN/OUT. g: IN. None of them overlap. */
+/* One step with decay and clipping: w decays for the steps that the row has missed, the gradient is clipped, then
+ * pslib_step. shows: examples of the batch with the key. With clipping dim is at most PSLIB_DIM_MAX. w, state: INOUT.
+ * g: IN. None of them overlap. */
 PSLIB_INLINE void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
                                   float shows, float missed)
 {

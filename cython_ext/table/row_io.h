@@ -1,23 +1,22 @@
-/* row_io.h: what becomes of one row: read, stepped, begun, copied in and out.
+/* row_io.h: one row read, initialized, stepped, copied in and out.
  *
  *     weights  of part 0, of part 1, ... in the storage type of the table (storage.h)
  *     state    [last_seen][shows, clicks][scale of each part][state of part 0][state of part 1] ...
  *
- * all float32. Counters are there when the table's policies need them, scales when weights are int8. A narrow row
- * has the same, for its own parts.
+ * all float32. Counters exist when the table's policies need them, scales when weights are int8. A narrow row has the
+ * same, for its own parts.
  *
  *     last_seen   the largest `now` of all pushes that touched the row; a row has missed the time from it to `now`
  *     shows       sum of the shows of these pushes; clicks likewise
  *
  * A push reads weights to float32, steps them, and stores them rounded stochastically; the first step of a new row
- * starts from its first values as they are, so that each push rounds once. What comes from outside (assign, import)
- * and parts that begin without a step (promotion) are rounded to the nearest value. First values that are in no row
- * yet are pulled unrounded.
+ * starts from its unrounded initial values, so that each push rounds once. Rows that are assigned or imported, and
+ * parts that are initialized without a step (promotion), are rounded to the nearest value. Initial values of keys
+ * without a row are pulled unrounded.
  */
 #ifndef PSLIB_ROW_IO_H
 #define PSLIB_ROW_IO_H
 
-#include "table/rounding.h"
 #include "table/table.h"
 
 /* --- counters */
@@ -34,13 +33,14 @@ PSLIB_INLINE int64_t pslib_counter_floats(const PslibTable *table)
     return (table->counters & PSLIB_COUNT_LAST_SEEN) + (table->counters & PSLIB_COUNT_SHOWS);
 }
 
-/* The time since a row was pushed last; 0 where it isn't known. */
+/* Return the time since the last push of a row; 0 where it is not counted. */
 PSLIB_INLINE float pslib_missed(const PslibTable *table, const float *state, float now)
 {
     return table->counters & PSLIB_COUNT_LAST_SEEN && now > state[0] ? now - state[0] : 0.0f;
 }
 
-/* last_seen = max(last_seen, now);  shows += shows;  clicks += clicks */
+/* last_seen = max(last_seen, now);  shows += shows;  clicks += clicks.  state: INOUT. i: place of the key in the
+ * record. */
 PSLIB_INLINE void pslib_count(const PslibTable *table, float *state, int made, const PslibRecord *record, int64_t i)
 {
     if (made)
@@ -54,7 +54,7 @@ PSLIB_INLINE void pslib_count(const PslibTable *table, float *state, int made, c
 
 /* --- rows */
 
-/* Floats of one row; common lengths are known to the compiler. */
+/* Copy the floats of one row; common lengths are constants for the compiler. */
 PSLIB_INLINE void pslib_copy_floats(float *restrict to, const float *restrict from, int64_t count)
 {
     switch (count) {
@@ -66,7 +66,7 @@ PSLIB_INLINE void pslib_copy_floats(float *restrict to, const float *restrict fr
     }
 }
 
-/* The weights that a row holds, as float32. out: OUT, (weight_floats of the class,). */
+/* Read the weights of a row as float32. out: OUT, (weight_floats of the class,). */
 PSLIB_INLINE void pslib_row_load(const PslibTable *table, const PslibRowClass *shape, int level, const void *weights,
                                  const float *state, float *out)
 {
@@ -87,7 +87,7 @@ PSLIB_INLINE void pslib_row_load(const PslibTable *table, const PslibRowClass *s
     }
 }
 
-/* The same, as it is at the time `now`: with the decay of weights that the row has missed. */
+/* pslib_row_load at the time `now`: with the weight decay that the row has missed. */
 PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *shape, int level, const void *weights,
                                  const float *state, float now, float *out)
 {
@@ -103,8 +103,8 @@ PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *s
     }
 }
 
-/* Overwrite a row with weights and state from outside. from_state: (state_floats of the class,), or NULL: the row
- * keeps its own. */
+/* Overwrite a row. from: IN, (weight_floats of the class,). from_state: IN, (state_floats of the class,), or NULL: the
+ * row keeps its state. */
 static inline void pslib_row_put(const PslibTable *table, const PslibRowClass *shape, const float *from,
                                  const float *from_state, void *weights, float *state)
 {
@@ -119,7 +119,7 @@ static inline void pslib_row_put(const PslibTable *table, const PslibRowClass *s
     }
 }
 
-/* Begin the parts of a row from first_part on, without a step: first values rounded to the nearest, first state. */
+/* Initialize the parts of a row from first_part on: initial values, rounded to the nearest, and initial state. */
 static inline void pslib_row_begin(const PslibTable *table, const PslibRowClass *shape, int first_part, uint64_t key,
                                    void *weights, float *state)
 {
@@ -139,7 +139,7 @@ static inline void pslib_row_begin(const PslibTable *table, const PslibRowClass 
     }
 }
 
-/* Copy what two rows of different classes have in common: counters, and the parts of the one with fewer. */
+/* Copy the common content of two rows of different classes: counters, and the parts of the one with fewer. */
 static inline void pslib_row_copy_common(const PslibTable *table, const PslibRowClass *from_shape, uint32_t from_row,
                                          const PslibRowClass *to_shape, uint32_t to_row)
 {
@@ -153,13 +153,13 @@ static inline void pslib_row_copy_common(const PslibTable *table, const PslibRow
            sizeof(float) * (size_t)(less->state_floats - less->head_floats));
 }
 
-/* --- what a push does to one part */
+/* --- pushes */
 
-/* w, float32: what the part holds, or its first values when the row was made now. */
+/* Initialize one part of a new row, unrounded. w: OUT, (dim,). state: OUT. */
 PSLIB_INLINE void pslib_part_begin(const PslibPart *part, int level, uint64_t key, float *w, float *state)
 {
     pslib_first_values_at(level, &part->initializer, key, part->dim, w);
-    if (part->state_floats == 1) state[0] = part->initial_state[0]; /* memcpy of a length that varies is a call */
+    if (part->state_floats == 1) state[0] = part->initial_state[0]; /* a memcpy of variable length is a call */
     else if (part->state_floats > 0) memcpy(state, part->initial_state, sizeof(float) * (size_t)part->state_floats);
 }
 
@@ -168,8 +168,8 @@ PSLIB_INLINE uint64_t pslib_rounding_base(const PslibPart *part, uint64_t key, c
     return pslib_mix64(key ^ part->initializer.seed ^ record->rounding);
 }
 
-/* One step of all parts of a row of any shape and storage type. made: the row is new and its bytes are whatever was
- * there. i: place of the key in the record. */
+/* One step of all parts of a row of any shape and storage type. made: the row is new and its bytes are undefined.
+ * i: place of the key in the record. */
 PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *shape, int level, uint64_t key, int made,
                                  void *weights, float *state, const float *gradient, const PslibRecord *record,
                                  int64_t i)
@@ -197,7 +197,7 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
     }
 }
 
-/* Whether a push has nothing to do but steps: float32, no counters, no clipping, no decay. */
+/* Return 1 if a push is steps alone: float32, no counters, no clipping, no decay. */
 static inline int pslib_rows_are_plain(const PslibTable *table)
 {
     int plain = table->storage == PSLIB_FLOAT32 && table->counters == 0;
@@ -205,7 +205,7 @@ static inline int pslib_rows_are_plain(const PslibTable *table)
     return plain;
 }
 
-/* pslib_row_push for these, whose state begins with that of part 0. */
+/* pslib_row_push for such tables, whose state begins with that of part 0. */
 PSLIB_INLINE void pslib_row_push_plain(const PslibTable *table, int level, uint64_t key, int made, float *w, float *state,
                                        const float *gradient)
 {
@@ -220,7 +220,7 @@ PSLIB_INLINE void pslib_row_push_plain(const PslibTable *table, int level, uint6
 }
 
 #if PSLIB_HAS_LEVELS
-/* first - (lr g) / divisor, 16 columns. */
+/* w = initial value - (lr g) / divisor, 16 columns */
 PSLIB_FOR_AVX2 static inline void pslib_uniform_step_avx2(const PslibPart *part, uint64_t key, float divisor,
                                                           const float *gradient, float *w)
 {
@@ -234,9 +234,8 @@ PSLIB_FOR_AVX2 static inline void pslib_uniform_step_avx2(const PslibPart *part,
 }
 #endif
 
-/* The first values and the first step of a new row, for the most common part, with each float stored once. Stores
- * leave the processor in order, and those to the line of a new row wait for it: so first values that only the step
- * reads do not go there. Returns 0, and has done nothing, for other parts. */
+/* Initialize and step a new row of the most common part, with each float stored once: stores retire in order and wait
+ * for the line of a new row, so initial values are kept in registers. Returns 0, with nothing done, for other parts. */
 PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, uint64_t key, const float *gradient,
                                             float *w, float *state)
 {
@@ -254,7 +253,7 @@ PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, ui
     return 0;
 }
 
-/* The same for a row of one part of 16 without counters, whose storage type the compiler knows: no int8. */
+/* pslib_row_push for one part of 16 without counters; storage: a constant for the compiler, not int8. */
 PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int level, uint64_t key, int made,
                                        void *weights, float *state, const float *gradient, const PslibRecord *record)
 {

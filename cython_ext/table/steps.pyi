@@ -3,16 +3,6 @@ from collections.abc import Sequence
 from numpy import float32, uint64
 from numpy.typing import NDArray
 
-def apply_dense(
-    optimizer_kind: int,
-    hyperparameters: NDArray[float32],
-    modifiers: NDArray[float32],
-    corrections: NDArray[float32],
-    weights: NDArray[float32],
-    state: NDArray[float32],
-    gradient: NDArray[float32],
-    rate: float = 1.0,
-) -> None: ...
 def apply_dense_blocks(
     optimizer_kind: int,
     hyperparameters: NDArray[float32],

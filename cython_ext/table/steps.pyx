@@ -1,4 +1,4 @@
-"""The store's optimizer steps and first values without a table: for dense blocks, and for tests."""
+"""Optimizer steps and initial values without a table, for dense blocks and for tests."""
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t, intptr_t, uint64_t
@@ -9,21 +9,10 @@ from cython_ext.common.checks cimport (
     finite_number,
     floats_of,
     keys_of,
-    set_initializer,
-    set_optimizer,
     whole_number,
 )
-from cython_ext.table.table cimport (
-    PSLIB_DIM_MAX,
-    PSLIB_ROWWISE_ADAGRAD,
-    PslibInitializer,
-    PslibOptimizer,
-    pslib_first_values,
-    pslib_full_step,
-    pslib_optimizer_clips,
-    pslib_set_rate,
-    pslib_state_floats,
-)
+from cython_ext.table.settings cimport set_initializer, set_optimizer
+from cython_ext.table.table cimport *
 
 import numpy as np
 
@@ -33,8 +22,9 @@ _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
 
 
-def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient, rate=1.0):
-    """One optimizer step on a dense vector, in place; where weights decay, they do so by one step first.
+def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, weights, states, gradient,
+                       rate=1.0):
+    """Take one optimizer step on dense vectors, in place; weights that decay do so by one step first.
 
     Parameters
     ----------
@@ -45,39 +35,19 @@ def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights
         Weight decay, clip norm, CowClip ratio and floor; 0 is off, and only weight decay may be on: norms are
         of rows, and a dense vector is cut into blocks anywhere.
     corrections : (steps, 2) float32
-    weights : (n,) float32, changed
-    state : (state floats,) float32, changed
-        As for a row of n weights.
-    gradient : (n,) float32
-    rate : float
-        Times the learning rate for this step, in float32; weights decay at their own rate.
-
-    Raises
-    ------
-    ValueError
-        When a shape or dtype is another, or the optimizer mixes elements.
-    """
-    apply_dense_blocks(
-        optimizer_kind, hyperparameters, modifiers, corrections, (weights,), (state,), gradient, rate)
-
-
-def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, weights, states, gradient,
-                       rate=1.0):
-    """As `apply_dense`, for several vectors whose gradients stand side by side.
-
-    Parameters
-    ----------
-    optimizer_kind, hyperparameters, modifiers, corrections, rate
-        As for `apply_dense`.
     weights : sequence of (n,) float32, changed
-        None is there twice.
+        Distinct arrays.
     states : sequence of (state floats,) float32, changed
+        As for a row of n weights.
     gradient : (sum of all n,) float32
+        Gradients of all vectors, side by side.
+    rate : float
+        Factor of the learning rate for this step, in float32; weights decay at their own rate.
 
     Raises
     ------
     ValueError
-        As for `apply_dense`; nothing has changed then.
+        When a shape or dtype is wrong, or the optimizer mixes elements; nothing has changed then.
     """
     cdef PslibOptimizer optimizer
     corrections = checked_array("apply_dense: corrections", corrections, _F32, (None, 2))
@@ -112,7 +82,7 @@ def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, 
 
 def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient, shows,
               missed):
-    """All that a push does to one part of one row, in place: decay, clipping, step.
+    """Do to one part of one row what a push does, in place: decay, clipping, step.
 
     Parameters
     ----------
@@ -128,13 +98,13 @@ def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, 
     shows : float
         Examples of the batch that held the key; CowClip's bound is for one.
     missed : float
-        Steps since the row's last push: for so many its weights decay, or L2 moves them. A part of a step
-        does not count; NaN and what is below 0 are no step.
+        Steps since the row's last push, for which its weights decay or L2 moves them; rounded down, NaN and
+        negative numbers are 0.
 
     Raises
     ------
     ValueError
-        When a shape or dtype is another.
+        When a shape or dtype is wrong.
     """
     cdef PslibOptimizer optimizer
     corrections = checked_array("apply_row: corrections", corrections, _F32, (None, 2))
@@ -147,7 +117,7 @@ def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, 
 
 
 def initial_rows(keys, dim, initializer_kind, numbers, part_seed):
-    """First values of one part: what a pull gives for keys that have no row.
+    """Return the initial values of one part, as a pull gives them for keys that have no row.
 
     Parameters
     ----------
@@ -157,7 +127,7 @@ def initial_rows(keys, dim, initializer_kind, numbers, part_seed):
     initializer_kind : int
         0 Constant, 1 Uniform, 2 Normal.
     numbers : (2,) float32
-        Constant: value. Uniform: bound. Normal: standard deviation. The second is spare.
+        Constant: value. Uniform: bound. Normal: standard deviation. The second is unused.
     part_seed : int
         0..2^64-1.
 

@@ -4,11 +4,10 @@ from typing import Self, TypeAlias
 from numpy import float32, uint8, uint32, uint64
 from numpy.typing import NDArray
 
-from cython_ext.table.steps import apply_dense as apply_dense
+from cython_ext.common.checks import vector_levels as vector_levels
 from cython_ext.table.steps import initial_rows as initial_rows
-from cython_ext.table.store_settings import vector_levels as vector_levels
 
-__all__ = ["Store", "apply_dense", "initial_rows", "vector_levels"]
+__all__ = ["Store", "initial_rows", "vector_levels"]
 
 _Floats: TypeAlias = NDArray[float32]
 _Part: TypeAlias = tuple[int, int, _Floats, _Floats, _Floats, int, _Floats, int, _Floats]
@@ -59,7 +58,6 @@ class Store:
         self, partition: int, keys: NDArray[uint64], weights: _Floats, state: _Floats, narrow: bool = False
     ) -> None: ...
     def drop_partition(self, partition: int) -> int: ...
-    def promote(self, keys: NDArray[uint64]) -> int: ...
     def decay(self, factor: float, partitions: NDArray[uint32] | None = None) -> None: ...
     def evict(
         self, rule: int, number: float, now: float = 0.0, partitions: NDArray[uint32] | None = None

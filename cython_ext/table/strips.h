@@ -1,43 +1,41 @@
-/* strips.h: the stages of reading and stepping the rows of a batch. Where a row is one part of 16 weights of 4 or
- * 2 bytes without counters (one16), one cache line or half of one, the compiler knows it.
+/* strips.h: the loops that pull and push the rows of a batch, eight keys (a strip) at a time.
  *
  * A look-up follows three addresses, each read from the memory that the one before leads to, and each usually a
- * cache miss: the directory, a line of the index, the row. The misses of many keys have to overlap. The work of a
- * key that does not wait for memory is as dear as the waiting, so it is done for strips of eight keys, of which the
- * first stage is vector code:
+ * cache miss: the directory, a line of the index, the row. The misses of many keys have to overlap. The instructions
+ * of a key cost as much as the waiting, so they are done for strips of eight keys, the first stage in vector code:
  *
  *     strip s          mix the keys; read the directory    prefetch the home lines
- *     strip s - 2      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
- *                                                          behind it, if it is full; a push the next one too
- *     every 2 strips   look up those that were noted 1 to 3 strips ago, prefetch their rows; a push makes rows here
- *                      (strip_notes.h)
- *     strip s - 6      work on the rows
+ *     strip s - 2      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the next line
+ *                                                          if this one is full; a push prefetches one more
+ *     every 2 strips   look up the keys noted 1 to 3 strips ago, prefetch their rows; a push makes rows here
+ *     strip s - 6      read or step the rows
  *
- * Nothing waits on the spot: the keys that are not in their home line (5 to 10 of 100) are looked up when their
- * next line has come. They are looked up for good, and rows made and stepped, in the order of the keys: a key
- * that repeats finds the row made for it before. A key that has no row when its turn comes, as one that was turned
- * away (admission.h), has no weights here, and a push does nothing for it.
+ * No stage waits: the keys that are not in their home line (5 to 10 of 100) are looked up when their next line has
+ * arrived. Noted keys are looked up, and rows made and stepped, in the order of the keys, which decides row numbers and
+ * counts: a key that repeats finds the row made for it before. A key that has no row when its rows stage comes, as one
+ * that was turned away (policies.h), has no weights here, and a push does nothing for it.
+ *
+ * Where a row is one part of 16 weights of 4 or 2 bytes without counters (one16), one cache line or half of one, the
+ * compiler knows its length.
  */
 #ifndef PSLIB_STRIPS_H
 #define PSLIB_STRIPS_H
 
-#include "common/mix_vectors.h"
-#include "common/prefetch.h"
-#include "table/promotion.h"
-#include "table/row_io.h"
+#include "common/mix.h"
 #include "common/vectors.h"
+#include "table/policies.h"
 
 enum {
     PSLIB_STRIP = 8,           /* keys */
-    PSLIB_STRIPS_TO_FIND = 2,  /* from the home lines' prefetch to their reading */
-    PSLIB_STRIPS_NOTED = 2,    /* whose notes are worked on together */
-    PSLIB_STRIPS_TO_LATER = 1, /* from the last of these to that work */
+    PSLIB_STRIPS_TO_FIND = 2,  /* from the prefetch of home lines to their use */
+    PSLIB_STRIPS_NOTED = 2,    /* whose noted keys are looked up together */
+    PSLIB_STRIPS_TO_LATER = 1, /* from the last of these to that look-up */
     PSLIB_STRIPS_TO_WORK = 1,  /* from there to the rows of the first of them */
     PSLIB_STRIPS_BEHIND = PSLIB_STRIPS_NOTED + PSLIB_STRIPS_TO_LATER + PSLIB_STRIPS_TO_WORK, /* from find to rows */
     PSLIB_STRIP_RING = 64      /* keys; a power of two above all of these */
 };
 
-/* What is known of the keys under way; key i stands at i % PSLIB_STRIP_RING. */
+/* State of the keys in the pipeline; key i is at place i % PSLIB_STRIP_RING. */
 typedef struct {
     uint64_t key[PSLIB_STRIP_RING];
     uint64_t mixed[PSLIB_STRIP_RING];
@@ -46,29 +44,29 @@ typedef struct {
     float *state[PSLIB_STRIP_RING];   /* a push only */
     uint8_t made[PSLIB_STRIP_RING];   /* its row is new and has no floats yet */
     uint8_t of[PSLIB_STRIP_RING];     /* class of its row, with policies */
-    uint32_t noted[2][PSLIB_STRIP * PSLIB_STRIPS_NOTED + 1]; /* where keys stand that are not in their home line */
-    uint32_t *now;   /* that of the two lists which is being written */
-    uint32_t *later; /* the other one, which is worked on next */
+    uint32_t noted[2][PSLIB_STRIP * PSLIB_STRIPS_NOTED + 1]; /* places of keys that are not in their home line */
+    uint32_t *now;   /* the list that is being written */
+    uint32_t *later; /* the other one, which is looked up next */
     uint32_t later_count;
 } __attribute__((aligned(64))) PslibStrips;
 
-/* What the address of a row of one class is made of. */
+/* Numbers for the address of a row of one class. */
 typedef struct {
     uint8_t *const *bases;
     int slab_shift;
     uint32_t inside; /* mask */
     size_t weight_step, state_start, state_step;
     size_t read_bytes, push_bytes; /* to prefetch from the weights on */
-    size_t apart_bytes;            /* of a state that stands elsewhere */
+    size_t apart_bytes;            /* of a state that is not behind the weights */
 } PslibClassMap;
 
-/* The compiler knows the first three. */
+/* The first three are constants for the compiler. */
 typedef struct {
     int one16;      /* a row is 16 weights */
-    int storage;    /* of these; of other rows the table says it */
+    int storage;    /* of these; of other rows that of the table */
     int policies;   /* rows may be narrow; a push may turn keys away */
     int with_state; /* a pull reads the state of a row too */
-    int plain;      /* a push has nothing to do but steps */
+    int plain;      /* a push is steps alone */
     int64_t dim;    /* of what is pulled and pushed */
     PslibClassMap of[PSLIB_CLASSES]; /* of the wide class alone, without policies */
 } PslibRowMap;
@@ -87,7 +85,7 @@ PSLIB_INLINE PslibClassMap pslib_class_map(const PslibRowClass *shape, int one16
                            .apart_bytes = apart ? shape->state_step : 0};
 }
 
-/* one16 and policies: of 0 and 1, and constants, as storage is. */
+/* one16, policies: 0 or 1, and constants, as storage is. */
 PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int storage, int policies)
 {
     const PslibRowClass *classes = table->classes;
@@ -103,7 +101,7 @@ PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int s
 /* --- strip s: keys, mixed keys, home lines */
 
 #if PSLIB_HAS_LEVELS
-/* The home lines of eight mixed keys; a partition without an index has an empty one. */
+/* Return the home lines of eight mixed keys; that of a partition without an index is empty. */
 PSLIB_FOR_AVX512 static inline __m512i pslib_homes_avx512(const PslibTable *table, __m512i mixed)
 {
     const __m512i number = _mm512_srl_epi64(mixed, _mm_cvtsi32_si128(64 - table->partition_bits));
@@ -116,8 +114,7 @@ PSLIB_FOR_AVX512 static inline __m512i pslib_homes_avx512(const PslibTable *tabl
     return _mm512_mask_mov_epi64(address, _mm512_testn_epi64_mask(lines, lines), none);
 }
 
-/* In vectors to the end: eight words stored one by one could not be read as a vector before they have left the
- * processor's store buffer. */
+/* All in vectors: eight words stored one by one cannot be read as a vector before they have left the store buffer. */
 PSLIB_FOR_AVX512 static inline void pslib_strip_keys_avx512(const PslibTable *table, const uint64_t *keys,
                                                             int64_t count, PslibStrips *strips, uint32_t at)
 {
@@ -130,7 +127,7 @@ PSLIB_FOR_AVX512 static inline void pslib_strip_keys_avx512(const PslibTable *ta
 }
 #endif
 
-/* The home lines of a strip. */
+/* Compute the home lines of a strip. */
 PSLIB_INLINE void pslib_strip_homes(const PslibTable *table, PslibStrips *strips, uint32_t at)
 {
     for (int j = 0; j < PSLIB_STRIP; j++) {
@@ -168,8 +165,8 @@ PSLIB_INLINE void pslib_strip_keys(const PslibTable *table, const uint64_t *keys
     pslib_strip_homes(table, strips, at);
 }
 
-/* The first stage of a strip of `count` keys or, if fewer, PSLIB_STRIP. Behind the last key of all, key 0 is looked
- * up for nothing. */
+/* First stage of a strip of min(count, PSLIB_STRIP) keys. A last strip is filled with key 0, whose look-up is not
+ * used. */
 PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *keys, int64_t count, int level,
                                     PslibStrips *strips, uint32_t at)
 {
@@ -180,21 +177,21 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
         pslib_strip_keys(table, keys, count, level, strips, at);
 }
 
-/* Ask for the home lines of a strip that has begun. */
-PSLIB_INLINE void pslib_strip_ask(const PslibStrips *strips, uint32_t at)
+/* Prefetch the home lines of a strip after its first stage. */
+PSLIB_INLINE void pslib_strip_prefetch_homes(const PslibStrips *strips, uint32_t at)
 {
     for (int j = 0; j < PSLIB_STRIP; j++) PSLIB_PREFETCH(strips->home[at + j]);
 }
 
 /* --- strip s - 2: one key, in its home line or noted */
 
-/* The class of the row of a key under way. */
+/* Return the class of the row of a key in the pipeline. */
 PSLIB_INLINE int pslib_strip_class(const PslibRowMap *map, const PslibStrips *strips, uint32_t at)
 {
     return map->policies ? strips->of[at] : PSLIB_WIDE;
 }
 
-/* Where the row of a place lies, and its class. state: OUT, where it is wanted. */
+/* Return the address of the row of a place, and set its class. state: OUT, or NULL. */
 PSLIB_INLINE void *pslib_strip_row(const PslibRowMap *map, uint32_t place, PslibStrips *strips, uint32_t at,
                                    float **state)
 {
@@ -208,7 +205,7 @@ PSLIB_INLINE void *pslib_strip_row(const PslibRowMap *map, uint32_t place, Pslib
     return (void *)(base + inside * of->weight_step);
 }
 
-/* The state of a row, which a push steps too; that of 16 weights may go on after its first line. */
+/* Prefetch the state of a row for a push; that of 16 weights may be longer than a line. */
 PSLIB_INLINE void pslib_strip_prefetch_state(const PslibRowMap *map, const PslibStrips *strips, uint32_t at)
 {
     const size_t bytes = map->of[PSLIB_WIDE].state_step;
@@ -216,7 +213,7 @@ PSLIB_INLINE void pslib_strip_prefetch_state(const PslibRowMap *map, const Pslib
     if (map->one16 && bytes > sizeof(float)) pslib_prefetch_bytes(strips->state[at], bytes);
 }
 
-/* A row that a key has: all that will be read of it, or stepped. */
+/* Prefetch the parts of a row that will be read or stepped. */
 PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at)
 {
     const void *weights = strips->weights[at];
@@ -229,15 +226,15 @@ PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push,
     const size_t bytes = for_push ? of->push_bytes : of->read_bytes;
     if (bytes > PSLIB_CACHE_LINE) pslib_prefetch_bytes(weights, bytes);
     else {
-        PSLIB_PREFETCH(weights); /* mostly one line, and what asks whether is dearer than the second prefetch */
+        PSLIB_PREFETCH(weights); /* mostly one line, but a test costs more than a second prefetch */
         PSLIB_PREFETCH((const uint8_t *)weights + bytes - 1);
     }
     if ((for_push || map->with_state) && of->apart_bytes > 0) pslib_prefetch_bytes(strips->state[at], of->apart_bytes);
 }
 
-/* The place of the row of a key in its home line; 0: it has none there. Where most keys of a batch have one, or most
- * have none, the processor guesses the branches and goes on with the next key: look-ups take 0.92 to 0.96 of the time
- * that they take without branches (AMD Zen 4), and no more where half of the keys are absent. */
+/* Return the place of the row of a key in its home line; 0: none there. Where most keys of a batch have one, or most
+ * have none, the branches are predicted and the next key starts early: look-ups take 0.92 to 0.96 of the time of
+ * branch-free code (AMD Zen 4), and no more than that where half of the keys are absent. */
 PSLIB_INLINE uint32_t pslib_strip_place(const PslibRowMap *map, int level, int for_push, const PslibLine *line,
                                         uint64_t key)
 {
@@ -247,8 +244,8 @@ PSLIB_INLINE uint32_t pslib_strip_place(const PslibRowMap *map, int level, int f
     return (for_push && !map->policies) || place < PSLIB_COUNTED ? place : 0; /* a counted key has no row */
 }
 
-/* Returns how many keys are noted then. next: OUT, what is to be prefetched, the row or the line behind; for a push
- * also the state. */
+/* Look up one key in its home line, or note it. Returns the number of noted keys. next: OUT, address to prefetch: the
+ * row or the next line; a push prefetches the state too. */
 PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
                                        uint32_t at, uint32_t noted, const void **next)
 {
@@ -266,12 +263,12 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     *next = line + full;
     strips->weights[at] = NULL;
     if (map->policies) strips->of[at] = PSLIB_WIDE;
-    if (with_state) strips->state[at] = (float *)(uintptr_t)(line + 2 * full); /* one new key in ten goes by it too */
+    if (with_state) strips->state[at] = (float *)(uintptr_t)(line + 2 * full); /* one new key in ten passes it too */
     strips->now[noted] = at;
     return noted + 1;
 }
 
-/* Of a row of one line whatever is next; where there are more lines, a key without a row wants few of them. */
+/* Prefetch for one key: `next`, or all lines of its row where a row has more than one. */
 PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at,
                                        const void *next)
 {
@@ -309,7 +306,7 @@ PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibRowMap
     return 0;
 }
 
-/* Apart: what is long, and compiled into the loops once more, would take a minute to compile. */
+/* Not inlined: it is long, and inlined into all loops it would take a minute to compile. */
 PSLIB_INLINE void pslib_strip_push_row_at(const PslibTable *table, const PslibRowClass *shape, uint64_t key, int made,
                                           void *weights, float *state, const float *gradient,
                                           const PslibRecord *record, int64_t i, int level)
@@ -322,7 +319,7 @@ PSLIB_COPIES(void, pslib_strip_push_row, table->level,
               const float *gradient, const PslibRecord *record, int64_t i),
              table, shape, key, made, weights, state, gradient, record, i)
 
-/* i: place of the key in the record. */
+/* Step the row of one key. i: place of the key in the record. */
 PSLIB_INLINE void pslib_strip_push(PslibTable *table, const PslibRowMap *map, int level, const PslibStrips *strips,
                                    uint32_t at, const float *gradient, const PslibRecord *record, int64_t i)
 {
@@ -340,7 +337,364 @@ PSLIB_INLINE void pslib_strip_push(PslibTable *table, const PslibRowMap *map, in
         pslib_row_push_plain(table, level, key, made, weights, state, gradient);
     else
         pslib_row_push(table, shape, level, key, made, weights, state, gradient, record, i);
-    if (map->policies && shape->part_count < table->part_count) pslib_note_proof(table, key, state);
+    if (map->policies && shape->part_count < table->part_count) pslib_note_due(table, key, state);
+}
+
+PSLIB_INLINE void pslib_strips_open(PslibStrips *strips)
+{
+    strips->now = strips->noted[0];
+    strips->later = strips->noted[1];
+    strips->later_count = 0;
+}
+
+/* --- every two strips: keys that were not found in their home line
+ *
+ * Swap the lists; `noted` keys will be looked up. A push prefetches the arenas of their partitions, for new rows. */
+PSLIB_INLINE void pslib_strips_lay_by(const PslibTable *table, int for_push, PslibStrips *strips, uint32_t noted)
+{
+    for (uint32_t q = 0; for_push && q < noted; q++)
+        PSLIB_PREFETCH(pslib_table_arenas(table, strips->mixed[strips->now[q]]));
+    uint32_t *list = strips->now;
+    strips->now = strips->later;
+    strips->later = list;
+    strips->later_count = noted;
+}
+
+PSLIB_INLINE void pslib_strips_later_pull(const PslibTable *table, const PslibRowMap *map, int level,
+                                          PslibStrips *strips)
+{
+    for (uint32_t q = 0; q < strips->later_count; q++) {
+        const uint32_t at = strips->later[q];
+        if (strips->home[at]->passed == 0 && strips->key[at] != 0) continue;
+        const uint64_t mixed = strips->mixed[at];
+        const PslibPartition *partition = pslib_table_partition(table, mixed);
+        const uint32_t place = pslib_partition_find_at(level, partition, strips->key[at], mixed).place;
+        if (place == 0) continue;
+        strips->weights[at] = pslib_strip_row(map, place, strips, at, map->with_state ? &strips->state[at] : NULL);
+        pslib_strip_prefetch_row(map, 0, strips, at);
+    }
+    strips->later_count = 0;
+}
+
+/* Find the row of one key, key i of the record, or make one of row_class, unless the key is turned away. known: IN, the
+ * map so far. grown: INOUT, set to 1 where its partition has a new index. */
+PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, const PslibRowMap *known, int level, int row_class,
+                                          const PslibRecord *record, int64_t i, PslibStrips *strips, uint32_t at,
+                                          int *grown)
+{
+    const uint64_t key = strips->key[at], mixed = strips->mixed[at];
+    PslibPartition *partition = pslib_table_partition(table, mixed);
+    const PslibLine *lines = partition->lines;
+    PslibFound found = {0, 0, 0, 0};
+    PslibStatus status = PSLIB_OK;
+    if (!known->policies || table->policies.admission.kind == PSLIB_ADMIT_ALL) {
+        status = pslib_partition_find_or_add(level, partition, pslib_table_arenas(table, mixed), table->classes, key,
+                                             mixed, row_class, &found.place, &strips->made[at]);
+    } else {
+        found = pslib_partition_find_at(level, partition, key, mixed);
+        const int absent = found.place == 0;
+        if (absent)
+            status = pslib_admit(table, key, mixed, record->shows == NULL ? 1.0f : record->shows[i], record->salt,
+                                 row_class, &found);
+        strips->made[at] = absent && found.place != 0;
+    }
+    *grown |= partition->lines != lines;
+    if (status != PSLIB_OK || found.place == 0) return status;
+    table->rows[row_class] += strips->made[at];
+    const PslibRowMap map = pslib_row_map(table, known->one16, known->storage, known->policies); /* new slabs */
+    strips->weights[at] = pslib_strip_row(&map, found.place, strips, at, &strips->state[at]);
+    pslib_strip_prefetch_row(&map, 1, strips, at);
+    return PSLIB_OK;
+}
+
+/* Find or make the rows of all noted keys, in their order; key number `first` is the first that may be among them.
+ * Returns the number of the n keys that can be stepped: all, unless status is an error. */
+PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, const PslibRowMap *map, int level, int row_class,
+                                             const PslibRecord *record, PslibStrips *strips, int64_t first, int64_t n,
+                                             PslibStatus *status, int *grown)
+{
+    for (uint32_t q = 0; q < strips->later_count; q++) {
+        const uint32_t at = strips->later[q];
+        const int64_t i = first + ((at - (uint32_t)first) & (PSLIB_STRIP_RING - 1));
+        if (i >= n) break;
+        const PslibStatus made = pslib_strip_make(table, map, level, row_class, record, i, strips, at, grown);
+        if (made != PSLIB_OK) {
+            *status = made;
+            n = i;
+        }
+    }
+    strips->later_count = 0;
+    return n;
+}
+
+PSLIB_INLINE uint32_t pslib_strip_at(int64_t strip)
+{
+    return (uint32_t)(strip * PSLIB_STRIP) % PSLIB_STRIP_RING;
+}
+
+/* Return the number of keys of strip `strip` among the first n. */
+PSLIB_INLINE uint32_t pslib_strip_keys_of(int64_t strip, int64_t n)
+{
+    const int64_t left = n - strip * PSLIB_STRIP;
+    return strip < 0 || left <= 0 ? 0 : left < PSLIB_STRIP ? (uint32_t)left : PSLIB_STRIP;
+}
+
+/* The three strips that are processed together: their places in the ring and their numbers of keys. */
+typedef struct {
+    uint32_t begun_at, begun; /* prefetch its home lines */
+    uint32_t find_at, finds;
+    uint32_t work_at, works;
+} PslibStripTurn;
+
+PSLIB_INLINE PslibStripTurn pslib_strip_turn(int64_t find, int64_t n)
+{
+    const int64_t begun = find + PSLIB_STRIPS_TO_FIND, work = find - PSLIB_STRIPS_BEHIND;
+    return (PslibStripTurn){.begun_at = pslib_strip_at(begun), .begun = pslib_strip_keys_of(begun, n),
+                            .find_at = pslib_strip_at(find), .finds = pslib_strip_keys_of(find, n),
+                            .work_at = pslib_strip_at(work), .works = pslib_strip_keys_of(work, n)};
+}
+
+PSLIB_INLINE int pslib_turn_is_whole(PslibStripTurn turn)
+{
+    return (turn.begun == PSLIB_STRIP) & (turn.finds == PSLIB_STRIP) & (turn.works == PSLIB_STRIP);
+}
+
+/* For key j of these strips: prefetch a home line; find a row and prefetch it. Returns the number of noted keys. */
+PSLIB_INLINE uint32_t pslib_strip_find_one(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
+                                           PslibStripTurn turn, uint32_t j, uint32_t noted)
+{
+    const void *next;
+    PSLIB_PREFETCH(strips->home[turn.begun_at + j]);
+    noted = pslib_strip_find(map, level, for_push, strips, turn.find_at + j, noted, &next);
+    pslib_strip_prefetch(map, for_push, strips, turn.find_at + j, next);
+    return noted;
+}
+
+/* Prefetch the home lines of one strip, find the rows of another and prefetch these. Returns the number of noted keys.
+ *
+ * A prefetch retires when its address is translated, which is slow where the address cache (TLB) misses, and the
+ * instructions after it fill the reorder buffer meanwhile. So there are few instructions between two prefetches: not
+ * the steps of rows (with them an update takes 1.1 of the time for 16 floats, 1.2 to 1.5 for others; AMD Zen 4,
+ * AVX-512 and AVX2). With AVX-512 finding a key and copying its row are few enough: a look-up goes key by key through
+ * all three strips, and takes 1.05 to 1.1 of the time otherwise. Without, the prefetches of a strip are issued
+ * together (AMD Zen 3).
+ */
+PSLIB_INLINE uint32_t pslib_strip_find_all(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
+                                           PslibStripTurn turn, uint32_t noted)
+{
+    const uint32_t at = turn.find_at, finds = turn.finds;
+    const void *next[PSLIB_STRIP];
+    if (level == PSLIB_AVX512 && pslib_turn_is_whole(turn)) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++)
+            noted = pslib_strip_find_one(map, level, for_push, strips, turn, j, noted);
+        return noted;
+    }
+    if (turn.begun > 0) pslib_strip_prefetch_homes(strips, turn.begun_at);
+    for (uint32_t j = 0; j < finds; j++)
+        noted = pslib_strip_find(map, level, for_push, strips, at + j, noted, &next[j]);
+    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, for_push, strips, at + j, next[j]);
+    return noted;
+}
+
+/* Read the rows of one strip, find those of another and prefetch the home lines of a third. absent: INOUT, number of
+ * keys without a row. Returns the number of noted keys. */
+PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowMap *map, int level,
+                                        PslibStrips *strips, int64_t n, int64_t find, uint32_t noted, float now,
+                                        float *out, int64_t *absent)
+{
+    const PslibStripTurn turn = pslib_strip_turn(find, n);
+    float *to = out + (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP * map->dim;
+    if (level == PSLIB_AVX512 && pslib_turn_is_whole(turn)) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
+            noted = pslib_strip_find_one(map, level, 0, strips, turn, j, noted);
+            *absent += pslib_strip_pull(table, map, level, strips, turn.work_at + j, now, to + map->dim * j);
+        }
+        return noted;
+    }
+    noted = pslib_strip_find_all(map, level, 0, strips, turn, noted);
+    for (uint32_t j = 0; j < turn.works; j++)
+        *absent += pslib_strip_pull(table, map, level, strips, turn.work_at + j, now, to + map->dim * j);
+    return noted;
+}
+
+PSLIB_INLINE int64_t pslib_strips_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                            float *out, int level, int one16, int storage, int policies)
+{
+    const int64_t count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
+    const PslibRowMap map = pslib_row_map(table, one16, storage, policies);
+    PslibStrips strips;
+    uint32_t noted = 0;
+    int64_t absent = 0;
+    pslib_strips_open(&strips);
+    for (int64_t strip = 0; strip < count + PSLIB_STRIPS_TO_FIND + PSLIB_STRIPS_BEHIND; strip++) {
+        const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
+        const int64_t start = strip * PSLIB_STRIP;
+        if (strip < count) pslib_strip_begin(table, keys + start, n - start, level, &strips, pslib_strip_at(strip));
+        if (find < 0) {
+            if (strip < count) pslib_strip_prefetch_homes(&strips, pslib_strip_at(strip));
+            continue;
+        }
+        noted = pslib_strips_pull(table, &map, level, &strips, n, find, noted, now, out, &absent);
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
+            pslib_strips_lay_by(table, 0, &strips, noted);
+            noted = 0;
+        }
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1)
+            pslib_strips_later_pull(table, &map, level, &strips);
+    }
+    return absent;
+}
+
+/* As pslib_strips_pull, for a push: steps rows. */
+PSLIB_INLINE uint32_t pslib_strips_push(PslibTable *table, const PslibRowMap *map, int level,
+                                        PslibStrips *strips, int64_t n, int64_t find, uint32_t noted,
+                                        const float *gradients, const PslibRecord *record)
+{
+    const PslibStripTurn turn = pslib_strip_turn(find, n);
+    const int64_t first = (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP;
+    const float *from = gradients + first * map->dim;
+    noted = pslib_strip_find_all(map, level, 1, strips, turn, noted);
+    for (uint32_t j = 0; j < turn.works; j++)
+        pslib_strip_push(table, map, level, strips, turn.work_at + j, from + map->dim * j, record, first + j);
+    return noted;
+}
+
+PSLIB_INLINE PslibStatus pslib_strips_push_body(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                const float *gradients, int row_class, const PslibRecord *record,
+                                                int64_t *done, int level, int one16, int storage, int policies)
+{
+    const int64_t all = n, count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
+    PslibRowMap map = pslib_row_map(table, one16, storage, policies);
+    PslibStatus status = PSLIB_OK;
+    PslibStrips strips;
+    uint32_t noted = 0;
+    pslib_strips_open(&strips);
+    for (int64_t strip = 0; strip < count + PSLIB_STRIPS_TO_FIND + PSLIB_STRIPS_BEHIND; strip++) {
+        const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
+        const int64_t start = strip * PSLIB_STRIP;
+        if (strip < count) pslib_strip_begin(table, keys + start, all - start, level, &strips, pslib_strip_at(strip));
+        if (find < 0) {
+            if (strip < count) pslib_strip_prefetch_homes(&strips, pslib_strip_at(strip));
+            continue;
+        }
+        noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients, record);
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
+            pslib_strips_lay_by(table, 1, &strips, noted);
+            noted = 0;
+        }
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1) {
+            const int64_t first = (find - PSLIB_STRIPS_TO_LATER - PSLIB_STRIPS_NOTED + 1) * PSLIB_STRIP;
+            int grown = 0;
+            n = pslib_strips_later_push(table, &map, level, row_class, record, &strips, first, n, &status, &grown);
+            map = pslib_row_map(table, one16, storage, policies);
+            for (int64_t begun = find + 1; grown && begun <= strip; begun++)
+                pslib_strip_homes(table, &strips, pslib_strip_at(begun));
+        }
+    }
+    *done = n;
+    return status;
+}
+
+/* Compiled for 16 weights once for each storage type, as a constant. */
+PSLIB_INLINE int64_t pslib_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+                                         int level)
+{
+    switch (table->storage) {
+    case PSLIB_BFLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_BFLOAT16, 0);
+    case PSLIB_FLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT16, 0);
+    default: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT32, 0);
+    }
+}
+
+PSLIB_INLINE PslibStatus pslib_one16_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                             const float *gradients, const PslibRecord *record, int64_t *done,
+                                             int level)
+{
+    const int wide = PSLIB_WIDE;
+    switch (table->storage) {
+    case PSLIB_BFLOAT16:
+        return pslib_strips_push_body(table, keys, n, gradients, wide, record, done, level, 1, PSLIB_BFLOAT16, 0);
+    case PSLIB_FLOAT16:
+        return pslib_strips_push_body(table, keys, n, gradients, wide, record, done, level, 1, PSLIB_FLOAT16, 0);
+    default:
+        return pslib_strips_push_body(table, keys, n, gradients, wide, record, done, level, 1, PSLIB_FLOAT32, 0);
+    }
+}
+
+/* Compiled for other rows once without policies, and once with narrow rows or, for pushes, admission. */
+PSLIB_INLINE int64_t pslib_plain_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                         float *out, int level)
+{
+    return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32, 0);
+}
+
+PSLIB_INLINE PslibStatus pslib_plain_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                             const float *gradients, const PslibRecord *record, int64_t *done,
+                                             int level)
+{
+    return pslib_strips_push_body(table, keys, n, gradients, PSLIB_WIDE, record, done, level, 0, PSLIB_FLOAT32, 0);
+}
+
+PSLIB_INLINE int64_t pslib_policies_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                            float *out, int level)
+{
+    return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32, 1);
+}
+
+PSLIB_INLINE PslibStatus pslib_policies_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                const float *gradients, int row_class, const PslibRecord *record,
+                                                int64_t *done, int level)
+{
+    return pslib_strips_push_body(table, keys, n, gradients, row_class, record, done, level, 0, PSLIB_FLOAT32, 1);
+}
+
+PSLIB_COPIES(int64_t, pslib_one16_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float *out), table, keys, n, out)
+PSLIB_COPIES(PslibStatus, pslib_one16_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
+              int64_t *done),
+             table, keys, n, gradients, record, done)
+PSLIB_COPIES(int64_t, pslib_plain_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out),
+             table, keys, n, now, out)
+PSLIB_COPIES(PslibStatus, pslib_plain_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
+              int64_t *done),
+             table, keys, n, gradients, record, done)
+PSLIB_COPIES(int64_t, pslib_policies_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out),
+             table, keys, n, now, out)
+PSLIB_COPIES(PslibStatus, pslib_policies_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, int row_class,
+              const PslibRecord *record, int64_t *done),
+             table, keys, n, gradients, row_class, record, done)
+
+/* Return 1 if the rows of a table are 16 weights without counters, for which there are own loops. */
+static inline int pslib_is_one16(const PslibTable *table)
+{
+    return table->part_count == 1 && table->parts[0].dim == 16 && table->storage != PSLIB_INT8 &&
+           table->counters == 0 && pslib_optimizer_is_plain(&table->parts[0].optimizer);
+}
+
+/* Read the weights of all parts of n keys at the time `now`; initial values where a key has no row or no wide row.
+ * out: OUT, (n, dim). Changes nothing in the table. Returns the number of keys without a row. */
+static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
+{
+    if (table->classes[PSLIB_NARROW].part_count > 0) return pslib_policies_pull(table, keys, n, now, out);
+    if (pslib_is_one16(table)) return pslib_one16_pull(table, keys, n, out);
+    return pslib_plain_pull(table, keys, n, now, out);
+}
+
+/* Take one optimizer step for each key in order; a key without a row gets one of row_class first or is turned away.
+ * gradients: IN, (n, dim). done: OUT, keys that were stepped; on failure the rest has changed nothing. Rows that are
+ * due for promotion become wide in pslib_table_push. */
+static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                           int row_class, const PslibRecord *record, int64_t *done)
+{
+    if (table->classes[PSLIB_NARROW].part_count > 0 || table->policies.admission.kind != PSLIB_ADMIT_ALL)
+        return pslib_policies_push(table, keys, n, gradients, row_class, record, done);
+    if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, record, done);
+    return pslib_plain_push(table, keys, n, gradients, record, done);
 }
 
 #endif

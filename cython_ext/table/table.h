@@ -1,24 +1,62 @@
-/* table.h: the partitions of one table that one shard thread owns; rows of several parts; erasing.
+/* table.h: the partitions of one table that one shard thread owns, and its settings.
  *
- * Reading and stepping rows, which is nearly all the work, stands in strip_loops.h. The loops here and in
- * table_rows.h are for rarer work: they go through a batch in blocks of 64 keys, prefetch what a block will
- * touch (nothing that the prefetch saw is used later), and then act key after key.
+ * Nearly all the time is spent in strips.h, which reads and steps rows. The loops here and in table_rows.h are for
+ * rarer work: they go through a batch in blocks of 64 keys, prefetch the memory of a block (what the prefetch has
+ * read is not used later), and then process key after key.
  *
  * Not thread safe: one thread works on a table at a time.
  */
 #ifndef PSLIB_TABLE_H
 #define PSLIB_TABLE_H
 
-#include "table/initializers.h"
 #include "common/mix.h"
+#include "common/vectors.h"
+#include "table/initializers.h"
 #include "table/optimizer_steps.h"
 #include "table/partition.h"
-#include "table/policies.h"
-#include "common/prefetch.h"
 #include "table/storage.h"
 
+enum {
+    PSLIB_ADMIT_ALL = 0,
+    PSLIB_ADMIT_COUNT = 1,
+    PSLIB_ADMIT_BLOOM = 2,
+    PSLIB_ADMIT_CHANCE = 3,
+    PSLIB_ADMISSION_KINDS = 4
+};
+enum { PSLIB_PROMOTE_NEVER = 0, PSLIB_PROMOTE_SHOWS = 1, PSLIB_PROMOTE_SCORE = 2, PSLIB_PROMOTION_KINDS = 3 };
+enum { PSLIB_EVICT_AGE = 0, PSLIB_EVICT_NORM = 1, PSLIB_EVICT_SCORE = 2, PSLIB_EVICT_RULES = 3 };
+
+/* Policies (policies.h). All zeros: every key gets a wide row at its first push and keeps it. */
+typedef struct {
+    int32_t kind;
+    uint32_t count;           /* exact count, Bloom filter: shows with which a key gets its row */
+    float chance;             /* probability */
+    uint32_t filter_counters; /* of one partition, a power of two */
+    uint8_t **filters;        /* one a partition; NULL until it has turned a key away */
+    int64_t filter_bytes;     /* of all filters */
+    int64_t turned_away;      /* occurrences of keys in pushes that got no row */
+    int64_t admitted;         /* rows made under a policy */
+} PslibAdmission;
+
+/* New rows are narrow where kind is not 0. */
+typedef struct {
+    int32_t kind;
+    float number;
+    uint64_t *due; /* keys whose rows become wide at the end of the current push */
+    int64_t due_count;
+    int64_t promoted; /* rows */
+} PslibPromotion;
+
+typedef struct {
+    PslibAdmission admission;
+    PslibPromotion promotion;
+    float nonclick, click;              /* score = (shows - clicks) * nonclick + clicks * click */
+    int64_t evicted[PSLIB_EVICT_RULES]; /* rows, by rule */
+    int64_t evicted_share;              /* rows, by share */
+} PslibPolicies;
+
 enum { PSLIB_BLOCK = 64, PSLIB_PARTS_MAX = 8, PSLIB_PARTITION_BITS_MAX = 20 };
-enum { PSLIB_PREFETCH_BYTES = 512 }; /* of one row; the hardware follows longer ones by itself */
+enum { PSLIB_PREFETCH_BYTES = 512 }; /* of one row; the hardware prefetches the rest of longer ones */
 
 typedef struct {
     int64_t dim;
@@ -28,10 +66,10 @@ typedef struct {
     PslibInitializer initializer;
 } PslibPart;
 
-/* What a row counts (bits). */
+/* Counters of a row (bits). */
 enum { PSLIB_COUNT_LAST_SEEN = 1, PSLIB_COUNT_SHOWS = 2, PSLIB_COUNTER_KINDS = 4 };
 
-/* What a push says beside keys and gradients. */
+/* Arguments of a push beside keys and gradients. */
 typedef struct {
     uint64_t salt;       /* random bits are a function of key, part, column and salt */
     uint64_t rounding;   /* mix64(salt) */
@@ -54,11 +92,11 @@ typedef struct {
     int counters;
     int decays; /* the weights of some part decay with time, also where they are only read */
     PslibPolicies policies;
-    struct PslibTracking *tracking; /* tracking.h; NULL: nobody asks what changes */
+    struct PslibTracking *tracking; /* images.h; NULL: changes are not tracked */
     PslibHeap heap;
 } PslibTable;
 
-/* The directory comes from calloc, so that entries of partitions that stay empty cost no memory at all. */
+/* Allocate the directory, by calloc: entries of partitions that stay empty take no memory. */
 static inline PslibStatus pslib_table_open(PslibTable *table, int partition_bits)
 {
     const size_t count = (size_t)1 << partition_bits;
@@ -73,7 +111,7 @@ static inline PslibStatus pslib_table_open(PslibTable *table, int partition_bits
     return table->policies.admission.filters == NULL ? PSLIB_NO_MEMORY : PSLIB_OK;
 }
 
-/* Row classes, once the parts are known: wide rows hold all parts, narrow rows the first narrow_parts. */
+/* Set the row classes, after the parts: wide rows hold all parts, narrow rows the first narrow_parts. */
 static inline void pslib_table_shape(PslibTable *table, int part_count, int narrow_parts)
 {
     const int counts[PSLIB_CLASSES] = {part_count, narrow_parts};
@@ -105,22 +143,13 @@ PSLIB_INLINE PslibArenas *pslib_table_arenas(const PslibTable *table, uint64_t m
     return &table->arenas[pslib_partition_of_mixed(mixed, table->partition_bits)];
 }
 
-/* Give back the Bloom filter of a partition, if there is one: none is the same as one of zeros. */
+/* Free the Bloom filter of a partition, if there is one: none is the same as one of zeros. */
 static inline void pslib_filter_release(PslibAdmission *admission, size_t number)
 {
     if (admission->filters == NULL || admission->filters[number] == NULL) return;
     free(admission->filters[number]);
     admission->filters[number] = NULL;
     admission->filter_bytes -= admission->filter_counters;
-}
-
-static inline int64_t pslib_table_drop(PslibTable *table, uint32_t number)
-{
-    const int64_t rows = pslib_partition_rows(&table->arenas[number]);
-    for (int c = 0; c < PSLIB_CLASSES; c++) table->rows[c] -= table->arenas[number].of[c].live;
-    pslib_filter_release(&table->policies.admission, number);
-    pslib_partition_release(&table->partitions[number], &table->arenas[number], table->classes);
-    return rows;
 }
 
 static inline void pslib_table_close(PslibTable *table)
@@ -155,7 +184,7 @@ PSLIB_INLINE void pslib_prefetch_bytes(const void *start, size_t bytes)
     if (((uintptr_t)at & (PSLIB_CACHE_LINE - 1)) != 0) PSLIB_PREFETCH(at + bytes - 1);
 }
 
-/* The weights of a row and, where it will be stepped or a pull needs it, its state. */
+/* Prefetch the weights of a row and, where it will be stepped or a pull needs it, its state. */
 PSLIB_INLINE void pslib_prefetch_row(const PslibRowClass *classes, uint32_t place, int with_state)
 {
     const PslibRowClass *shape = &classes[pslib_place_class(place)];
@@ -166,7 +195,7 @@ PSLIB_INLINE void pslib_prefetch_row(const PslibRowClass *classes, uint32_t plac
         pslib_prefetch_bytes(pslib_place_state(classes, place), shape->state_step);
 }
 
-/* Bring what a block of keys will touch into the cache. mixed: OUT. */
+/* Prefetch the memory of a block of keys. mixed: OUT, (count,). */
 static inline void pslib_block_prefetch(const PslibTable *table, const uint64_t *keys, int64_t count, uint64_t *mixed)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -182,7 +211,7 @@ static inline void pslib_block_prefetch(const PslibTable *table, const uint64_t 
     }
 }
 
-/* First values of the parts from first_part on, as they stand side by side in a wide row. */
+/* Compute the initial values of the parts from first_part on, side by side as in a wide row. out: OUT. */
 PSLIB_INLINE void pslib_first_parts(const PslibTable *table, int level, int first_part, uint64_t key, float *out)
 {
     for (int p = first_part; p < table->part_count; p++) {
@@ -191,7 +220,13 @@ PSLIB_INLINE void pslib_first_parts(const PslibTable *table, int level, int firs
     }
 }
 
-/* How many of n keys have no row; counted keys have none. */
+/* Return the number of counted keys of a partition. */
+static inline uint32_t pslib_partition_counted(const PslibTable *table, uint32_t number)
+{
+    return table->partitions[number].filled - pslib_partition_rows(&table->arenas[number]);
+}
+
+/* Return the number of keys that have no row; counted keys have none. */
 static inline int64_t pslib_table_missing(const PslibTable *table, const uint64_t *keys, int64_t n)
 {
     uint64_t mixed[PSLIB_BLOCK];
@@ -208,32 +243,6 @@ static inline int64_t pslib_table_missing(const PslibTable *table, const uint64_
                 pslib_partition_find(pslib_table_partition(table, mixed[i]), keys[start + i], mixed[i]).place == 0;
     }
     return missing;
-}
-
-/* Forget rows and the counts of counted keys; absent keys are an ordinary case. Returns how many rows there were. */
-static inline int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
-{
-    uint64_t mixed[PSLIB_BLOCK];
-    int64_t erased = 0;
-    for (int64_t start = 0; start < n; start += PSLIB_BLOCK) {
-        const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
-        pslib_block_prefetch(table, keys + start, count, mixed);
-        for (int64_t i = 0; i < count; i++) {
-            PslibPartition *partition = pslib_table_partition(table, mixed[i]);
-            const PslibFound found = pslib_partition_find(partition, keys[start + i], mixed[i]);
-            if (found.place == 0 && found.count == 0) continue;
-            PslibArenas *arenas = pslib_table_arenas(table, mixed[i]);
-            pslib_index_remove(partition, &found, mixed[i]);
-            if (found.place != 0) {
-                const int c = pslib_place_class(found.place);
-                pslib_arena_give_back(&arenas->of[c], &table->classes[c], pslib_place_row(found.place));
-                table->rows[c]--;
-                erased++;
-            }
-            pslib_partition_shrink(partition, arenas, table->classes);
-        }
-    }
-    return erased;
 }
 
 #endif

@@ -1,9 +1,9 @@
-"""What the C headers of the store offer to Cython."""
+"""Declarations of the C headers of a table, for Cython: all names begin with ``pslib_`` or ``Pslib``."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
-cdef extern from "table/images.h" nogil:
+cdef extern from "table/table_rows.h" nogil:
     enum:
         PSLIB_WIDE
         PSLIB_NARROW
@@ -18,9 +18,6 @@ cdef extern from "table/images.h" nogil:
         PSLIB_PARTS_MAX
         PSLIB_ROW_IDS
         PSLIB_ROWS_MAX
-        PSLIB_PLAIN
-        PSLIB_AVX2
-        PSLIB_AVX512
         PSLIB_STORAGE_KINDS
         PSLIB_COUNT_LAST_SEEN
         PSLIB_COUNT_SHOWS
@@ -145,6 +142,13 @@ cdef extern from "table/images.h" nogil:
         int64_t resident_bytes
         int64_t counted_keys
 
+    ctypedef struct PslibForesight:
+        int64_t made
+        int64_t widened
+        int64_t bytes
+
+    int PSLIB_FORESEE_PUSH
+
     int64_t pslib_state_floats(int kind, int64_t dim)
     int pslib_optimizer_clips(const PslibOptimizer *optimizer)
     int pslib_optimizer_catches_up(const PslibOptimizer *optimizer)
@@ -153,30 +157,18 @@ cdef extern from "table/images.h" nogil:
                          const float *gradient, float shows, float missed)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
     uint64_t pslib_mix64(uint64_t x)
-    int pslib_best_level()
     PslibStatus pslib_table_open(PslibTable *table, int partition_bits)
     void pslib_table_shape(PslibTable *table, int part_count, int narrow_parts)
     void pslib_table_close(PslibTable *table)
     int64_t pslib_table_drop(PslibTable *table, uint32_t partition)
     int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
-    PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                 int row_class, const PslibRecord *record, int64_t *done)
     PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
                                     const float *gradients, int row_class, const PslibRecord *record,
                                     float rate, int delta, int64_t *done)
     int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
     PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                    const float *state, int row_class, int64_t *done)
-    ctypedef struct PslibForesight:
-        int64_t made
-        int64_t widened
-        int64_t bytes
-
-    int PSLIB_FORESEE_PUSH
-
-    PslibStatus pslib_table_promote(PslibTable *table, const uint64_t *keys, int64_t n, int64_t *promoted,
-                                    int64_t *done)
-    int64_t pslib_first_stranger(const PslibTable *table, uint32_t partition, const uint64_t *keys, int64_t n)
+    int64_t pslib_first_foreign(const PslibTable *table, uint32_t partition, const uint64_t *keys, int64_t n)
     PslibStatus pslib_table_export(const PslibTable *table, uint32_t partition, int row_class, uint64_t *keys,
                                    float *weights, float *state)
     PslibStats pslib_table_stats(const PslibTable *table)
@@ -193,22 +185,20 @@ cdef extern from "table/images.h" nogil:
     PslibStatus pslib_filter_import(PslibTable *table, uint32_t partition, const uint8_t *other)
     PslibStatus pslib_table_evict(PslibTable *table, const uint32_t *partitions, int64_t count, int rule,
                                   float number, float now, int64_t *gone)
-    PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, uint64_t *keys,
-                                        int64_t *gone)
+    PslibStatus pslib_table_evict_worst(PslibTable *table, const uint32_t *partitions, int64_t count,
+                                        int rule, int64_t wanted, uint64_t *keys, int64_t *gone)
     void pslib_table_decay(PslibTable *table, const uint32_t *partitions, int64_t count, float factor)
-    void pslib_before_keys(const PslibTable *table, const uint64_t *keys, int64_t n, int leaving)
-    void pslib_before_partition(const PslibTable *table, uint32_t partition, int rows)
-    void pslib_before_filter(const PslibTable *table, uint32_t partition)
     void pslib_tracking_close(PslibTable *table)
     PslibStatus pslib_image_begin(PslibTable *table, int increment, int keeps)
     void pslib_image_end(PslibTable *table)
     void pslib_image_settle(PslibTable *table, int committed)
-    int64_t pslib_image_bound(const PslibTable *table, uint32_t partition, int row_class)
+    int64_t pslib_image_bound(const PslibTable *table, uint32_t first, uint32_t stop, int row_class)
     uint32_t pslib_image_stop(const PslibTable *table, uint32_t first, int64_t rows)
-    PslibStatus pslib_image_rows(const PslibTable *table, uint32_t partition, int row_class, uint64_t *keys,
-                                 float *weights, float *state, int64_t *count)
-    int64_t pslib_image_counts(const PslibTable *table, uint32_t partition, uint64_t *keys, uint32_t *counts)
-    int64_t pslib_image_counted_bound(const PslibTable *table, uint32_t partition)
+    PslibStatus pslib_image_rows(const PslibTable *table, uint32_t first, uint32_t stop, int row_class,
+                                 uint64_t *keys, float *weights, float *state, int64_t *count)
+    int64_t pslib_image_counts(const PslibTable *table, uint32_t first, uint32_t stop, uint64_t *keys,
+                               uint32_t *counts)
+    int64_t pslib_image_counted_bound(const PslibTable *table, uint32_t first, uint32_t stop)
     const uint8_t *pslib_image_filter(const PslibTable *table, uint32_t partition)
     void pslib_image_written(PslibTable *table, uint32_t partition)
     int64_t pslib_tracking_bytes(const PslibTable *table)

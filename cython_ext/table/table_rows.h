@@ -1,12 +1,56 @@
-/* table_rows.h: whole rows in and out of a table: checkpoints, moves of partitions, promotion; and the
- * check that a table's memory is in order. */
+/* table_rows.h: what a Store does to a table: push with promotion, erase, assign, export, estimate, statistics, and the
+ * check that a table's memory is consistent.
+ *
+ * Each function that changes rows tells images.h before it does. */
 #ifndef PSLIB_TABLE_ROWS_H
 #define PSLIB_TABLE_ROWS_H
 
-#include "table/strip_loops.h"
+#include "table/strips.h"
+
+/* --- keys erased, partitions dropped */
+
+/* Erase rows and the counts of counted keys; absent keys are an ordinary case. Returns the number of rows erased. */
+static inline int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
+{
+    uint64_t mixed[PSLIB_BLOCK];
+    int64_t erased = 0;
+    pslib_before_keys(table, keys, n, 1);
+    for (int64_t start = 0; start < n; start += PSLIB_BLOCK) {
+        const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
+        pslib_block_prefetch(table, keys + start, count, mixed);
+        for (int64_t i = 0; i < count; i++) {
+            PslibPartition *partition = pslib_table_partition(table, mixed[i]);
+            const PslibFound found = pslib_partition_find(partition, keys[start + i], mixed[i]);
+            if (found.place == 0 && found.count == 0) continue;
+            PslibArenas *arenas = pslib_table_arenas(table, mixed[i]);
+            pslib_index_remove(partition, &found, mixed[i]);
+            if (found.place != 0) {
+                const int c = pslib_place_class(found.place);
+                pslib_arena_give_back(&arenas->of[c], &table->classes[c], pslib_place_row(found.place));
+                table->rows[c]--;
+                erased++;
+            }
+            pslib_partition_shrink(partition, arenas, table->classes);
+        }
+    }
+    return erased;
+}
+
+/* Erase all rows, counts and the filter of a partition. Returns the number of rows. */
+static inline int64_t pslib_table_drop(PslibTable *table, uint32_t number)
+{
+    pslib_before_partition(table, number, 1);
+    const int64_t rows = pslib_partition_rows(&table->arenas[number]);
+    for (int c = 0; c < PSLIB_CLASSES; c++) table->rows[c] -= table->arenas[number].of[c].live;
+    pslib_filter_release(&table->policies.admission, number);
+    pslib_partition_release(&table->partitions[number], &table->arenas[number], table->classes);
+    return rows;
+}
+
+/* --- rows assigned, promoted and pushed */
 
 /* Give a found row another class: a new row with the weights and state of the parts that both classes have.
- * Erasing and inserting, without a second look at the index. found: INOUT. On failure nothing has changed. */
+ * Erase and insert without a second look-up. found: INOUT. On failure nothing has changed. */
 static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition *partition, PslibArenas *arenas,
                                               int row_class, PslibFound *found)
 {
@@ -25,8 +69,8 @@ static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition 
     return PSLIB_OK;
 }
 
-/* Make or overwrite one row of row_class with these weights and this state; state NULL: a row keeps its own, and a new
- * one begins with that of a row that was never pushed. */
+/* Make or overwrite one row of row_class with these weights and this state. state NULL: a row keeps its own, a new one
+ * gets the initial state. */
 static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint64_t mixed, const float *weights,
                                           const float *state, int row_class)
 {
@@ -51,13 +95,14 @@ static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint6
     return PSLIB_OK;
 }
 
-/* Make or overwrite whole rows, key after key. weights: (n, weight_floats of the class), state:
- * (n, state_floats of the class) or NULL. done: OUT, rows that were put; on failure the rest has changed nothing. */
+/* Make or overwrite whole rows, key after key. weights: IN, (n, weight_floats of the class). state: IN,
+ * (n, state_floats of the class) or NULL. done: OUT, rows written; on failure the rest has changed nothing. */
 static inline PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                              const float *state, int row_class, int64_t *done)
 {
     uint64_t mixed[PSLIB_BLOCK];
     const PslibRowClass *shape = &table->classes[row_class];
+    pslib_before_keys(table, keys, n, 0);
     for (*done = 0; *done < n;) {
         const int64_t start = *done;
         const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
@@ -72,14 +117,15 @@ static inline PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *
     return PSLIB_OK;
 }
 
-/* Narrow rows become wide: the parts that they have keep weights and state, the others begin.
- * promoted: OUT, rows that changed. done: OUT, keys looked at; on failure the rest has changed nothing. */
-static inline PslibStatus pslib_table_promote(PslibTable *table, const uint64_t *keys, int64_t n, int64_t *promoted,
+/* Make narrow rows wide: the parts that they have keep weights and state, the others are initialized.
+ * promoted: OUT, rows that changed. done: OUT, keys processed; on failure the rest has changed nothing. */
+static inline PslibStatus pslib_rows_promote(PslibTable *table, const uint64_t *keys, int64_t n, int64_t *promoted,
                                               int64_t *done)
 {
     const int narrow_parts = table->classes[PSLIB_NARROW].part_count;
     uint64_t mixed[PSLIB_BLOCK];
     *promoted = 0;
+    pslib_before_keys(table, keys, n, 0);
     for (*done = 0; *done < n;) {
         const int64_t start = *done;
         const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
@@ -102,7 +148,49 @@ static inline PslibStatus pslib_table_promote(PslibTable *table, const uint64_t 
     return PSLIB_OK;
 }
 
-/* What keys would take that are pushed, or whose rows are put in. */
+/* Push, then promotion: new rows are narrow where the table promotes, and those that are due become wide. done: OUT,
+ * keys that were stepped; on failure the rest has changed nothing, or all are done and some narrow rows that are due
+ * stay narrow until their next push. */
+static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                           int row_class, const PslibRecord *record, int64_t *done)
+{
+    PslibPromotion *promotion = &table->policies.promotion;
+    int64_t promoted = 0, processed = 0;
+    pslib_before_keys(table, keys, n, 0);
+    if (promotion->kind == PSLIB_PROMOTE_NEVER)
+        return pslib_push_loops(table, keys, n, gradients, row_class, record, done);
+    *done = 0;
+    promotion->due_count = 0;
+    promotion->due = malloc(((size_t)n + 1) * sizeof *promotion->due);
+    if (promotion->due == NULL) return PSLIB_NO_MEMORY;
+    const PslibStatus pushed = pslib_push_loops(table, keys, n, gradients, PSLIB_NARROW, record, done);
+    const PslibStatus grown = pslib_rows_promote(table, promotion->due, promotion->due_count, &promoted, &processed);
+    free(promotion->due);
+    promotion->due = NULL;
+    return pushed != PSLIB_OK ? pushed : grown;
+}
+
+/* pslib_table_push with learning rates times `rate`, or, with `delta`, w += g instead of steps. The optimizers of the
+ * table are replaced while it runs, so that its loops are the same. */
+static inline PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                              const float *gradients, int row_class, const PslibRecord *record,
+                                              float rate, int delta, int64_t *done)
+{
+    PslibOptimizer kept[PSLIB_PARTS_MAX];
+    const int count = table->classes[PSLIB_WIDE].part_count;
+    if (rate == 1.0f && !delta) return pslib_table_push(table, keys, n, gradients, row_class, record, done);
+    for (int p = 0; p < count; p++) {
+        kept[p] = table->parts[p].optimizer;
+        pslib_set_rate(&table->parts[p].optimizer, rate, delta);
+    }
+    const PslibStatus status = pslib_table_push(table, keys, n, gradients, row_class, record, done);
+    for (int p = 0; p < count; p++) table->parts[p].optimizer = kept[p];
+    return status;
+}
+
+/* --- estimates and statistics */
+
+/* Rows and memory that a push or an import of some keys would take. */
 typedef struct {
     int64_t made;    /* keys that have no row, as if admission let all in */
     int64_t widened; /* narrow rows, new ones among them, that would be wide afterwards */
@@ -111,8 +199,8 @@ typedef struct {
 
 enum { PSLIB_FORESEE_PUSH = -1 };
 
-/* Bytes of the units that partitions take for so many more rows of a class. demand: INOUT, one a partition; zeros
- * where a key has led. */
+/* Return the bytes of the units that partitions take for `demand` more rows of a class. demand: INOUT, one for each
+ * partition; set to 0 for the partitions of the keys. */
 static inline int64_t pslib_demand_bytes(const PslibTable *table, int row_class, const uint64_t *keys, int64_t n,
                                          uint32_t *demand)
 {
@@ -132,13 +220,13 @@ static inline int64_t pslib_demand_bytes(const PslibTable *table, int row_class,
     return units > 0 ? units * (int64_t)unit_bytes : 0;
 }
 
-/* Foresee a push of n distinct keys with the shows and clicks of record; or, where row_class is not
- * PSLIB_FORESEE_PUSH, rows of that class that are put in. Changes nothing. out: OUT. */
+/* Estimate a push of n distinct keys with the shows and clicks of record; or, where row_class is not
+ * PSLIB_FORESEE_PUSH, an assignment of rows of that class. Changes nothing. out: OUT. */
 static inline PslibStatus pslib_table_foresee(const PslibTable *table, const uint64_t *keys, int64_t n,
                                               int row_class, const PslibRecord *record, PslibForesight *out)
 {
     const PslibPromotion *promotion = &table->policies.promotion;
-    const int pushed = row_class == PSLIB_FORESEE_PUSH, proves = promotion->kind != PSLIB_PROMOTE_NEVER;
+    const int pushed = row_class == PSLIB_FORESEE_PUSH, promotes = promotion->kind != PSLIB_PROMOTE_NEVER;
     const size_t partitions = (size_t)1 << table->partition_bits;
     uint64_t mixed[PSLIB_BLOCK];
     *out = (PslibForesight){0, 0, 0};
@@ -155,20 +243,20 @@ static inline PslibStatus pslib_table_foresee(const PslibTable *table, const uin
             const int made = place == 0;
             float state[PSLIB_COUNTER_FLOATS_MAX];
             out->made += made;
-            if (!pushed || (made && !proves)) { /* what a push makes without promotion is wide */
+            if (!pushed || (made && !promotes)) { /* without promotion a push makes wide rows */
                 const int to = pushed ? PSLIB_WIDE : row_class;
                 if (!made && pslib_place_class(place) == to) continue;
                 demand[to][number]++;
                 out->widened += !made && to == PSLIB_WIDE;
                 continue;
             }
-            if (!proves || (!made && pslib_place_class(place) == PSLIB_WIDE)) continue;
+            if (!promotes || (!made && pslib_place_class(place) == PSLIB_WIDE)) continue;
             demand[PSLIB_NARROW][number] += (uint32_t)made;
             if (!made)
                 memcpy(state, pslib_place_state(table->classes, place),
                        sizeof(float) * (size_t)pslib_counter_floats(table));
             pslib_count(table, state, made, record, start + i);
-            if (!(pslib_proof(table, state) >= promotion->number)) continue;
+            if (!(pslib_promotion_value(table, state) >= promotion->number)) continue;
             demand[PSLIB_WIDE][number]++;
             out->widened++;
         }
@@ -178,7 +266,7 @@ static inline PslibStatus pslib_table_foresee(const PslibTable *table, const uin
     return PSLIB_OK;
 }
 
-/* In how many partitions there is an index, and units of wide and of narrow rows. held: (3,) OUT. */
+/* Count the partitions that have an index, units of wide rows, and units of narrow rows. held: OUT, (3,). */
 static inline void pslib_table_held(const PslibTable *table, int64_t *held)
 {
     held[0] = held[1] = held[2] = 0;
@@ -189,78 +277,24 @@ static inline void pslib_table_held(const PslibTable *table, int64_t *held)
     }
 }
 
-/* pslib_push_loops, and then promotion: new rows are narrow where rows can prove themselves, and those that
- * have become wide. done: OUT, keys that were stepped; on failure the rest has changed nothing, or all are done
- * and some narrow rows that have proved themselves wait for their next push. */
-static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                           int row_class, const PslibRecord *record, int64_t *done)
-{
-    PslibPromotion *promotion = &table->policies.promotion;
-    int64_t promoted = 0, looked_at = 0;
-    if (promotion->kind == PSLIB_PROMOTE_NEVER)
-        return pslib_push_loops(table, keys, n, gradients, row_class, record, done);
-    *done = 0;
-    promotion->due_count = 0;
-    promotion->due = malloc(((size_t)n + 1) * sizeof *promotion->due);
-    if (promotion->due == NULL) return PSLIB_NO_MEMORY;
-    const PslibStatus pushed = pslib_push_loops(table, keys, n, gradients, PSLIB_NARROW, record, done);
-    const PslibStatus grown =
-        pslib_table_promote(table, promotion->due, promotion->due_count, &promoted, &looked_at);
-    free(promotion->due);
-    promotion->due = NULL;
-    return pushed != PSLIB_OK ? pushed : grown;
-}
-
-/* pslib_table_push with learning rates times `rate`, or, with `delta`, w += g in place of steps. The optimizers of
- * the table are others while it runs, so that its loops are the same. */
-static inline PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
-                                              const float *gradients, int row_class, const PslibRecord *record,
-                                              float rate, int delta, int64_t *done)
-{
-    PslibOptimizer kept[PSLIB_PARTS_MAX];
-    const int count = table->classes[PSLIB_WIDE].part_count;
-    if (rate == 1.0f && !delta) return pslib_table_push(table, keys, n, gradients, row_class, record, done);
-    for (int p = 0; p < count; p++) {
-        kept[p] = table->parts[p].optimizer;
-        pslib_set_rate(&table->parts[p].optimizer, rate, delta);
-    }
-    const PslibStatus status = pslib_table_push(table, keys, n, gradients, row_class, record, done);
-    for (int p = 0; p < count; p++) table->parts[p].optimizer = kept[p];
-    return status;
-}
-
-/* The place in `keys` of the first key that does not belong to the partition; -1 when all do. */
-static inline int64_t pslib_first_stranger(const PslibTable *table, uint32_t partition, const uint64_t *keys, int64_t n)
+/* Return the place in `keys` of the first key of another partition; -1 when there is none. */
+static inline int64_t pslib_first_foreign(const PslibTable *table, uint32_t partition, const uint64_t *keys, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if (pslib_partition_of_mixed(pslib_mix64(keys[i]), table->partition_bits) != partition) return i;
     return -1;
 }
 
-/* All rows of one class of a partition, by ascending row number. keys, weights, state: OUT, as long as the
- * class has live rows. Changes nothing. */
+/* Copy all rows of one class of a partition, by ascending row number. keys, weights, state: OUT, (live rows of the
+ * class, ...). Changes nothing. */
 static inline PslibStatus pslib_table_export(const PslibTable *table, uint32_t number, int row_class, uint64_t *keys,
                                              float *weights, float *state)
 {
-    const PslibRowClass *shape = &table->classes[row_class];
-    const PslibPartition *partition = &table->partitions[number];
     const PslibArena *arena = &table->arenas[number].of[row_class];
-    uint32_t *ranks = pslib_arena_new_numbers(arena, shape);
+    PslibRowsOut out = {keys, weights, state};
+    uint32_t *ranks = pslib_arena_new_numbers(arena, &table->classes[row_class]);
     if (ranks == NULL) return PSLIB_NO_MEMORY;
-    for (uint32_t i = 0; i < partition->line_count; i++) {
-        const PslibLine *line = &partition->lines[i];
-        for (int cell = 0; cell < PSLIB_CELLS; cell++)
-            if (pslib_place_is_row(line->place[cell]) && pslib_place_class(line->place[cell]) == row_class)
-                keys[ranks[pslib_row_number(shape, pslib_place_row(line->place[cell]))]] = line->key[cell];
-    }
-    for (uint32_t row_number = 0; row_number < arena->next; row_number++) {
-        if (ranks[row_number] == PSLIB_ERASED) continue;
-        const uint32_t row = pslib_arena_row(arena, shape, row_number);
-        pslib_row_load(table, shape, PSLIB_PLAIN, pslib_row_weights(shape, row), pslib_row_state(shape, row), weights);
-        memcpy(state, pslib_row_state(shape, row), sizeof(float) * (size_t)shape->state_floats);
-        weights += shape->weight_floats;
-        state += shape->state_floats;
-    }
+    pslib_write_rows(table, number, row_class, ranks, &out);
     free(ranks);
     return PSLIB_OK;
 }
@@ -280,7 +314,7 @@ typedef struct {
 
 enum { PSLIB_TOUCHED_BYTES = 2 * 4096 }; /* pages of the directory that the first key of a partition touches */
 
-/* Reads numbers of the directory only, never through a pointer: safe beside a thread that works. */
+/* Return rows and memory. Reads the directory only and follows no pointer: safe beside a thread that works. */
 static inline PslibStats pslib_table_stats(const PslibTable *table)
 {
     const size_t count = (size_t)1 << table->partition_bits;
@@ -317,8 +351,12 @@ static inline PslibStats pslib_table_stats(const PslibTable *table)
     return stats;
 }
 
-/* Erased and live rows of an arena are all that were given out, its list of erased ones ends, and its units
- * know their positions. */
+/* --- consistency
+ *
+ * Each function returns 1 where what its comment says holds, else 0.
+ *
+ * Erased and live rows of an arena are all that were given out, its list of erased rows ends, and its units have the
+ * right positions. */
 static inline int pslib_arena_in_order(const PslibArena *arena, const PslibRowClass *shape)
 {
     uint64_t erased = 0;
@@ -332,7 +370,7 @@ static inline int pslib_arena_in_order(const PslibArena *arena, const PslibRowCl
     return erased + arena->live == arena->next;
 }
 
-/* A place leads to a row that is not erased and that no place before it led to. seen: as below. */
+/* A place names a row that is not erased and that no place before it named. seen: as below. */
 static inline int pslib_place_in_order(const PslibTable *table, uint32_t number, uint32_t place, uint32_t *const *seen)
 {
     const int c = pslib_place_class(place);
@@ -345,9 +383,9 @@ static inline int pslib_place_in_order(const PslibTable *table, uint32_t number,
     return 1;
 }
 
-/* Every filled cell is the one that a look-up of its key finds, and holds a row, or a count in a table that
- * counts keys. seen: for each class new numbers of its rows; rows that are met become erased. passed:
- * (line_count,) zeros; keys that went by each line are counted. */
+/* Every filled cell is the one that a look-up of its key finds, and holds a row, or a count in a table that counts
+ * keys. seen: INOUT, for each class the new numbers of its rows; rows that were named become erased. passed: INOUT,
+ * (line_count,), zeros; becomes the number of keys placed behind each line. */
 static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number, uint32_t *const *seen,
                                        uint32_t *passed)
 {
@@ -376,8 +414,8 @@ static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number,
     return 1;
 }
 
-/* The cells are in order, those with rows are as many as the rows, each line has counted who passed it, and
- * there is always an empty cell. Without memory to look, 0. */
+/* The cells are consistent, as many have rows as there are rows, each line has counted the keys placed behind it, and
+ * there is always an empty cell. 0 also without memory for the check. */
 static inline int pslib_partition_in_order(const PslibTable *table, uint32_t number)
 {
     const PslibPartition *partition = &table->partitions[number];
@@ -402,7 +440,7 @@ static inline int pslib_partition_in_order(const PslibTable *table, uint32_t num
     return sound && filled == partition->filled && filled == counted + pslib_partition_rows(&table->arenas[number]);
 }
 
-/* The first partition whose memory is not in order; -1 when all are, -2 when the row counts are not. */
+/* Return the first inconsistent partition; -1 when there is none, -2 when the row counts of the table are wrong. */
 static inline int64_t pslib_table_first_broken(const PslibTable *table)
 {
     int64_t rows = 0;

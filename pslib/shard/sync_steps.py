@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
 from cython_ext.data.distinct import distinct, partitions_touched
-from cython_ext.model.ragged_pool import scatter_add_rows
+from cython_ext.model.row_places import scatter_add_rows
 from pslib.errors import ConfigurationError, LogError, PslibError
 from pslib.shard.log_records import block_pieces, note_of_step, seen
 from pslib.shard.serving import Steps, apply_steps, fresh_units

@@ -3,7 +3,7 @@
 The rules are those of PaddlePaddle's accessor (``paddle/fluid/distributed/ps/table/ctr_accessor.cc``,
 CtrCommonAccessor) and of DeepRec's embedding variables, as values. They act only through records (push,
 maintain), so the same records give the same rows on any number of servers. Kernels:
-``cython_ext/table/admission.h``, ``promotion.h`` and ``eviction.h``.
+``cython_ext/table/policies.h``.
 """
 
 from __future__ import annotations

@@ -10,16 +10,30 @@ this record along.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cython_ext.common.hashing import mix64_of
-from cython_ext.table.push_marks import FencedError, PushMarks, StreamMarks
 from pslib.errors import ConfigurationError
 from pslib.validation import came
 
 __all__ = ["FencedError", "Marks", "check_marks", "record_salt"]
 
 NUMBERS = 1 << 64
+
+
+class FencedError(Exception):
+    """A push under a lease that has another holder by now."""
+
+
+@dataclass(slots=True)
+class StreamMarks:
+    """Marks of one stream: its floor, its epoch, and the units of each number above the floor."""
+
+    floor: int = 0
+    epoch: int = 0
+    applied: dict[int, int] = field(default_factory=dict)
+    """Number -> units to which it has been applied, as bits of an integer of thousands of bits."""
 
 
 def record_salt(stream: int, number: int) -> int:
@@ -52,8 +66,14 @@ def _is_stream(plain: Any) -> bool:
     return False
 
 
-class Marks(PushMarks):
-    """Marks of the units that one shard owns; `fresh`, `record` and `raise_floor` are `PushMarks`'s.
+class Marks:
+    """Marks of the units that one shard owns, by stream.
+
+    Attributes
+    ----------
+    streams : dict of int to StreamMarks
+    done_below : int
+        All streams below this number are over.
 
     Examples
     --------
@@ -66,13 +86,52 @@ class Marks(PushMarks):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.streams: dict[int, StreamMarks] = {}
+        self.done_below = 0
         self.began_units = 0
         """Units present when all of a predecessor's records had been replayed; see `begin`."""
         self._began: Marks = self
 
     def __len__(self) -> int:
         return len(self.streams)
+
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
+        """Return those of ``units`` (bits) to which a push has not been applied yet.
+
+        Raises
+        ------
+        FencedError
+            When a later epoch of this stream has been seen: the lease has another holder.
+        """
+        if stream < self.done_below:
+            return 0
+        known = self._marks_of(stream)
+        if epoch < known.epoch:
+            raise FencedError(
+                f"lease {stream} is held under epoch {known.epoch}; this push has epoch {epoch}"
+            )
+        known.epoch = epoch
+        return 0 if number < known.floor else units & ~known.applied.get(number, 0)
+
+    def record(self, stream: int, number: int, units: int) -> None:
+        """Record that a push has been applied to ``units``."""
+        applied = self._marks_of(stream).applied
+        applied[number] = applied.get(number, 0) | units
+
+    def raise_floor(self, stream: int, below: int) -> None:
+        """Replace the marks of all numbers below ``below``, which are applied everywhere, by the floor."""
+        known = self.streams.get(stream)
+        if known is None or below <= known.floor:
+            return
+        known.floor = below
+        for number in [number for number in known.applied if number < below]:
+            del known.applied[number]
+
+    def _marks_of(self, stream: int) -> StreamMarks:
+        known = self.streams.get(stream)
+        if known is None:
+            known = self.streams[stream] = StreamMarks()
+        return known
 
     def knows(self, stream: int, number: int, unit: int) -> bool:
         """Return whether a push has been applied to a unit; changes nothing."""
@@ -102,7 +161,7 @@ class Marks(PushMarks):
     def saw(self, stream: int, epoch: int, below: int) -> None:
         """Record the epoch and floor of a request of this stream that applied nothing."""
         if stream >= self.done_below:
-            known = self.streams.setdefault(stream, StreamMarks())
+            known = self._marks_of(stream)
             known.epoch = max(known.epoch, epoch)
             self.raise_floor(stream, below)
 
@@ -158,7 +217,7 @@ class Marks(PushMarks):
         for stream, epoch, floor, numbers in plain["streams"]:
             if stream < self.done_below:
                 continue
-            known = self.streams.setdefault(int(stream), StreamMarks())
+            known = self._marks_of(int(stream))
             known.epoch = max(known.epoch, int(epoch))
             self.raise_floor(int(stream), int(floor))
             for number in numbers:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cython_ext.model.ragged_pool import pool_rows
-from cython_ext.model.row_places import gather_fields, weigh_fields
+from cython_ext.model.row_places import gather_fields, pool_rows, weigh_fields
 from pslib.batch import Batch
 from pslib.schema import Schema
 from rec_models.engine.occurrences import Occurrences, pooled_addends

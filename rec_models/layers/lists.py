@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.model.ragged_pool import pool_rows
+from cython_ext.model.row_places import pool_rows
 from rec_models.engine.tape import Array, Tape, Var
 
 __all__ = ["Offsets", "facing", "list_max", "list_softmax", "repeated", "summed", "weighted_sum", "windows"]

@@ -67,7 +67,7 @@ def test_every_link_of_a_page_leads_somewhere(page):
 @pytest.mark.parametrize(
     ("call", "must", "at_most"),
     [
-        ("push", {"Computer.train", "ClientSession._split", "PushMarks.fresh", "Shard.push"}, 12),
+        ("push", {"Computer.train", "ClientSession._split", "Marks.fresh", "Shard.push"}, 12),
         ("pull", {"ServerRows.pull", "ClientSession._split", "Store.pull", "Computer.train"}, 10),
     ],
 )

@@ -1,4 +1,4 @@
-"""Gather, scatter-add and pooling, each beside its NumPy definition and its finite difference."""
+"""Scatter-add and pooling, each beside its NumPy definition and its finite difference."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cython_ext.model.ragged_pool import gather_rows, pool_rows, pool_rows_gradient, scatter_add_rows
+from cython_ext.model.row_places import pool_rows, pool_rows_gradient, scatter_add_rows
 
 Places = NDArray[np.int32]
 Offsets = NDArray[np.int64]
@@ -52,13 +52,6 @@ def pool_gradient_by_definition(
 def same_bits(left: NDArray, right: NDArray) -> None:
     assert left.dtype == right.dtype
     np.testing.assert_array_equal(left, right)
-
-
-@given(ragged())
-def test_gather_is_indexing(case: tuple) -> None:
-    rows, places, _, width, dtype, seed = case
-    values = np.random.default_rng(seed).normal(size=(rows, width)).astype(dtype)
-    same_bits(gather_rows(values, places), values[places])
 
 
 @given(ragged())
@@ -114,7 +107,6 @@ def test_a_place_beyond_the_rows_is_refused(place: int) -> None:
     places, offsets = np.array([0, place], np.int32), np.array([0, 2], np.int64)
     rows = np.ones((3, 2), np.float32)
     calls: list[Callable[[], object]] = [
-        lambda: gather_rows(rows, places),
         lambda: scatter_add_rows(rows[:2], places, 3),
         lambda: pool_rows(rows, places, offsets, False),
         lambda: pool_rows_gradient(rows[:1], places, offsets, 3, False),

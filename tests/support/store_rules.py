@@ -1,4 +1,4 @@
-"""What random tests of a `Store` against its definition share: the keys, and rules that all tables know."""
+"""Keys and rules shared by the random tests of a `Store` against its definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 class StoreRules(RuleBasedStateMachine):
-    """A store and its definition; who inherits makes both, and says how they are compared."""
+    """A store and its definition; a subclass makes both and compares them."""
 
     spec: TableSpec
     store: Store
@@ -43,10 +43,6 @@ class StoreRules(RuleBasedStateMachine):
         state = rng.random((len(keys), self.store.state_floats)).astype(np.float32)
         self.store.assign(keys, weights, state)
         self.model.assign(keys, weights, state)
-
-    @rule(keys=KEYS)
-    def promote(self, keys: np.ndarray) -> None:
-        assert self.store.promote(keys) == self.model.promote(keys)
 
     @rule(place=st.integers(0, 15))
     def drop(self, place: int) -> None:

@@ -1,4 +1,4 @@
-"""What tests of a `Store` ask of one."""
+"""Helpers of the tests of a `Store`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def random_keys(count: int, seed: int = 0) -> np.ndarray:
 
 
 def pulled(store: Store, keys: np.ndarray) -> np.ndarray:
-    """The rows of these keys; NaN is what a pull has left as it was."""
+    """Return the rows of these keys; NaN where the pull wrote nothing."""
     out = np.full((len(keys), store.dim), np.nan, np.float32)
     store.pull(keys, out)
     return out
 
 
 def absent_of(store: Store, keys: np.ndarray) -> np.ndarray:
-    """For each key whether it has no row."""
+    """Return 1 for each key without a row, else 0."""
     return np.asarray([store.missing(keys[place : place + 1]) for place in range(len(keys))])

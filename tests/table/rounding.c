@@ -1,8 +1,8 @@
-/* Prints how many rows were read and stored alike by every level of vectors (rounding.h), or the first that was not.
+/* Print the number of rows that every level of vectors reads and stores alike (storage.h), or the first that differs.
  *
- * tests/table/test_rounding.py compiles and runs it. What the plain loops (storage.h) make of a part is what all must make of
- * it, bit for bit, and nothing but the part may be touched: it ends where a page ends that is followed by one that
- * nobody may touch, so that it also lies at every alignment; under the address sanitizer it is one exact malloc.
+ * tests/table/test_storage.py compiles and runs it. All levels must give the bits of the plain loops, and touch nothing
+ * but the part: it ends at the end of a page that is followed by a protected one, so that it also lies at every
+ * alignment; under the address sanitizer it is one exact malloc.
  */
 #define _GNU_SOURCE
 #include <math.h>
@@ -15,7 +15,7 @@
 #ifdef WITHOUT_LEVELS /* as on a processor of another kind */
 #undef __x86_64__
 #endif
-#include "table/rounding.h"
+#include "table/storage.h"
 
 enum { DIMS = 70, ROOM = 1 << 16, CASES = 5, TURNS = 40 };
 

@@ -1,4 +1,4 @@
-"""What any optimizer may do around its step: decay that catches up, clipping by norm and by the row's own."""
+"""Modifiers of any optimizer: decay that catches up, clipping by norm and by the row's own norm."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Optimizer steps: the kernel gives the bits of the definition, and every hyperparameter counts."""
+"""Optimizer steps: kernels against definitions and papers; every hyperparameter changes the result."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import fields, replace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.table.steps import apply_dense, apply_dense_blocks, apply_row
+from cython_ext.table.steps import apply_dense_blocks, apply_row
 from cython_ext.table.store import Store, vector_levels
 from pslib.errors import ConfigurationError
 from pslib.shard.stores import store_parts
@@ -28,6 +29,7 @@ from pslib.table.optimizers import (
     Momentum,
     Optimizer,
     RowwiseAdagrad,
+    optimizer_from_dict,
 )
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions import table as definitions
@@ -103,15 +105,8 @@ def some_gradients(dim: int, count: int, seed: int = 0, scale: float = 1.0) -> l
 
 
 def dense_step(optimizer: Optimizer, weights: np.ndarray, state: np.ndarray, gradient: np.ndarray) -> None:
-    apply_dense(
-        optimizer.kind,
-        optimizer.hyperparameters(),
-        optimizer.modifiers(),
-        optimizer.corrections(),
-        weights,
-        state,
-        gradient,
-    )
+    numbers = (optimizer.kind, optimizer.hyperparameters(), optimizer.modifiers(), optimizer.corrections())
+    apply_dense_blocks(*numbers, (weights,), (state,), gradient)
 
 
 def row_step(
@@ -289,7 +284,7 @@ def test_a_gradient_that_is_not_finite_spoils_its_own_row_only(optimizer: Optimi
 # --- what the kernel refuses
 
 
-def dense_arguments() -> dict[str, object]:
+def dense_arguments() -> dict[str, Any]:
     return {
         "optimizer_kind": 1,
         "hyperparameters": np.zeros(8, np.float32),
@@ -299,6 +294,13 @@ def dense_arguments() -> dict[str, object]:
         "state": np.zeros(4, np.float32),
         "gradient": np.zeros(4, np.float32),
     }
+
+
+def apply_dense(arguments: dict[str, Any]) -> None:
+    """Take one step of one vector."""
+    one = arguments | {"weights": (arguments["weights"],), "states": (arguments["state"],)}
+    del one["state"]
+    apply_dense_blocks(**one)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +328,7 @@ def dense_arguments() -> dict[str, object]:
 def test_a_wrong_argument_is_refused_by_name(name: str, value: object, message: str) -> None:
     message = message.replace("2.. rows", "2..16777216 rows")
     with pytest.raises(ValueError, match=message):
-        apply_dense(**(dense_arguments() | {name: value}))  # type: ignore[arg-type]
+        apply_dense(dense_arguments() | {name: value})
 
 
 @pytest.mark.parametrize("sizes", [(), (5,), (5, 16, 0, 33)])
@@ -340,7 +342,7 @@ def test_a_step_of_several_blocks_is_a_step_of_each(sizes: tuple[int, ...]) -> N
     apply_dense_blocks(*numbers, blocks, states, gradient, 0.5)
     start = 0
     for block, state, (weights, own) in zip(blocks, states, alone, strict=True):
-        apply_dense(*numbers, weights, own, gradient[start : start + block.size], 0.5)
+        apply_dense_blocks(*numbers, (weights,), (own,), gradient[start : start + block.size], 0.5)
         start += block.size
         assert weights.tobytes() == block.tobytes()
         assert own.tobytes() == state.tobytes()
@@ -360,6 +362,120 @@ def test_a_step_of_several_blocks_that_do_not_fit_changes_none() -> None:
 
 def test_dense_weights_that_are_read_only_are_refused() -> None:
     arguments = dense_arguments()
-    arguments["weights"].setflags(write=False)  # type: ignore[attr-defined]
+    arguments["weights"].setflags(write=False)
     with pytest.raises(ValueError, match="weights: expected a writeable"):
-        apply_dense(**arguments)  # type: ignore[arg-type]
+        apply_dense(arguments)
+
+
+# --- optimizers against their papers, and as values
+
+
+# --- momentum and FTRL
+
+small = st.floats(0, 2, width=32)
+positive = st.floats(0.0625, 2)
+
+
+def test_momentum_gathers_speed_and_nesterov_looks_ahead() -> None:
+    for nesterov, want in ((False, [-1.0, -2.5]), (True, [-1.5, -3.25])):
+        optimizer, weights = Momentum(1.0, 0.5, nesterov), np.zeros(1, np.float32)
+        state, seen = optimizer.initial_state(1), []
+        for _ in range(2):
+            row_step(optimizer, weights, state, np.ones(1, np.float32))
+            seen.append(float(weights[0]))
+        assert seen == want
+
+
+def ftrl_of_the_paper(optimizer: FTRL, gradients: list[np.ndarray]) -> np.ndarray:
+    """McMahan et al., algorithm 1, coordinate by coordinate, in float64."""
+    weights = []
+    for coordinate in np.asarray(gradients, np.float64).T:
+        z = n = w = 0.0
+        for g in coordinate:
+            sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / optimizer.learning_rate
+            z, n = z + g - sigma * w, n + g * g
+            rate = 1 / ((optimizer.beta + np.sqrt(n)) / optimizer.learning_rate + optimizer.l2)
+            w = 0.0 if abs(z) <= optimizer.l1 else -rate * (z - np.sign(z) * optimizer.l1)
+        weights.append(w)
+    return np.asarray(weights)
+
+
+def after_steps(optimizer: Optimizer, first: float, gradients: list[np.ndarray]) -> np.ndarray:
+    weights = np.full(len(gradients[0]), first, np.float32)
+    state = optimizer.initial_state(len(weights))
+    for gradient in gradients:
+        row_step(optimizer, weights, state, gradient)
+    return weights
+
+
+@given(seed=st.integers(0, 999), l1=small, l2=small, beta=positive)
+def test_ftrl_from_zero_is_the_algorithm_of_the_paper(seed: int, l1: float, l2: float, beta: float) -> None:
+    gradients = [gradient[0] for gradient in some_gradients(6, 8, seed)]
+    optimizer = FTRL(0.1, beta, l1, l2)
+    want = ftrl_of_the_paper(optimizer, gradients)
+    assert after_steps(optimizer, 0.0, gradients) == pytest.approx(want, rel=1e-4, abs=1e-6)
+
+
+@given(seed=st.integers(0, 999), first=st.floats(-1, 1), beta=positive)
+def test_ftrl_without_l1_and_l2_is_adagrad_from_any_first_value(seed: int, first: float, beta: float) -> None:
+    gradients = [gradient[0] for gradient in some_gradients(6, 8, seed)]
+    want = after_steps(Adagrad(0.1, epsilon=beta), first, gradients)
+    assert after_steps(FTRL(0.1, beta), first, gradients) == pytest.approx(want, abs=1e-5)
+
+
+def test_l1_makes_weights_exactly_zero_until_their_gradients_agree() -> None:
+    rng = np.random.default_rng(4)
+    noise = [rng.normal(0, 0.1, 50).astype(np.float32) for _ in range(30)]
+    agreed = [gradient + np.float32(0.2) for gradient in noise]
+    assert np.count_nonzero(after_steps(FTRL(0.1, l1=1.8), 0.0, noise)) == 0
+    assert np.count_nonzero(after_steps(FTRL(0.1, l1=0.0), 0.0, noise)) == 50
+    assert np.count_nonzero(after_steps(FTRL(0.1, l1=1.8), 0.0, agreed)) == 50
+
+
+def test_a_weight_of_ftrl_without_a_gradient_keeps_its_first_value() -> None:
+    gradients = [np.asarray([0.0, 1.0], np.float32)] * 3
+    weights = after_steps(FTRL(0.1, l1=0.001, l2=0.5), 0.25, gradients)
+    assert weights[0] == 0.25 > weights[1]
+
+
+# --- values and plain forms
+
+
+def test_decay_that_adamw_has_by_default_is_told_also_when_it_is_off() -> None:
+    assert AdamW().to_dict()["weight_decay"] == 0.01
+    assert "clip_norm" not in AdamW().to_dict()
+    assert optimizer_from_dict(AdamW(weight_decay=0.0).to_dict()) == AdamW(weight_decay=0.0)
+    assert optimizer_from_dict({"name": "Adam"}) == Adam()
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "message"),
+    [
+        (SGD, {"weight_decay": -0.1}, "weight_decay must be >= 0 and finite in float32, got -0.1"),
+        (SGD, {"weight_decay": 1e-60}, "weight_decay must be >= 0 and finite in float32, got 1e-60"),
+        (SGD, {"learning_rate": 0.5, "weight_decay": 2.0}, "weight_decay must be < 1 / learning_rate = 2.0"),
+        (SGD, {"learning_rate": 1e-3, "weight_decay": 1e-5}, "changes no float32 weight.*at least 6.0e-05"),
+        (SGD, {"clip_norm": np.inf}, "clip_norm must be >= 0 and finite in float32, got inf"),
+        (SGD, {"clip_norm": np.nan}, "clip_norm must be"),
+        (SGD, {"cowclip_ratio": 1.0}, "cowclip_ratio needs cowclip_floor > 0"),
+        (SGD, {"learning_rate": 1e39}, "learning_rate must be > 0 and finite"),
+        (Momentum, {"momentum": 1.0}, "momentum must be in 0..1, below 1, got 1.0"),
+        (Momentum, {"momentum": 1 - 1e-12}, "is 1 in float32"),
+        (Momentum, {"nesterov": 1.0}, "nesterov: expected True or False, got 1.0"),
+        (FTRL, {"beta": -1.0}, "beta must be >= 0"),
+        (FTRL, {"l1": np.nan}, "l1 must be >= 0"),
+        (FTRL, {"l2": np.inf}, "l2 must be >= 0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(
+    kind: type[Optimizer], numbers: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        kind(**numbers)
+
+
+def test_all_numbers_out_of_range_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FTRL(-1.0, -1.0, np.inf, np.nan, weight_decay=0.5, clip_norm=-1.0, cowclip_ratio=1.0)
+    names = [problem.split()[0] for problem in caught.value.problems]
+    assert names == ["learning_rate", "clip_norm", "cowclip_ratio", "beta", "l1", "l2", "weight_decay"]

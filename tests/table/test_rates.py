@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cython_ext.table.store import Store, apply_dense, vector_levels
+from cython_ext.table.steps import apply_dense_blocks
+from cython_ext.table.store import Store, vector_levels
 from pslib.server.checks import RATE_MAX, push_options_problem
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.initializers import Uniform
@@ -127,7 +128,7 @@ def test_a_rate_that_is_no_number_is_refused(rate: object) -> None:
         store.push(KEYS, gradients_of(store, 1), rate=rate)  # type: ignore[arg-type]
     numbers = np.zeros(8, np.float32), np.zeros(4, np.float32), np.zeros((0, 2), np.float32)
     with pytest.raises(ValueError, match="apply_dense: rate"):
-        apply_dense(0, *numbers, np.ones(1, f32), np.ones(0, f32), np.ones(1, f32), rate)  # type: ignore[arg-type]
+        apply_dense_blocks(0, *numbers, (np.ones(1, f32),), (np.ones(0, f32),), np.ones(1, f32), rate)  # type: ignore[arg-type]
 
 
 def push_with(blocks: int = 0, **manner: object) -> Push:

@@ -1,4 +1,4 @@
-"""A table's rows: what push, pull, erase, assign, promote and the moves of partitions promise."""
+"""A table's rows: push, pull, erase, assign, promotion, moves of partitions, and refused arguments."""
 
 import threading
 
@@ -88,7 +88,7 @@ def test_no_keys_are_an_ordinary_batch() -> None:
     store.assign(NONE, np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))
     store.import_partition(0, NONE, np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))
     assert store.pull(NONE, np.zeros((0, 4), np.float32)) == 0
-    assert store.erase(NONE) == store.promote(NONE) == store.rows == 0
+    assert store.erase(NONE) == store.rows == 0
     assert store.partitions().tolist() == []
 
 
@@ -202,20 +202,21 @@ def test_a_narrow_row_has_the_first_parts_and_first_values_for_the_others() -> N
 
 def test_a_promoted_row_keeps_what_it_had_and_begins_the_rest() -> None:
     spec = TableSpec("t", (PartSpec("w", 2, Adam(0.1)), PartSpec("v", 3, Adagrad(0.1, 1e-10, 0.5))))
-    store = new_store(0, narrow_parts=1, spec=spec)
+    by_two_shows = (1, 2.0)
+    store = Store(0, store_parts(spec), 1, counters=2, promotion=by_two_shows)
     gradients = np.full((4, 5), 2.0, np.float32)
-    store.push(KEYS, gradients, narrow=True)
+    store.push(KEYS, gradients)
     _, narrow_weights, narrow_state = store.export_partition(0, narrow=True)
     before = pulled(store, KEYS)
-    assert store.promote(KEYS[:3]) == 3
-    assert store.promote(KEYS[:3]) == store.promote(np.asarray([77], np.uint64)) == 0
+    store.push(KEYS[:3], np.zeros((3, 5), np.float32), delta=True)
     assert pulled(store, KEYS).tobytes() == before.tobytes()
     keys, weights, state = store.export_partition(0)
     assert keys.tolist() == KEYS[:3].tolist()
     assert weights[:, :2].tobytes() == narrow_weights[:3].tobytes()
-    assert state[:, :5].tobytes() == narrow_state[:3].tobytes()
-    assert (state[:, 5:] == 0.5).all()
-    assert store.stats()["narrow_rows"] == 1
+    assert state[:, 0].tolist() == [2] * 3
+    assert state[:, 2:7].tobytes() == narrow_state[:3, 2:].tobytes()
+    assert (state[:, 7:] == 0.5).all()
+    assert (store.stats()["narrow_rows"], store.stats()["promoted"]) == (1, 3)
 
 
 def test_a_store_without_narrow_rows_exports_none_and_refuses_to_make_one() -> None:
@@ -321,3 +322,126 @@ def test_every_instruction_set_gives_the_bits_of_the_definition(
     assert store.pull(keys, have) == model.pull(keys, want) > 0
     assert have.tobytes() == want.tobytes()
     store.check_consistency()
+
+
+# --- refused arguments: a message names what was wrong, and nothing changes
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.push(KEYS.astype(np.int64), ONES), "push: keys: expected C-contiguous uint64.*int64"),
+        (lambda s: s.push(KEYS.astype(">u8"), ONES), "push: keys: expected C-contiguous uint64.*>u8"),
+        (lambda s: s.push(KEYS.tolist(), ONES), "push: keys: expected.*got list"),
+        (lambda s: s.push(np.repeat(KEYS, 2)[::2], ONES), "push: keys: expected C-contiguous.*got strided"),
+        (lambda s: s.push(KEYS, ONES[:3]), r"push: gradients: expected.*\(4, 4\), got.*\(3, 4\)"),
+        (lambda s: s.push(KEYS, ONES.astype(np.float64)), "push: gradients: expected.*float32.*float64"),
+        (lambda s: s.push(KEYS, np.asfortranarray(ONES)), "push: gradients: expected C-contiguous.*strided"),
+        (
+            lambda s: s.pull(KEYS, np.zeros((4, 5), np.float32)),
+            r"pull: out: expected.*\(4, 4\), got.*\(4, 5\)",
+        ),
+        (
+            lambda s: s.pull(KEYS, np.frombuffer(bytes(64), np.float32).reshape(4, 4)),
+            "pull: out: .*writeable",
+        ),
+        (
+            lambda s: s.pull(KEYS, ONES.copy(), np.nan),
+            "pull: now: expected a number that is finite as float32",
+        ),
+        (lambda s: s.push(KEYS, ONES, now=1e39), "push: now: expected .* finite as float32, got 1e.39"),
+        (lambda s: s.push(KEYS, ONES, now="1"), "push: now: expected a number.*got '1'"),
+        (
+            lambda s: s.push(KEYS, ONES, salt=-1),
+            "push: salt: expected a whole number in 0..18446744073709551615",
+        ),
+        (
+            lambda s: s.push(KEYS, ONES, shows=ONES[:3, 0].copy()),
+            r"push: shows: expected.*\(4,\), got.*\(3,\)",
+        ),
+        (lambda s: s.push(KEYS, ONES, shows=np.ones(4)), "push: shows: expected.*float32.*float64"),
+        (
+            lambda s: s.push(KEYS, ONES, shows=np.asarray([1, 2, 0, 1], np.float32)),
+            "push: shows: expected finite counts above 0, got 0.0 at place 2",
+        ),
+        (
+            lambda s: s.push(KEYS, ONES, clicks=np.asarray([0, np.nan, 0, -1], np.float32)),
+            "push: clicks: expected finite counts not below 0, got nan at place 1",
+        ),
+        (
+            lambda s: s.push(KEYS, ONES, shows=np.full(4, np.inf, np.float32)),
+            "push: shows: .*got inf at place 0",
+        ),
+        (lambda s: s.erase(KEYS.reshape(2, 2)), r"erase: keys: expected.*\(n,\), got.*\(2, 2\)"),
+        (lambda s: s.assign(KEYS, ONES, ONES), r"assign: state: expected.*\(4, 3\), got.*\(4, 4\)"),
+        (lambda s: s.export_partition(4), "partition: expected a whole number in 0..3, got 4"),
+        (lambda s: s.import_partition(-1, KEYS, ONES, ONES), "partition: expected.*got -1"),
+        (lambda s: s.drop_partition(1.0), "partition: expected a whole number.*got 1.0"),
+        (lambda s: s.partition_rows(2**40), "partition: expected a whole number in 0..3"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name_and_changes_nothing(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    store = new_store()
+    with pytest.raises(ValueError, match=message):
+        call(store)
+    assert store.rows == 0
+
+
+def part_with(place: int, value: object) -> list[object]:
+    part: list[object] = list(store_parts(SPEC)[0])
+    part[place] = value
+    return part
+
+
+@pytest.mark.parametrize(
+    ("bits", "parts", "narrow_parts", "message"),
+    [
+        (21, store_parts(SPEC), 0, "partition_bits: expected a whole number in 0..20, got 21"),
+        (-1, store_parts(SPEC), 0, "partition_bits"),
+        (True, store_parts(SPEC), 0, "partition_bits"),
+        (0, [], 0, "number of parts: expected a whole number in 1..8, got 0"),
+        (0, store_parts(SPEC) * 5, 0, "number of parts: .*got 10"),
+        (0, store_parts(SPEC), 2, "narrow_parts: expected a whole number in 0..1, got 2"),
+        (0, [part_with(0, 0)], 0, "part 0: dim: expected a whole number in 1..4096, got 0"),
+        (0, [part_with(0, 4097)], 0, "part 0: dim"),
+        (0, [part_with(1, 9)], 0, "part 0: optimizer_kind: expected a whole number in 0..5, got 9"),
+        (0, [part_with(1, 3)], 0, "part 0: corrections: expected .* for Adam, got 0"),
+        (0, [part_with(2, np.zeros(3, np.float32))], 0, "part 0: hyperparameters"),
+        (0, [part_with(3, np.zeros(3, np.float32))], 0, "part 0: modifiers"),
+        (0, [part_with(4, np.zeros((2, 3), np.float32))], 0, "part 0: corrections"),
+        (0, [part_with(5, 3)], 0, "part 0: initializer_kind"),
+        (0, [part_with(6, np.zeros(1, np.float32))], 0, "part 0: initializer numbers"),
+        (0, [part_with(7, 2**64)], 0, "part 0: part_seed"),
+        (
+            0,
+            [part_with(8, np.zeros(1, np.float32))],
+            0,
+            r"part 0: initial_state: expected.*\(0,\), got.*\(1,\)",
+        ),
+        (0, [store_parts(SPEC)[0][:8]], 0, "part 0: expected a tuple of 9, got 8"),
+    ],
+)
+def test_a_wrong_description_of_a_table_is_refused(
+    bits: int, parts: list, narrow_parts: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Store(bits, parts, narrow_parts)
+
+
+def test_there_is_no_store_without_its_memory() -> None:
+    """A subclass that forgets super().__init__() has what it was made with; else there is no object."""
+
+    class Forgetful(Store):
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+    assert Forgetful(0, store_parts(SPEC)).stats()["rows"] == 0
+    with pytest.raises(TypeError, match="at least 2 positional arguments"):
+        Store.__new__(Store)  # type: ignore[call-arg]
+
+
+def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert vector_levels()[0] == "plain"
+    monkeypatch.setenv("PSLIB_VECTORS", "mmx")
+    with pytest.raises(ValueError, match=r"PSLIB_VECTORS: expected one of plain.* got mmx"):
+        new_store()

@@ -42,7 +42,7 @@ TABLES = {
 
 @dataclass
 class Content:
-    """What a Store holds, in plain Python: rows and counts by key, filters by partition."""
+    """Content of a Store in plain Python: rows and counts by key, filters by partition."""
 
     rows: dict[int, bytes] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Content:
 
 
 def content_now(store: Store) -> Content:
-    """All of a Store, read at once: the definition of its image."""
+    """Read all of a Store at once: the definition of its image."""
     content = Content()
     for partition in range(1 << BITS):
         for narrow in (False, True) if store.narrow_parts else (False,):
@@ -93,11 +93,6 @@ def assign(store: Store, spec: TableSpec, keys: Any, seed: int, step: int) -> No
     store.assign(distinct, weights)
 
 
-def promote(store: Store, spec: TableSpec, keys: Any, seed: int, step: int) -> None:
-    if store.narrow_parts:
-        store.promote(keys)
-
-
 def evict(store: Store, spec: TableSpec, keys: Any, seed: int, step: int) -> None:
     for rule in spec.eviction:
         store.evict(rule.kind, rule.number, float(step))
@@ -121,7 +116,6 @@ CHANGES = {
     "erase": lambda store, _spec, keys, _seed, _step: store.erase(keys),
     "assign": assign,
     "drop": lambda store, _spec, _keys, seed, _step: store.drop_partition(seed % (1 << BITS)),
-    "promote": promote,
     "decay": lambda store, _spec, _keys, _seed, _step: store.decay(0.5),
     "evict": evict,
     "count": count,

@@ -1,4 +1,6 @@
-"""Memory of a table: crowded indexes end their look-ups, erased rows give memory back, limits hold."""
+"""Memory of a table: crowded indexes end look-ups, erased rows free memory, limits and estimates hold."""
+
+from __future__ import annotations
 
 import os
 import subprocess
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 
 from cython_ext.table.store import Store, vector_levels
-from pslib.shard.stores import store_parts
+from pslib.shard.stores import make_store, store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, RowwiseAdagrad
+from pslib.table.policies import Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions.table import mix64, unmix64
+from tests.support.definitions.table import mix64, partition_of, unmix64
 from tests.support.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))
@@ -106,20 +109,6 @@ def test_erasing_among_crowded_keys_loses_no_other_key() -> None:
     assert store.rows == 0
 
 
-@pytest.mark.parametrize("gone", range(4))
-def test_key_0_is_found_behind_an_empty_cell_of_its_home_line(gone: int) -> None:
-    """Empty cells hold key 0."""
-    keys = np.asarray([unmix64(low) for low in (1, 2, 3, 4, 0)], np.uint64)
-    store = new_store(0)
-    push_ones(store, keys[:4])
-    push_ones(store, keys[4:])
-    store.erase(keys[gone : gone + 1])
-    assert keys[4] == 0
-    assert store.pull(keys[4:], np.empty((1, 16), np.float32)) == 0
-    push_ones(store, keys[4:])
-    assert store.rows == 4
-
-
 def test_an_index_under_churn_always_ends_its_look_ups() -> None:
     store = new_store(0, SMALL)
     rng = np.random.default_rng(2)
@@ -172,12 +161,13 @@ def test_the_order_of_rows_stays_when_memory_is_given_back() -> None:
 
 def test_promotion_gives_the_memory_of_narrow_rows_back() -> None:
     spec = TableSpec("t", (PartSpec("w", 1), PartSpec("v", 8)))
-    store = new_store(0, spec, narrow_parts=1)
+    store = Store(0, store_parts(spec), 1, counters=2, promotion=(1, 2.0))
     keys = random_keys(3000)
-    push_ones(store, keys, narrow=True)
-    assert store.promote(keys) == 3000
+    push_ones(store, keys)
+    store.push(keys, np.zeros((3000, 9), np.float32), delta=True)
+    assert store.stats()["promoted"] == 3000
     store.check_consistency()
-    wide_row = 8 + 4 * 18
+    wide_row = 8 + 4 * 20
     assert store.stats()["narrow_rows"] == 0
     assert store.stats()["row_bytes"] < 3000 * wide_row * 1.2
     assert store.pull(keys, np.empty((3000, 9), np.float32)) == 0
@@ -282,3 +272,93 @@ def test_a_table_that_finds_no_memory_says_so_and_goes_on(bits: int) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+# --- estimates for the memory limit: keys without rows, rows that become wide, memory
+
+
+BY_SHOWS = TableSpec("t", (PartSpec("w", 1), PartSpec("v", 16)), compact=Compact("v", shows=3))
+BY_SCORE = TableSpec(
+    "t", BY_SHOWS.parts, compact=Compact("v", score=2), score=Score(nonclick=0.5, click=2.0, decay=1.0)
+)
+
+
+def push_keys(
+    store: Store, keys: np.ndarray, shows: np.ndarray | None = None, clicks: np.ndarray | None = None
+) -> None:
+    store.push(keys, np.ones((keys.size, store.dim), np.float32), shows=shows, clicks=clicks)
+
+
+def some(count: int, first: int = 0) -> np.ndarray:
+    return np.arange(first, first + count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("spec", [BY_SHOWS, BY_SCORE], ids=["shows", "score"])
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_that_are_made_and_rows_that_become_wide_are_those_of_the_push(
+    spec: TableSpec, seed: int
+) -> None:
+    rng, store = np.random.default_rng(seed), make_store(spec, 3)
+    for _ in range(40):
+        keys = rng.choice(some(300), rng.integers(1, 60), replace=False)
+        shows = rng.integers(1, 4, keys.size).astype(np.float32) if rng.random() < 0.7 else None
+        clicks = rng.integers(0, 2, keys.size).astype(np.float32) if rng.random() < 0.5 else None
+        made, widened, _ = store.foresee(keys, shows, clicks)
+        before = store.stats()
+        push_keys(store, keys, shows, clicks)
+        after = store.stats()
+        assert (made, widened) == (
+            after["rows"] - before["rows"],
+            after["promoted"] - before["promoted"],
+        )
+        store.erase(rng.choice(some(300), 20, replace=False))
+
+
+def test_memory_is_foreseen_for_rows_that_find_no_place() -> None:
+    store, key = make_store(BY_SHOWS, 0), 0
+    assert store.foresee(some(1))[2] > 0
+    push_keys(store, some(1))
+    while not store.foresee(some(1, key + 1))[2]:
+        key += 1
+        push_keys(store, some(1, key))
+    assert store.foresee(some(1))[2] == 0  # it has its row
+    assert store.foresee(some(1), np.float32([3]))[2] > 0  # a wide one, of which there is none
+    store.erase(some(1))
+    assert store.foresee(some(1, key + 1))[2] == 0  # the place that it has left
+    assert store.foresee(some(2, key + 1))[2] > 0
+
+
+@pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""),
+    reason="with the address sanitizer each unit is a slab of its own; the plain build runs it",
+)
+def test_units_that_a_slab_has_left_take_no_memory() -> None:
+    store = make_store(BY_SHOWS, 4)
+    push_keys(store, some(3000))
+    push_keys(store, some(10), np.full(10, 3, np.float32))
+    before = store.stats()
+    assert store.foresee(some(200, 10), np.full(200, 3, np.float32)) == (0, 200, 0)
+    push_keys(store, some(200, 10), np.full(200, 3, np.float32))
+    assert store.stats()["row_bytes"] > before["row_bytes"]
+
+
+def test_rows_that_are_put_in_are_foreseen_as_they_are() -> None:
+    store = make_store(BY_SHOWS, 2)
+    wide, narrow = store.foresee_rows(some(100)), store.foresee_rows(some(100), narrow=True)
+    assert wide[:2] == narrow[:2] == (100, 0)
+    assert wide[2] > 2 * narrow[2] > 0
+    push_keys(store, some(100))
+    assert store.foresee_rows(some(100), narrow=True) == (0, 0, 0)
+    assert store.foresee_rows(some(100))[:2] == (0, 100)
+
+
+def test_partitions_that_hold_something_are_counted() -> None:
+    store = make_store(BY_SHOWS, 6)
+    assert store.held() == (0, 0, 0)
+    keys = some(20)
+    push_keys(store, keys)
+    partitions = len({partition_of(int(key), 6) for key in keys})
+    assert store.held() == (partitions, 0, partitions)
+    push_keys(store, keys[:5], np.full(5, 3, np.float32))
+    wide = len({partition_of(int(key), 6) for key in keys[:5]})
+    assert store.held()[:2] == (partitions, wide)

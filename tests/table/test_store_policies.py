@@ -1,4 +1,4 @@
-"""Which keys get rows: exact count and probability; and what a policy refuses."""
+"""Admission by exact count and by probability, and refused policies and calls."""
 
 from __future__ import annotations
 
@@ -222,6 +222,11 @@ def test_chance_looks_at_24_bits_of_key_and_salt() -> None:
         ({"promotion": (BY_SHOWS, 1.0), "counters": SHOWS}, "promotion: expected narrow_parts above 0"),
         ({"promotion": (BY_SHOWS, 1.0), "narrow_parts": 1}, "promotion: expected .* counters with shows"),
         ({"promotion": (3, 1.0)}, "promotion: kind: expected a whole number in 0..2, got 3"),
+        ({"promotion": (1, float("inf"))}, "promotion: number: expected a number that is finite"),
+        ({"storage": 4}, "storage: expected a whole number in 0..3, got 4"),
+        ({"counters": -1}, "counters: expected a whole number in 0..3, got -1"),
+        ({"score": (0.1, "click")}, "score: click coefficient: expected a number"),
+        ({"score": 0.1}, "score: expected a tuple of 2, got 0.1"),
     ],
 )
 def test_a_wrong_policy_is_refused(policies: dict[str, object], message: str) -> None:
@@ -255,7 +260,7 @@ ONE = np.asarray([1], np.uint64)
         ),
         (
             lambda s: s.import_filter(0, np.ones(64, np.uint8)),
-            r"import_filter: counters: expected .*have, 0, got 64",
+            "import_filter: counters: expected length 0, got 64",
         ),
         (lambda s: s.missing(np.ones(1)), "missing: keys: expected"),
         (lambda s: s.export_counts(4), "export_counts: partition: expected"),

@@ -43,7 +43,7 @@ class Counted:
         return mix64_of(numbers)
 
     def one_push(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """What one push adds to each weight: 1, 2 or 4 with a sign; in int8 times 127, for exact scales."""
+        """Return the steps of one push: 1, 2 or 4 with a sign; in int8 times 127, for exact scales."""
         units = np.exp2((keys % np.uint64(3)).astype(np.float32)) * np.float32(
             127 if self.storage == INT8 else 1
         )

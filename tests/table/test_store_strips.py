@@ -1,4 +1,4 @@
-"""Rows are read and stepped in strips of eight keys: what strips must not pass over."""
+"""Rows are read and stepped in strips of eight keys, with the results of one key at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "count and compact": {"narrow_parts": 1, "admission": (COUNT, 3, 0), **COMPACT},
     "chance and narrow": {"narrow_parts": 1, "admission": (CHANCE, 0.4, 0), "counters": LAST_SEEN | SHOWS},
 }
-"""What makes keys without rows, and rows that count or are narrow."""
+"""Policies under which keys have no rows, or rows count or are narrow."""
 
 
 def table_of(optimizers: list[Optimizer], dims: tuple[int, ...]) -> TableSpec:

@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 
-#include "table/eviction.h"
 #include "table/table_rows.h"
 
 enum { KEYS = 700, ROUNDS = 4, STEPS = 64, DIMS = 5 };

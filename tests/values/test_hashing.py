@@ -15,8 +15,10 @@ GOLDEN_MIX = [
     0x4179B061E0C0E0D0,
     0x1C9963305FEBC252,
     0xD179FA85B9D0E649,
+    0xA04A6AAE1526EDA6,
     0x72446BBCF6C799D7,
     0x448E29CED4103459,
+    0x3EFDEA49C590F4EC,
 ]
 GOLDEN_INTS = [0x0B9D28FA9ED6E0E7, 0xE706BC5CD5EC5660, 0x689D928132CF4A79, 0xFD3F3DB451A90BDB]
 GOLDEN_TEXTS = [0x7C7B1B335CCC085D, 0xB7DDFA69201ADB94, 0xBCB7668FF3DB4502, 0xCB40C716B6B6DCAC]
@@ -49,7 +51,7 @@ def hashed(texts: list[bytes], salt: int = SALT, valid: np.ndarray | None = None
 
 
 def test_mixed_keys_are_these_for_ever() -> None:
-    keys = np.array([0, 1, 2, 12345, 1 << 63, MASK], np.uint64)
+    keys = np.array([0, 1, 2, 12345, 1 << 32, 1 << 63, MASK, SALT], np.uint64)
     assert mix64(keys).tolist() == GOLDEN_MIX
 
 

@@ -34,7 +34,7 @@ int main(int count, char **words)
 
 
 def features(macro: str) -> set[str]:
-    """What the copies of a level are compiled with."""
+    """Return the processor features that the copies of a level are compiled with."""
     targets = re.findall(rf"{macro} *(?:\\\n *)?__attribute__\(\(target\(\"([^\"]+)\"", VECTORS)
     return {name for one in targets for name in one.split(",")} - {"prefer-vector-width=512"}
 

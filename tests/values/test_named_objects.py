@@ -24,7 +24,7 @@ READ: Mapping[str, Read] = {
     ("kind", "value"),
     [
         *(("optimizer", made()) for made in OPTIMIZERS.values()),
-        ("optimizer", Adam(0.5, weight_decay=0.25)),
+        ("optimizer", Adam(0.5, weight_decay=0.25, clip_norm=0.5)),
         ("optimizer", Momentum(0.5, nesterov=True)),
         *(("initializer", one) for one in (Constant(2.0), Uniform(0.5), Normal(0.25))),
         *(("schedule", made()) for made in SCHEDULES.values()),

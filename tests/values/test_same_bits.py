@@ -17,7 +17,7 @@ CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 
 
 def lines_of(compiler, folder, *runner):
-    """What tests/values/same_bits.c prints, built by this compiler and run by this emulator."""
+    """Return the lines of tests/values/same_bits.c, built by this compiler and run by this emulator."""
     program = folder / compiler
     source = [str(ROOT / "tests/values/same_bits.c"), "-I", str(ROOT / "cython_ext")]
     subprocess.run([compiler, *source, "-o", str(program), *FLAGS], check=True, timeout=LIMIT_S)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.data.distinct import distinct
-from cython_ext.model.ragged_pool import scatter_add_rows
+from cython_ext.model.row_places import scatter_add_rows
 from cython_ext.table.store import Store
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull, PendingPush

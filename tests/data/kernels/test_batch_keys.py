@@ -25,13 +25,13 @@ def lists_of(elements: list[list[int]]) -> tuple[Keys, NDArray[np.int64], None]:
 
 
 def integers_of(elements: list[list[int]], salt: int) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """The same elements, by what an int32 can hold of them, or by what a uint16 can where the salt is odd."""
+    """Return the elements reduced to int32, or to uint16 where the salt is odd."""
     values, offsets, _ = lists_of(elements)
     return values.astype(np.uint16 if salt % 2 else np.int32), offsets, salt
 
 
 def by_definition(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> list[int]:
-    """All keys in their order."""
+    """Return all keys in their order."""
     keys = [key for row in rows.tolist() for key in sparse[row].tolist()]
     for values, offsets, salt in lists:
         every = values if salt is None else hash_ints(values.astype(np.int64), salt)

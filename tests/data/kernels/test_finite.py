@@ -44,7 +44,7 @@ def with_one(number: float, shape: tuple[int, ...] = (100, 2), place: int = 11) 
 
 
 def refusal(client: Client, table: str = "item", gradients: np.ndarray | None = None, **push) -> str:
-    """What a push that is refused says; nothing of it may have been sent."""
+    """Return the error of a refused push; nothing of it may have been sent."""
     before = client.stats()["pushes_applied"], client.session.pushes_sent
     with pytest.raises(PslibError) as refused:
         client.push({table: (KEYS, with_one(1.0) if gradients is None else gradients)}, **push).wait()

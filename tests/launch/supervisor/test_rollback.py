@@ -10,7 +10,7 @@ import pytest
 from launch.job.job import Job, read_job
 from launch.supervisor.resume import goes_back, step_back
 from launch.supervisor.run_spec import Identity, Outcome, Plan
-from tests.support.processes.counting_runs import ROWS, Start, write_counting_examples
+from tests.support.processes.counting_runs import ROWS, Start, write_counting_examples, write_job
 from tests.support.waiting import wait_until
 
 

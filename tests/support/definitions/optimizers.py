@@ -102,7 +102,7 @@ STEPS: dict[type[Optimizer], Callable[[Any, Floats, Floats, Floats], None]] = {
 
 
 def decay_factor(optimizer: Optimizer, missed: float) -> np.float32:
-    """What ``missed`` steps leave of a weight; squared and multiplied in double as the kernel does."""
+    """Return the decay factor of ``missed`` steps; squared and multiplied in double as the kernel does."""
     if optimizer.weight_decay == 0 or not missed >= 1:
         return f32(1)
     base = 1.0 - float(f32(optimizer.learning_rate)) * float(f32(optimizer.weight_decay))

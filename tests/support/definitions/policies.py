@@ -1,4 +1,4 @@
-"""What a table with policies is: a dict of rows, what each row has counted, and counts of keys without rows.
+"""Definition of a table with policies: a dict of rows with counters, and counts of keys without rows.
 
 `PolicyTable` does each thing that a Store does in the most obvious way, key after key, in float32 with one
 rounding an operation. Beside it stand the formulas of its parts.
@@ -52,14 +52,14 @@ def is_lucky(key: int, salt: int, chance: float) -> bool:
 
 
 def filter_places(key: int, counters: int) -> list[int]:
-    """Where the four counters of a key are."""
+    """Return the places of the four counters of a key."""
     word = mix64((mix64(key) + int(GOLDEN)) & MASK64)
     first, step = word & 0xFFFFFFFF, word >> 32 | 1
     return [(first + i * step) % (1 << 32) % counters for i in range(4)]
 
 
 def false_rate(keys: int, counters: int) -> float:
-    """How likely it is that a new key meets only counters of the `keys` that a filter has counted."""
+    """Return the probability that all counters of a new key are shared with the `keys` of a filter."""
     return float((1 - math.exp(-4 * keys / counters)) ** 4)
 
 
@@ -171,7 +171,7 @@ class PolicyTable(DictTable):
         return super().drop_partition(partition)
 
     def row_bytes(self, key: int) -> tuple[bool, bytes, bytes]:
-        """Whether the row is narrow, its weights, its state."""
+        """Return True for a narrow row, its weights, its state."""
         row = self.table[key]
         return self.is_narrow(key), np.concatenate(row.weights).tobytes(), row.all_state().tobytes()
 
@@ -215,7 +215,7 @@ class PolicyTable(DictTable):
         return len(gone)
 
     def evict_these(self, rule: int, share: float, gone: set[int]) -> None:
-        """These are the worst share of all rows, and leave; which of equal rows do is open."""
+        """Evict these rows, which must be the worst share of all; any of equal rows may be chosen."""
         assert len(gone) == math.ceil(share * len(self.table))
         worst = [self.worth(rule, key) for key in gone]
         best = [self.worth(rule, key) for key in self.table if key not in gone]

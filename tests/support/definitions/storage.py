@@ -1,4 +1,4 @@
-"""What the storage types are, in NumPy: which values there are, and how a weight is rounded to one.
+"""Definition of the storage types in NumPy: their values, and the rounding of a weight to one.
 
 Written with float64 arithmetic on multiples of the distance between two values (ulp), where the kernel shifts
 bits: the two agree only if both are right.
@@ -87,7 +87,7 @@ def to_int8(w: Floats, bits: NDArray[np.int64] | None, given: float) -> tuple[Fl
 def rounded(
     storage: int, w: Floats, bits: NDArray[np.int64] | None = None, given: float = 0
 ) -> tuple[Floats, np.float32]:
-    """What one part of a row reads as after it was stored, and its scale (0 where the type has none)."""
+    """Return one part of a row as read after it was stored, and its scale (0 where the type has none)."""
     if storage == INT8:
         return to_int8(w, bits, given)
     values = w.copy() if storage == FLOAT32 else to_format(FORMATS[storage], w, bits)

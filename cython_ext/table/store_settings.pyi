@@ -1,3 +1,0 @@
-__all__ = ["vector_levels"]
-
-def vector_levels() -> tuple[str, ...]: ...
