@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import secrets
@@ -45,14 +44,14 @@ BATCH_US = (0.0, 20_000.0)
 HALVINGS = 12
 
 
-def run_calibrate(options: argparse.Namespace) -> int:
+def run_calibrate(file: str | None, *, quick: bool, products: str) -> int:
     """Measure, write the requested file and print the result."""
-    if options.json:
-        _check_place(Path(options.json))
-    costs = calibrate(quick=options.quick, say=print, products=options.products)
-    if options.json:
-        with atomic_output(Path(options.json)) as file:
-            file.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
+    if file:
+        _check_place(Path(file))
+    costs = calibrate(quick=quick, say=print, products=products)
+    if file:
+        with atomic_output(Path(file)) as draft:
+            draft.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
     for line in _lines(costs):
         print(line)
     return EXIT_DONE

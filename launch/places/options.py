@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pslib.errors import ConfigurationError
@@ -10,34 +10,48 @@ from pslib.errors import ConfigurationError
 if TYPE_CHECKING:
     from launch.places.hosts import HostsLauncher
 
-__all__ = ["add_hosts", "hosts_of"]
+__all__ = ["HostOptions", "hosts_of"]
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select the machines of a run."""
-    parser.add_argument(
-        "--on",
-        choices=("local", "ssh", "slurm"),
-        default="local",
-        help="where (default: local); slurm: the nodes of the allocation that it is called in",
-    )
-    parser.add_argument(
-        "--hosts", metavar="FILE", help="for ssh: a line a host, HOST [servers=N] [trainers=N] ..."
-    )
-    parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
-    parser.add_argument(
-        "--per-node",
-        metavar="TEXT",
-        help='for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
-    )
-    parser.add_argument(
-        "--insecure-network",
-        action="store_true",
-        help="for ssh and slurm: no encryption, though other machines reach coordinator and servers",
-    )
+COUNTED_BY = {
+    "ssh": "--servers and --trainers stand in the hosts file with --on ssh: servers=N trainers=N",
+    "slurm": "--servers and --trainers are said of each node with --on slurm: "
+    '--per-node "servers=N trainers=N"',
+}
+"""Where the numbers of processes of other machines stand."""
 
 
-def hosts_of(options: argparse.Namespace) -> HostsLauncher | None:
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Options of ``pslib train`` and ``pslib launch`` that select machines and numbers of processes.
+
+    Attributes
+    ----------
+    on : str
+        local, ssh or slurm.
+    hosts, ssh_config : str or None
+        With ssh: the hosts file, and the file for ssh's option ``-F``.
+    per_node : str or None
+        With slurm: the processes of each node, as in a hosts file.
+    insecure_network : bool
+        Whether to run without encryption on addresses that other machines reach.
+    port : int
+        Port of the coordinator; 0 is any free one.
+    servers, trainers : int or None
+        Numbers of processes, on this machine only; None: the default.
+    """
+
+    on: str = "local"
+    hosts: str | None = None
+    ssh_config: str | None = None
+    per_node: str | None = None
+    insecure_network: bool = False
+    port: int = 0
+    servers: int | None = None
+    trainers: int | None = None
+
+
+def hosts_of(options: HostOptions) -> HostsLauncher | None:
     """Return the launcher that the options select; None: this machine.
 
     Raises
@@ -53,12 +67,15 @@ def hosts_of(options: argparse.Namespace) -> HostsLauncher | None:
     ):
         if given is not None and options.on != place:
             raise ConfigurationError(f"{option} is for --on {place}; leave one of them out")
+    counted = options.servers is not None or options.trainers is not None
+    if options.on in COUNTED_BY and counted:
+        raise ConfigurationError(COUNTED_BY[options.on])
     if options.on == "ssh":
         from launch.places.ssh import ssh_hosts
 
-        return ssh_hosts(options)
+        return ssh_hosts(options.hosts, options.ssh_config, options.insecure_network, options.port)
     if options.on == "slurm":
         from launch.places.slurm import slurm_nodes
 
-        return slurm_nodes(options)
+        return slurm_nodes(options.per_node, options.insecure_network, options.port)
     return None

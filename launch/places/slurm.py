@@ -10,7 +10,6 @@ default, SIGKILL. A worker that gets SIGTERM tells the launcher, which ends the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -72,7 +71,9 @@ class SlurmLauncher(HostsLauncher):
         return f"srun --overlap --jobid={self.job} --nodelist={name} --ntasks=1 true"
 
 
-def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> SlurmLauncher:
+def slurm_nodes(
+    per_node: str | None, insecure_network: bool, port: int, environment: Mapping[str, str] = os.environ
+) -> SlurmLauncher:
     """Return the launcher of the allocation that this process is part of.
 
     Raises
@@ -88,12 +89,7 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
             "--on slurm runs inside an allocation, and SLURM_JOB_ID is not set: call it in a script for "
             "sbatch, or after salloc"
         )
-    if options.servers is not None or options.trainers is not None:
-        raise ConfigurationError(
-            "--servers and --trainers are said of each node with --on slurm: "
-            '--per-node "servers=N trainers=N"'
-        )
-    each = options.per_node or ""
+    each = per_node or ""
     lines = [f"{name} address={address} {each}" for name, address in _addresses(nodes)]
     try:
         hosts = read_hosts("\n".join(lines), "--per-node", str(Path.cwd()))
@@ -105,9 +101,9 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
         ) from None
     if "python=" not in each:
         hosts = [replace(host, python=sys.executable) for host in hosts]
-    again = ["--on", "slurm", *(["--per-node", options.per_node] if options.per_node else [])]
-    again += ["--insecure-network"] if options.insecure_network else []
-    return SlurmLauncher(hosts, options.insecure_network, options.port, shlex.join(again), job)
+    again = ["--on", "slurm", *(["--per-node", per_node] if per_node else [])]
+    again += ["--insecure-network"] if insecure_network else []
+    return SlurmLauncher(hosts, insecure_network, port, shlex.join(again), job)
 
 
 def _addresses(nodes: str) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 from dataclasses import dataclass
@@ -46,32 +45,23 @@ class SshLauncher(HostsLauncher):
         return f"ssh {name} true"
 
 
-def ssh_hosts(options: argparse.Namespace) -> SshLauncher:
+def ssh_hosts(file: str | None, ssh_config: str | None, insecure_network: bool, port: int) -> SshLauncher:
     """Return the launcher of a hosts file.
 
     Raises
     ------
     ConfigurationError
-        When the hosts file is wrong, or an option belongs to another place.
+        When there is no hosts file, or it is wrong.
     """
-    if options.hosts is None:
+    if file is None:
         raise ConfigurationError("--on ssh needs --hosts FILE: a line a host, HOST [servers=N] [trainers=N]")
-    if options.servers is not None or options.trainers is not None:
-        raise ConfigurationError(
-            "--servers and --trainers stand in the hosts file with --on ssh: servers=N trainers=N"
-        )
     try:
-        text = Path(options.hosts).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"{options.hosts}: the hosts file can't be read: {reason}") from error
-    again = ["--on", "ssh", "--hosts", options.hosts]
-    again += ["--ssh-config", options.ssh_config] if options.ssh_config else []
-    again += ["--insecure-network"] if options.insecure_network else []
-    return SshLauncher(
-        read_hosts(text, options.hosts, str(Path.cwd())),
-        options.insecure_network,
-        options.port,
-        shlex.join(again),
-        options.ssh_config,
-    )
+        raise ConfigurationError(f"{file}: the hosts file can't be read: {reason}") from error
+    again = ["--on", "ssh", "--hosts", file]
+    again += ["--ssh-config", ssh_config] if ssh_config else []
+    again += ["--insecure-network"] if insecure_network else []
+    hosts = read_hosts(text, file, str(Path.cwd()))
+    return SshLauncher(hosts, insecure_network, port, shlex.join(again), ssh_config)

@@ -26,7 +26,6 @@ from launch.job.preflight import (
 from launch.places.hosts import HostsLauncher
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.runs.log_options import log_folder
 from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
 from launch.supervisor.resume import (
     Identity,
@@ -54,9 +53,10 @@ from pslib.recorder.event_files import check_event_files
 from pslib.storage import shown
 
 if TYPE_CHECKING:
+    from pslib.config import ClusterConfig
     from pslib.transport import Keys
 
-__all__ = ["ENDED_EARLY", "run_job"]
+__all__ = ["ENDED_EARLY", "log_folder", "run_job"]
 
 ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
 """Exit codes of a run that ended early, without an error of its job."""
@@ -153,6 +153,13 @@ def run_job(
     else:
         _tell_end(job, plan, effective, outcome, _again(keys, hosts, tensorboard))
     return outcome.exit_code
+
+
+def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | None:
+    """Return the folder of update logs and the coordinator's journal; None without logging."""
+    if config.durability == "memory":
+        return None
+    return str(Path(given).absolute() if given else out.absolute() / "log")
 
 
 def _place(
