@@ -12,6 +12,7 @@ from typing import Any
 from launch.calibration.timing import over_tcp
 from launch.job.job import read_job
 from launch.job.yaml12 import write_yaml
+from launch.places.options import RunOptions
 from launch.runs.train import run_job
 from launch.supervisor.run_spec import Outcome
 from launch.supervisor.supervisor import end_as_asked
@@ -86,7 +87,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     file = folder / "run.yaml"
     file.write_text(write_yaml(job), encoding="utf-8")
     with over_tcp(), contextlib.redirect_stdout(io.StringIO()):
-        code = run_job(read_job(file), overwrite=True, progress=False)
+        code = run_job(read_job(file), RunOptions(overwrite=True, quiet=True))
     end_as_asked(Outcome(code))
     if code:
         raise UnavailableError(f"{run.name}: ended with exit code {code}; its logs are in {folder / 'run'}")

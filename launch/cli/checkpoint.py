@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
-from launch.cli.command import FOLDER, group, json_option, overwrite_option, progress_bar, show
+from launch.cli.command import (
+    FOLDER,
+    argument,
+    flag,
+    group,
+    json_option,
+    overwrite_option,
+    progress_bar,
+    show,
+)
 from pslib.errors import EXIT_DONE
 from pslib.text import counted
 
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint_command"]
 
 WHERE = "a checkpoint, or a folder whose newest numbered one is meant; s3://, gs:// and hdfs:// too"
-path_argument = click.argument("path", type=FOLDER, metavar="PATH", help=WHERE)
+path_argument = argument("path", "PATH", WHERE, FOLDER)
 
 
 @group("checkpoint", "pslib checkpoint verify runs/first/checkpoint")
@@ -27,7 +34,7 @@ def checkpoint_command() -> None:
 
 
 @checkpoint_command.command("ls", examples="pslib checkpoint ls runs")
-@click.argument("folder", type=FOLDER, metavar="FOLDER", help="a folder; s3://, gs:// and hdfs:// too")
+@argument("folder", "FOLDER", "a folder; s3://, gs:// and hdfs:// too", FOLDER)
 @json_option
 def ls_command(folder: str, as_json: bool) -> int:
     """List the checkpoints in a folder and below it."""
@@ -113,8 +120,8 @@ def verify_command(path: str, as_json: bool) -> int:
 @checkpoint_command.command(
     "diff", examples="pslib checkpoint diff runs/first/checkpoint runs/second/checkpoint"
 )
-@click.argument("a", type=FOLDER, metavar="A", help=WHERE)
-@click.argument("b", type=FOLDER, metavar="B", help="another")
+@argument("a", "A", WHERE, FOLDER)
+@argument("b", "B", "another", FOLDER)
 @json_option
 def diff_command(a: str, b: str, as_json: bool) -> int:
     """Say which rows and dense parameters differ, and how far."""
@@ -196,10 +203,10 @@ def _how_far(values: ValueDiff) -> str:
     "export", examples="pslib checkpoint export runs/first/checkpoint exported --parquet"
 )
 @path_argument
-@click.argument("out", type=FOLDER, metavar="OUT", help="folder for the files")
-@click.option("--parquet", is_flag=True, required=True, help="as Parquet, the one format there is")
-@click.option("--state", is_flag=True, help="with the optimizers' numbers")
-@click.option("--columns", is_flag=True, help="a column a float (v_0, v_1, ...) in place of lists")
+@argument("out", "OUT", "folder for the files", FOLDER)
+@flag("--parquet", "as Parquet, the one format there is", required=True)
+@flag("--state", "with the optimizers' numbers")
+@flag("--columns", "a column a float (v_0, v_1, ...) in place of lists")
 @overwrite_option
 @json_option
 def export_command(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from launch.places.options import HostOptions
+from launch.places.options import HostOptions, RunOptions
 
 if TYPE_CHECKING:
     from launch.job.job import Job
@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 __all__ = [
     "FILE",
     "FOLDER",
+    "SETTING",
     "Command",
     "Group",
+    "argument",
     "checkpoint_option",
+    "choice",
     "command",
     "data_option",
+    "flag",
     "group",
     "job_options",
     "json_option",
     "key_option",
     "machine_options",
+    "option",
     "overrides_option",
     "overwrite_option",
     "progress_bar",
@@ -40,7 +45,6 @@ __all__ = [
     "read_job_with",
     "run_options",
     "say",
-    "servers_option",
     "show",
     "together",
     "trainers_option",
@@ -48,6 +52,10 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+MACHINES = "Machines"
+"""Part of the help for options of other machines."""
 
 
 # --- commands and their help
@@ -72,7 +80,7 @@ class Command(click.RichCommand):
         """Write arguments, options and options of machines, in this order."""
         if not isinstance(self, click.Group):  # made anew: rich-click adds to them
             arguments = click.RichOptionPanel("Arguments", column_types=["opt_long", "help"])
-            self.panels = [arguments, *map(click.RichOptionPanel, ("Options", "Machines"))]
+            self.panels = [arguments, *map(click.RichOptionPanel, ("Options", MACHINES))]
         super().format_options(ctx, formatter)
 
     def format_epilog(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
@@ -148,6 +156,28 @@ FILE, FOLDER, SETTING = PathText("file"), PathText("dir"), _Setting()
 # --- common options
 
 
+def option(
+    name: str, metavar: str, text: str, kind: Any = str, to: str | None = None, **more: Any
+) -> Callable[[F], F]:
+    """Return an option with a value; ``text`` is its help, ``to`` the parameter if named otherwise."""
+    return click.option(*filter(None, (name, to)), metavar=metavar, help=text, type=kind, **more)
+
+
+def flag(name: str, text: str, to: str | None = None, **more: Any) -> Callable[[F], F]:
+    """Return an option without a value."""
+    return click.option(*filter(None, (name, to)), is_flag=True, help=text, **more)
+
+
+def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Callable[[F], F]:
+    """Return an option with one of some values."""
+    return click.option(name, type=click.Choice(choices), help=text, **more)
+
+
+def argument(name: str, metavar: str, text: str, kind: Any = str, **more: Any) -> Callable[[F], F]:
+    """Return a positional argument."""
+    return click.argument(name, metavar=metavar, help=text, type=kind, **more)
+
+
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return the decorator that adds some options in this order."""
 
@@ -159,126 +189,106 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-overrides_option = click.option(
+overrides_option = option(
     "--set",
-    "overrides",
+    "KEY=VALUE",
+    "one setting in place of the file's, for example training.epochs=2; may be repeated",
+    SETTING,
+    to="overrides",
     multiple=True,
-    type=SETTING,
-    metavar="KEY=VALUE",
-    help="one setting in place of the file's, for example training.epochs=2; may be repeated",
 )
-servers_option = click.option("--servers", type=int, metavar="N", help="in place of cluster.servers")
-trainers_option = click.option("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
+servers_option = option("--servers", "N", "in place of cluster.servers", int)
+trainers_option = option("--trainers", "N", "in place of cluster.trainers", int)
 job_options = together(
-    click.argument("config", type=FILE, metavar="CONFIG", help="the job file (YAML)"),
-    servers_option,
-    overrides_option,
+    argument("config", "CONFIG", "the job file (YAML)", FILE), servers_option, overrides_option
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON object in place of text")
-quiet_option = click.option("--quiet", is_flag=True, help="do not show progress: no bar, or lines in a log")
-overwrite_option = click.option("--overwrite", is_flag=True, help="replace files that exist")
-checkpoint_option = click.option(
-    "--checkpoint", type=FOLDER, required=True, metavar="DIR", help="what a run has saved"
-)
+json_option = flag("--json", "print one JSON object in place of text", to="as_json")
+quiet_option = flag("--quiet", "do not show progress: no bar, or lines in a log")
+overwrite_option = flag("--overwrite", "replace files that exist")
+checkpoint_option = option("--checkpoint", "DIR", "what a run has saved", FOLDER, required=True)
 where_options = together(
-    click.argument(
-        "where",
-        type=FOLDER,
-        required=False,
-        metavar="[WHERE]",
-        help="a run's folder, or the coordinator's tcp://host:port",
+    argument(
+        "where", "[WHERE]", "a run's folder, or the coordinator's tcp://host:port", FOLDER, required=False
     ),
-    click.option("--cluster-id", metavar="ID", help="of the cluster at an address"),
+    option("--cluster-id", "ID", "of the cluster at an address"),
 )
 
 
 def data_option(text: str) -> Callable[[F], F]:
     """Return the option ``--data PATH``, which may be repeated, with a help text."""
-    return click.option("--data", type=FILE, multiple=True, metavar="PATH", help=text)
+    return option("--data", "PATH", text, FILE, multiple=True)
 
 
 def key_option(text: str) -> Callable[[F], F]:
     """Return the option ``--keys FILE`` with a help text."""
-    return click.option("--keys", "key_file", type=FILE, metavar="FILE", help=text)
+    return option("--keys", "FILE", text, FILE, to="key_file")
 
 
-def run_options(out: str) -> Callable[[F], F]:
-    """Return the options of a run's folder and records; ``out`` is the help of ``--out``."""
-    options = together(
-        click.option("--out", type=FOLDER, metavar="DIR", help=out),
-        click.option(
-            "--keys",
-            type=FOLDER,
-            metavar="DIR",
-            help="encrypt, with the keys of this folder (see pslib keys make)",
-        ),
-        click.option("--overwrite", is_flag=True, help="replace an earlier run in that folder"),
-        click.option(
-            "--resume",
-            is_flag=True,
-            help="go on with the run in that folder, from its logs or checkpoint",
-        ),
-        click.option("--tensorboard", is_flag=True, help="also write event files, into DIR/tensorboard"),
-        quiet_option,
-    )
+def packed(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return the decorator that adds options; the function gets them as one dataclass under that name."""
 
     def add(function: F) -> F:
         @wraps(function)
-        def checked(overwrite: bool, resume: bool, **given: Any) -> Any:
-            if overwrite and resume:
-                raise click.UsageError("--overwrite is not allowed with --resume")
-            return function(overwrite=overwrite, resume=resume, **given)
+        def with_one(**given: Any) -> Any:
+            own = {one.name: given.pop(one.name) for one in fields(kind)}
+            return function(**{name: kind(**own)}, **given)
 
-        return cast(F, options(checked))
+        return cast(F, together(*options)(with_one))
 
     return add
 
 
-def machine_options(function: F) -> F:
-    """Add the options that select the machines of a run; the function gets ``machines``, a `HostOptions`."""
-
-    @wraps(function)
-    def with_machines(**given: Any) -> Any:
-        names = [one.name for one in fields(HostOptions)]
-        machines = HostOptions(**{name: given.pop(name) for name in names})
-        return function(machines=machines, **given)
-
-    def option(*names: str, **more: Any) -> Callable[[Any], Any]:
-        return click.option(*names, panel="Machines", **more)
-
-    options = together(
-        option(
-            "--on",
-            type=click.Choice(("local", "ssh", "slurm")),
-            default="local",
-            help="where (default: local); slurm: the nodes of the allocation that it is called in",
-        ),
-        option(
-            "--hosts",
-            type=FILE,
-            metavar="FILE",
-            help="for ssh: a line a host, HOST [servers=N] [trainers=N] ...",
-        ),
-        option("--ssh-config", type=FILE, metavar="FILE", help="for ssh: given to it as -F FILE"),
-        option(
-            "--per-node",
-            metavar="TEXT",
-            help='for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
-        ),
-        option(
-            "--insecure-network",
-            is_flag=True,
-            help="for ssh and slurm: no encryption, though other machines reach coordinator and servers",
-        ),
-        option(
-            "--port",
-            type=click.IntRange(0, 65535),
-            default=0,
-            metavar="N",
-            help="the coordinator's (default: any free)",
-        ),
+def run_options(out: str) -> Callable[[F], F]:
+    """Return the options of a run's folder and records, ``run``; ``out`` is the help of ``--out``."""
+    keys = "encrypt, with the keys of this folder (see pslib keys make)"
+    resume = "go on with the run in that folder, from its logs or checkpoint"
+    return packed(
+        "run",
+        RunOptions,
+        option("--out", "DIR", out, FOLDER),
+        option("--keys", "DIR", keys, FOLDER),
+        flag("--overwrite", "replace an earlier run in that folder"),
+        flag("--resume", resume),
+        flag("--tensorboard", "also write event files, into DIR/tensorboard"),
+        quiet_option,
     )
-    return cast(F, options(with_machines))
+
+
+machine_options = packed(
+    "machines",
+    HostOptions,
+    choice(
+        "--on",
+        ("local", "ssh", "slurm"),
+        "where (default: local); slurm: the nodes of the allocation that it is called in",
+        default="local",
+        panel=MACHINES,
+    ),
+    option(
+        "--hosts", "FILE", "for ssh: a line a host, HOST [servers=N] [trainers=N] ...", FILE, panel=MACHINES
+    ),
+    option("--ssh-config", "FILE", "for ssh: given to it as -F FILE", FILE, panel=MACHINES),
+    option(
+        "--per-node",
+        "TEXT",
+        'for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
+        panel=MACHINES,
+    ),
+    flag(
+        "--insecure-network",
+        "for ssh and slurm: no encryption, though other machines reach coordinator and servers",
+        panel=MACHINES,
+    ),
+    option(
+        "--port",
+        "N",
+        "the coordinator's (default: any free)",
+        click.IntRange(0, 65535),
+        default=0,
+        panel=MACHINES,
+    ),
+)
+"""Options that select the machines of a run, and with ``--servers`` and ``--trainers`` are ``machines``."""
 
 
 def read_job_with(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import rich_click as click
 
-from launch.cli.command import SETTING, Command, Group, group, json_option, show
+from launch.cli.command import SETTING, Command, Group, argument, group, json_option, show
 from pslib.errors import EXIT_DONE
 
 __all__ = ["commands_page", "config_command"]
@@ -48,13 +48,7 @@ def page_command(context: click.Context, which: str) -> int:
 
 
 @config_command.command("show", examples="pslib config show training.batch_rows")
-@click.argument(
-    "setting",
-    type=SETTING,
-    default="",
-    metavar="[SETTING]",
-    help="training.batch_rows, or a section; all by default",
-)
+@argument("setting", "[SETTING]", "training.batch_rows, or a section; all by default", SETTING, default="")
 @json_option
 def show_command(setting: str, as_json: bool) -> int:
     """Say type, bounds, unit, default and sense of settings."""

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
-import rich_click as click
-
-from launch.cli.command import FILE, group, json_option, overwrite_option, show, together
+from launch.cli.command import FILE, argument, group, json_option, option, overwrite_option, show, together
 from pslib.errors import EXIT_DONE
 
-if TYPE_CHECKING:
-    from pslib.data.convert.job import ConvertReport
-
 __all__ = ["convert_command"]
-
-file_options = together(
-    click.argument("source", type=FILE, metavar="SRC", help="the text file"),
-    click.argument("out", type=FILE, metavar="OUT", help="the Parquet file"),
-    overwrite_option,
-    click.option(
-        "--rejects-max-share",
-        type=float,
-        default=0.001,
-        metavar="SHARE",
-        help="largest share of records that can't be read (default 0.001)",
-    ),
-    json_option,
-)
-column_options = together(
-    click.option("--label", default="label", metavar="NAME", help="column of 0 and 1 (default: label)"),
-    click.option("--dense", metavar="NAMES", help="number columns, with commas between"),
-    click.option("--sparse", metavar="NAMES", help="key columns, with commas between"),
-)
 
 
 @group("convert", "pslib convert csv clicks.csv clicks.parquet --label click --sparse user,item")
@@ -40,113 +17,72 @@ def convert_command() -> None:
     """Make a Parquet file of a text file."""
 
 
-@convert_command.command("criteo", examples="pslib convert criteo day_0.tsv.gz day_0.parquet")
-@file_options
-def criteo_command(source: str, out: str, overwrite: bool, rejects_max_share: float, as_json: bool) -> int:
-    """Convert Criteo's click logs: label, 13 numbers, 26 categories, tabs, no header."""
-    from pslib.data.convert.convert import convert_criteo
-
-    report = convert_criteo(source, out, overwrite=overwrite, rejects_max_share=rejects_max_share)
-    return _shown(report, as_json)
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
-@convert_command.command(
+def _delimiter(text: str) -> str:
+    return {"tab": "\t", "\\t": "\t"}.get(text, text)
+
+
+REJECTS = "largest share of records that can't be read (default 0.001)"
+FILE_OPTIONS = (
+    argument("source", "SRC", "the text file", FILE),
+    argument("out", "OUT", "the Parquet file", FILE),
+    overwrite_option,
+    option("--rejects-max-share", "SHARE", REJECTS, float, default=0.001),
+    json_option,
+)
+COLUMN_OPTIONS = (
+    option("--label", "NAME", "column of 0 and 1 (default: label)", default="label"),
+    option("--dense", "NAMES", "number columns, with commas between", _names),
+    option("--sparse", "NAMES", "key columns, with commas between", _names),
+)
+
+
+def _add(name: str, text: str, examples: str, *options: Callable[[Any], Any]) -> None:
+    """Add the command of a format; its options are arguments of ``convert_NAME``."""
+
+    @convert_command.command(name, help=text, examples=examples)
+    @together(*FILE_OPTIONS, *options)
+    def convert(source: str, out: str, as_json: bool, **settings: Any) -> int:
+        from launch.job.schema_text import schema_yaml
+        from pslib.data.convert import convert as converters
+
+        report = getattr(converters, f"convert_{name}")(source, out, **settings)
+        rejects = [{"line": record.line, "reason": record.reason} for record in report.first_rejects]
+        plain = asdict(report) | {"first_rejects": rejects, "schema": report.schema.to_dict()}
+        schema = schema_yaml(report.schema).rstrip("\n")
+        show(plain, [*report.lines(), "for the job file:", schema], as_json)
+        return EXIT_DONE
+
+
+_add(
+    "criteo",
+    "Convert Criteo's click logs: label, 13 numbers, 26 categories, tabs, no header.",
+    "pslib convert criteo day_0.tsv.gz day_0.parquet",
+)
+_add(
     "csv",
-    examples="pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item",
+    "Convert comma-separated values whose first line names the columns.",
+    "pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item",
+    *COLUMN_OPTIONS,
+    option("--integers", "NAMES", "key columns to store as integers", _names, default=""),
+    option("--delimiter", "C", "one character, or tab (default: ,)", _delimiter, default=","),
 )
-@file_options
-@column_options
-@click.option("--integers", metavar="NAMES", help="key columns to store as integers")
-@click.option("--delimiter", default=",", metavar="C", help="one character, or tab (default: ,)")
-def csv_command(
-    source: str,
-    out: str,
-    overwrite: bool,
-    rejects_max_share: float,
-    as_json: bool,
-    label: str,
-    dense: str | None,
-    sparse: str | None,
-    integers: str | None,
-    delimiter: str,
-) -> int:
-    """Convert comma-separated values whose first line names the columns."""
-    from pslib.data.convert.convert import convert_csv
-
-    report = convert_csv(
-        source,
-        out,
-        label=label,
-        dense=_names(dense),
-        sparse=_names(sparse),
-        integers=_names(integers) or (),
-        delimiter={"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter),
-        overwrite=overwrite,
-        rejects_max_share=rejects_max_share,
-    )
-    return _shown(report, as_json)
-
-
-@convert_command.command(
-    "jsonl", examples="pslib convert jsonl events.jsonl.gz events.parquet --label clicked"
+_add(
+    "jsonl",
+    "Convert JSON lines: an object a line.",
+    "pslib convert jsonl events.jsonl.gz events.parquet --label clicked",
+    *COLUMN_OPTIONS,
 )
-@file_options
-@column_options
-def jsonl_command(
-    source: str,
-    out: str,
-    overwrite: bool,
-    rejects_max_share: float,
-    as_json: bool,
-    label: str,
-    dense: str | None,
-    sparse: str | None,
-) -> int:
-    """Convert JSON lines: an object a line."""
-    from pslib.data.convert.convert import convert_jsonl
-
-    report = convert_jsonl(
-        source,
-        out,
-        label=label,
-        dense=_names(dense),
-        sparse=_names(sparse),
-        overwrite=overwrite,
-        rejects_max_share=rejects_max_share,
-    )
-    return _shown(report, as_json)
-
-
-@convert_command.command("libsvm", examples="pslib convert libsvm a9a.txt a9a.parquet")
-@file_options
-def libsvm_command(source: str, out: str, overwrite: bool, rejects_max_share: float, as_json: bool) -> int:
-    """Convert lines of label index:value ..., as one list column of ids."""
-    from pslib.data.convert.convert import convert_libsvm
-
-    report = convert_libsvm(source, out, overwrite=overwrite, rejects_max_share=rejects_max_share)
-    return _shown(report, as_json)
-
-
-@convert_command.command("libffm", examples="pslib convert libffm ffm.txt ffm.parquet")
-@file_options
-def libffm_command(source: str, out: str, overwrite: bool, rejects_max_share: float, as_json: bool) -> int:
-    """Convert lines of label field:index:value ..., as a column a field."""
-    from pslib.data.convert.convert import convert_libffm
-
-    report = convert_libffm(source, out, overwrite=overwrite, rejects_max_share=rejects_max_share)
-    return _shown(report, as_json)
-
-
-def _names(text: str | None) -> list[str] | None:
-    """Split a text at its commas; None: not given."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _shown(report: ConvertReport, as_json: bool) -> int:
-    from launch.job.schema_text import schema_yaml
-
-    rejects = [{"line": record.line, "reason": record.reason} for record in report.first_rejects]
-    plain = asdict(report) | {"first_rejects": rejects, "schema": report.schema.to_dict()}
-    text = schema_yaml(report.schema).rstrip("\n")
-    show(plain, [*report.lines(), "for the job file:", text], as_json)
-    return EXIT_DONE
+_add(
+    "libsvm",
+    "Convert lines of label index:value ..., as one list column of ids.",
+    "pslib convert libsvm a9a.txt a9a.parquet",
+)
+_add(
+    "libffm",
+    "Convert lines of label field:index:value ..., as a column a field.",
+    "pslib convert libffm ffm.txt ffm.parquet",
+)

@@ -7,14 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
 from launch.cli.command import (
     FILE,
     FOLDER,
+    argument,
     command,
+    flag,
     group,
     json_option,
+    option,
     overrides_option,
     overwrite_option,
     show,
@@ -27,16 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["data_command", "describe_command"]
 
-files_argument = click.argument(
-    "files", nargs=-1, required=True, type=FILE, metavar="FILE...", help="files, folders or patterns"
-)
+files_argument = argument("files", "FILE...", "files, folders or patterns", FILE, nargs=-1, required=True)
 
 
 @command("describe", "pslib describe clicks/train --label clicked --out clicks.yaml")
 @files_argument
-@click.option("--label", metavar="NAME", help="column of 0 and 1 (default: label, click or the only)")
-@click.option("--out", metavar="CONFIG", help="write a job file to train them")
-@click.option("--overwrite", is_flag=True, help="replace CONFIG where it exists")
+@option("--label", "NAME", "column of 0 and 1 (default: label, click or the only)")
+@option("--out", "CONFIG", "write a job file to train them")
+@flag("--overwrite", "replace CONFIG where it exists")
 @json_option
 def describe_command(
     files: tuple[str, ...], label: str | None, out: str | None, overwrite: bool, as_json: bool
@@ -104,7 +103,7 @@ def data_command() -> None:
 
 @data_command.command("check", examples="pslib data check clicks.parquet --config clicks.yaml")
 @files_argument
-@click.option("--config", type=FILE, metavar="CONFIG", help="a job file, for its schema")
+@option("--config", "CONFIG", "a job file, for its schema", FILE)
 @overrides_option
 @json_option
 def check_command(
@@ -128,10 +127,10 @@ def check_command(
 
 
 @data_command.command("generate", examples="pslib data generate generated --rows 400000")
-@click.argument("out", type=FOLDER, metavar="DIR", help="folder for train.parquet and test.parquet")
-@click.option("--rows", type=int, default=400_000, metavar="N", help="to train on (default 400,000)")
-@click.option("--test-rows", type=int, default=100_000, metavar="N", help="to test on (default 100,000)")
-@click.option("--seed", type=int, default=1, metavar="N", help="the same seed, the same data (default 1)")
+@argument("out", "DIR", "folder for train.parquet and test.parquet", FOLDER)
+@option("--rows", "N", "to train on (default 400,000)", int, default=400_000)
+@option("--test-rows", "N", "to test on (default 100,000)", int, default=100_000)
+@option("--seed", "N", "the same seed, the same data (default 1)", int, default=1)
 @overwrite_option
 @json_option
 def generate_command(out: str, rows: int, test_rows: int, seed: int, overwrite: bool, as_json: bool) -> int:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import rich_click as click
-
-from launch.cli.command import FOLDER, command, quiet_option
+from launch.cli.command import FOLDER, command, option, quiet_option
 
 __all__ = ["demo_command"]
 
 
 @command("demo", "pslib demo --out runs/demo")
-@click.option(
-    "--out", type=FOLDER, default="runs/demo", metavar="DIR", help="folder of the run (default: runs/demo)"
-)
+@option("--out", "DIR", "folder of the run (default: runs/demo)", FOLDER, default="runs/demo")
 @quiet_option
 def demo_command(out: str, quiet: bool) -> int:
     """Make data whose best AUC is known, and train DeepFM with 2 servers and 2 trainers."""

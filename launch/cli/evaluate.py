@@ -7,15 +7,16 @@ from dataclasses import asdict
 from math import isnan
 from typing import TYPE_CHECKING
 
-import rich_click as click
-
 from launch.cli.command import (
     FOLDER,
     checkpoint_option,
+    choice,
     command,
     data_option,
+    flag,
     job_options,
     json_option,
+    option,
     read_job_with,
     show,
 )
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eval_command", "recommend_command", "vectors_command"]
 
-out_option = click.option(
-    "--out", type=FOLDER, required=True, metavar="DIR", help="folder for the Parquet files"
-)
+out_option = option("--out", "DIR", "folder for the Parquet files", FOLDER, required=True)
 
 
 @command(
@@ -42,13 +41,10 @@ pslib eval clicks.yaml --checkpoint runs/clicks/checkpoint --data new.parquet --
 @job_options
 @checkpoint_option
 @data_option("in place of data.test; may be repeated")
-@click.option(
-    "--predictions",
-    type=FOLDER,
-    metavar="DIR",
-    help="write the prediction of each example there (Parquet); needs no label",
+@option(
+    "--predictions", "DIR", "write the prediction of each example there (Parquet); needs no label", FOLDER
 )
-@click.option("--label", metavar="NAME", help="whose task, of several labels (default: the first)")
+@option("--label", "NAME", "whose task, of several labels (default: the first)")
 @json_option
 def eval_command(
     config: str,
@@ -93,8 +89,8 @@ def _lines(result: EvalResult | RankResult, predicted: bool) -> Iterator[str]:
 @checkpoint_option
 @out_option
 @data_option("examples, in place of data.test; may be repeated")
-@click.option("-k", type=int, default=20, metavar="N", help="items an example (default 20)")
-@click.option("--approximate", is_flag=True, help="by a graph of the items' vectors; needs faiss")
+@option("-k", "N", "items an example (default 20)", int, default=20)
+@flag("--approximate", "by a graph of the items' vectors; needs faiss")
 def recommend_command(
     config: str,
     overrides: tuple[str, ...],
@@ -123,7 +119,7 @@ def recommend_command(
 @checkpoint_option
 @out_option
 @data_option("in place of data.items, or with --side query of data.test; may be repeated")
-@click.option("--side", type=click.Choice(("item", "query")), default="item", help="of which (default item)")
+@choice("--side", ("item", "query"), "of which (default item)", default="item")
 def vectors_command(
     config: str,
     overrides: tuple[str, ...],

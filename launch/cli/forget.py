@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
-from launch.cli.command import FILE, FOLDER, command, json_option, key_option, show
+from launch.cli.command import FILE, FOLDER, argument, command, json_option, key_option, option, show
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.text import counted
 
@@ -28,26 +26,14 @@ ROUNDS = 3
 
 
 @command("forget", "pslib forget user=42 --table embedding --cluster runs/clicks --checkpoints runs/clicks")
-@click.argument(
-    "keys",
-    nargs=-1,
-    metavar="[KEY]...",
-    help="FIELD=VALUE of the data, or a key itself (123 or 0x7b)",
-)
-@click.option("--from", "file", type=FILE, metavar="FILE", help="more of them, one a line")
-@click.option("--table", required=True, metavar="T", help="the table; a model has one, embedding")
-@click.option(
-    "--cluster",
-    type=FOLDER,
-    metavar="WHERE",
-    help="a running cluster: its run's folder, or tcp://host:port",
-)
-@click.option("--cluster-id", metavar="ID", help="of the cluster at an address")
+@argument("keys", "[KEY]...", "FIELD=VALUE of the data, or a key itself (123 or 0x7b)", nargs=-1)
+@option("--from", "FILE", "more of them, one a line", FILE, to="file")
+@option("--table", "T", "the table; a model has one, embedding", required=True)
+@option("--cluster", "WHERE", "a running cluster: its run's folder, or tcp://host:port", FOLDER)
+@option("--cluster-id", "ID", "of the cluster at an address")
 @key_option("an admin's or a trainer's key of it")
-@click.option(
-    "--checkpoints", type=FOLDER, multiple=True, metavar="DIR", help="a checkpoint, or a folder of some"
-)
-@click.option("--config", type=FILE, metavar="CONFIG", help="a job file, for its schema (FIELD=VALUE)")
+@option("--checkpoints", "DIR", "a checkpoint, or a folder of some", FOLDER, multiple=True)
+@option("--config", "CONFIG", "a job file, for its schema (FIELD=VALUE)", FILE)
 @json_option
 def forget_command(
     keys: tuple[str, ...],

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import rich_click as click
-
-from launch.cli.command import FOLDER, group
+from launch.cli.command import FOLDER, argument, group, option
 from pslib.errors import EXIT_DONE
 
 __all__ = ["keys_command"]
 
-folder_argument = click.argument("folder", type=FOLDER, metavar="DIR", help="the folder of keys")
-name_argument = click.argument("name", metavar="NAME", help="name of the key")
+folder_argument = argument("folder", "DIR", "the folder of keys", FOLDER)
+name_argument = argument("name", "NAME", "name of the key")
 
 
 @group("keys", "pslib keys make keys")
@@ -36,12 +34,7 @@ def make_command(folder: str) -> int:
 @keys_command.command("add", examples="pslib keys add keys dashboard --role reader")
 @folder_argument
 @name_argument
-@click.option(
-    "--role",
-    default="reader",
-    metavar="ROLE",
-    help="of the key: server, trainer, reader or admin (default: reader)",
-)
+@option("--role", "ROLE", "of the key: server, trainer, reader or admin (default: reader)", default="reader")
 def add_command(folder: str, name: str, role: str) -> int:
     """Add one more key, so that it can be removed alone."""
     from pslib.transport.keys import add_key

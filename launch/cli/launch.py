@@ -6,9 +6,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from launch.cli.command import FILE, FOLDER, command, machine_options, run_options
+from launch.cli.command import FILE, FOLDER, argument, choice, command, machine_options, option, run_options
 from launch.cli.errors import behind_the_script, options_of
-from launch.places.options import HostOptions
+from launch.places.options import HostOptions, RunOptions
 
 __all__ = ["launch_command"]
 
@@ -21,55 +21,31 @@ pslib launch --on ssh --hosts hosts.txt train.py data/
 """,
     context_settings={"allow_interspersed_args": False},
 )
-@click.argument("script", type=FILE, metavar="SCRIPT", help="a Python file that calls pslib.connect()")
-@click.argument(
-    "arguments",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    metavar="[ARGS]...",
-    help="the script's own arguments, options included",
+@argument("script", "SCRIPT", "a Python file that calls pslib.connect()", FILE)
+@argument(
+    "arguments", "[ARGS]...", "the script's own arguments, options included", click.UNPROCESSED, nargs=-1
 )
-@click.option("--servers", type=int, metavar="N", help="server processes (local; default 1)")
-@click.option("--trainers", type=int, metavar="N", help="trainer processes (local; default 1)")
-@click.option("--shard-threads", type=int, default=1, metavar="N", help="threads of a server (default 1)")
-@click.option(
-    "--server-memory-bytes",
-    type=int,
-    default=0,
-    metavar="N",
-    help="what the tables of a server may take (default: no limit)",
+@option("--servers", "N", "server processes (local; default 1)", int)
+@option("--trainers", "N", "trainer processes (local; default 1)", int)
+@option("--shard-threads", "N", "threads of a server (default 1)", int, default=1)
+@option(
+    "--server-memory-bytes", "N", "what the tables of a server may take (default: no limit)", int, default=0
 )
-@click.option(
-    "--drain-s",
-    type=float,
-    default=20.0,
-    metavar="S",
-    help="what a trainer may take to leave on SIGTERM (default 20)",
-)
-@click.option(
+@option("--drain-s", "S", "what a trainer may take to leave on SIGTERM (default 20)", float, default=20.0)
+@choice(
     "--durability",
-    type=click.Choice(("memory", "log", "disk")),
+    ("memory", "log", "disk"),
+    "what an acknowledged push survives: nothing, the end of its server, a loss of power",
     default="memory",
-    help="what an acknowledged push survives: nothing, the end of its server, a loss of power",
 )
-@click.option(
+@choice(
     "--recovery",
-    type=click.Choice(("log", "partial")),
+    ("log", "partial"),
+    "a lost server comes back from its log; or, where there is none, at the last checkpoint",
     default="log",
-    help="a lost server comes back from its log; or, where there is none, at the last checkpoint",
 )
-@click.option(
-    "--log",
-    type=FOLDER,
-    metavar="DIR",
-    help="folder of the logs, where servers run (default: log below --out)",
-)
-@click.option(
-    "--restarts",
-    type=int,
-    metavar="N",
-    help="how often a process that dies is started again (default 3)",
-)
+@option("--log", "DIR", "folder of the logs, where servers run (default: log below --out)", FOLDER)
+@option("--restarts", "N", "how often a process that dies is started again (default 3)", int)
 @run_options("folder for logs and records (default: logs in a temporary one)")
 @machine_options
 @click.pass_context
@@ -85,12 +61,7 @@ def launch_command(
     recovery: str,
     log: str | None,
     restarts: int | None,
-    out: str | None,
-    keys: str | None,
-    overwrite: bool,
-    resume: bool,
-    tensorboard: bool,
-    quiet: bool,
+    run: RunOptions,
 ) -> int:
     """Run a script of yours in every trainer of a cluster, unchanged.
 
@@ -112,16 +83,4 @@ def launch_command(
         recovery=recovery,
         restarts=RESTARTS if restarts is None else restarts,
     )
-    return run_script(
-        script,
-        arguments,
-        machines,
-        config,
-        log=log,
-        out=out,
-        keys=keys,
-        overwrite=overwrite,
-        resume=resume,
-        tensorboard=tensorboard,
-        progress=not quiet,
-    )
+    return run_script(script, arguments, machines, config, log, run)

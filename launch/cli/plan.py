@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from launch.cli.command import FILE, command, group, json_option, show, together
+from launch.cli.command import FILE, choice, command, flag, group, json_option, option, show, together
 from pslib.errors import EXIT_DONE
 
 if TYPE_CHECKING:
@@ -93,12 +93,6 @@ def _optimizer(name: str) -> Optimizer:
     return kind()
 
 
-def _option(
-    name: str, kind: type | Callable[[str], object], default: object, metavar: str, text: str
-) -> Callable[[Any], Any]:
-    return click.option(name, type=kind, default=default, metavar=metavar, help=text)
-
-
 @command(
     "plan",
     """
@@ -107,25 +101,27 @@ pslib plan --rows 5e9 --dim 16 --optimizer rowwise_adagrad --trainers 64 --coeff
 """,
 )
 @together(
-    _option("--rows", amount, None, "N", "rows of the table when it is full, 5e9"),
-    _option("--parameters", amount, None, "N", "in place of --rows: floats of all rows"),
-    _option("--dim", whole_numbers, "16", "N[,N]", "floats of a row, of each part (default 16)"),
-    _option("--optimizer", str, "Adagrad", "NAME", "of the rows (default Adagrad)"),
-    _option("--storage", str, "float32", "NAME", "of weights in memory (default float32)"),
-    _option("--wire", str, "float32", "NAME", "how rows and gradients travel (default float32)"),
-    _option("--examples-per-s", amount, None, "N", "wanted rate"),
-    _option("--servers", int, None, "N", "given, not planned"),
-    _option("--trainers", int, None, "N", "given, not planned: trainer processes"),
-    _option("--trainer-cores", int, 4, "N", "cores of one trainer process (default 4)"),
-    _option("--batch-rows", int, 4096, "N", "examples of a batch (default 4096)"),
-    _option("--staleness", int, 2, "N", "batches a trainer may run ahead (default 2)"),
-    _option("--keys", int, 26, "N", "keys of an example (default 26)"),
-    _option("--dense-fields", int, 13, "N", "numbers of an example (default 13)"),
-    _option("--hidden", whole_numbers, "400,400,400", "N[,N]", "units of the tower (default 400,400,400)"),
-    _option("--zipf", float, 1.05, "S", "P(k-th most frequent key of a field) ~ k^-S (default 1.05)"),
-    _option("--distinct", float, None, "SHARE", "of a batch's keys, in place of --zipf"),
-    _option("--machine", str, MACHINE, "SPEC", f"each of them (default {MACHINE})"),
-    _option("--coefficients", FILE, None, "FILE", "from pslib bench calibrate (default: those shipped)"),
+    option("--rows", "N", "rows of the table when it is full, 5e9", amount),
+    option("--parameters", "N", "in place of --rows: floats of all rows", amount),
+    option("--dim", "N[,N]", "floats of a row, of each part (default 16)", whole_numbers, default="16"),
+    option("--optimizer", "NAME", "of the rows (default Adagrad)", str, default="Adagrad"),
+    option("--storage", "NAME", "of weights in memory (default float32)", str, default="float32"),
+    option("--wire", "NAME", "how rows and gradients travel (default float32)", str, default="float32"),
+    option("--examples-per-s", "N", "wanted rate", amount),
+    option("--servers", "N", "given, not planned", int),
+    option("--trainers", "N", "given, not planned: trainer processes", int),
+    option("--trainer-cores", "N", "cores of one trainer process (default 4)", int, default=4),
+    option("--batch-rows", "N", "examples of a batch (default 4096)", int, default=4096),
+    option("--staleness", "N", "batches a trainer may run ahead (default 2)", int, default=2),
+    option("--keys", "N", "keys of an example (default 26)", int, default=26),
+    option("--dense-fields", "N", "numbers of an example (default 13)", int, default=13),
+    option(
+        "--hidden", "N[,N]", "units of the tower (default 400,400,400)", whole_numbers, default="400,400,400"
+    ),
+    option("--zipf", "S", "P(k-th most frequent key of a field) ~ k^-S (default 1.05)", float, default=1.05),
+    option("--distinct", "SHARE", "of a batch's keys, in place of --zipf", float),
+    option("--machine", "SPEC", f"each of them (default {MACHINE})", str, default=MACHINE),
+    option("--coefficients", "FILE", "from pslib bench calibrate (default: those shipped)", FILE),
 )
 @json_option
 def plan_command(
@@ -209,15 +205,13 @@ def bench_command() -> None:
 
 
 @bench_command.command("calibrate", examples="pslib bench calibrate --json costs.json")
-@click.option(
-    "--json", "file", type=FILE, metavar="FILE", help="write the coefficients there, for pslib plan"
-)
-@click.option("--quick", is_flag=True, help="in seconds, and less exactly")
-@click.option(
+@option("--json", "FILE", "write the coefficients there, for pslib plan", FILE, to="file")
+@flag("--quick", "in seconds, and less exactly")
+@choice(
     "--products",
-    type=click.Choice(("float32", "bfloat16")),
+    ("float32", "bfloat16"),
+    "what trainings multiply in, as training.products of a job file (default: float32)",
     default="float32",
-    help="what trainings multiply in, as training.products of a job file (default: float32)",
 )
 def calibrate_command(file: str | None, quick: bool, products: str) -> int:
     """Measure what pslib plan counts with, in about two minutes."""

@@ -8,9 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-import rich_click as click
-
-from launch.cli.command import FOLDER, command, json_option, key_option, say, show, where_options
+from launch.cli.command import (
+    FOLDER,
+    command,
+    flag,
+    json_option,
+    key_option,
+    option,
+    say,
+    show,
+    where_options,
+)
 from launch.supervisor.discovery import EndedRun, ended_run, find_cluster
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
@@ -40,28 +48,13 @@ class Scaling(Protocol):
 @command(
     "server", "pslib server --coordinator tcp://10.0.0.1:7000 --cluster-id 5f3a91c0 --listen tcp://10.0.0.9:0"
 )
-@click.option("--coordinator", required=True, metavar="ADDRESS", help="tcp://host:port")
-@click.option("--cluster-id", required=True, metavar="ID", help="of the cluster to join")
-@click.option(
-    "--listen",
-    default="tcp://127.0.0.1:0",
-    metavar="ADDRESS",
-    help="default: any port of this machine",
-)
+@option("--coordinator", "ADDRESS", "tcp://host:port", required=True)
+@option("--cluster-id", "ID", "of the cluster to join", required=True)
+@option("--listen", "ADDRESS", "default: any port of this machine", default="tcp://127.0.0.1:0")
 @key_option("a server's key of the cluster")
-@click.option("--insecure-network", is_flag=True, help="listen beyond this machine")
-@click.option(
-    "--rank",
-    type=int,
-    metavar="R",
-    help="the place to take, perhaps of one that has died (default: any)",
-)
-@click.option(
-    "--log",
-    type=FOLDER,
-    metavar="DIR",
-    help="folder of the cluster's logs; what is in it for this rank comes back",
-)
+@flag("--insecure-network", "listen beyond this machine")
+@option("--rank", "R", "the place to take, perhaps of one that has died (default: any)", int)
+@option("--log", "DIR", "folder of the cluster's logs; what is in it for this rank comes back", FOLDER)
 def server_command(
     coordinator: str,
     cluster_id: str,
@@ -101,14 +94,8 @@ pslib scale --drain 1 runs/clicks
 """,
 )
 @where_options
-@click.option("--servers", type=int, metavar="N", help="so many shall own all rows (default: as many)")
-@click.option(
-    "--drain",
-    type=int,
-    multiple=True,
-    metavar="RANK",
-    help="a server that shall own nothing and leave; may be repeated",
-)
+@option("--servers", "N", "so many shall own all rows (default: as many)", int)
+@option("--drain", "RANK", "a server that shall own nothing and leave; may be repeated", int, multiple=True)
 @key_option("an admin's key of the cluster")
 @json_option
 def scale_command(

@@ -10,7 +10,7 @@ from launch.cli.command import (
     run_options,
     trainers_option,
 )
-from launch.places.options import HostOptions, hosts_of
+from launch.places.options import HostOptions, RunOptions, hosts_of
 
 __all__ = ["train_command"]
 
@@ -28,32 +28,13 @@ pslib train clicks.yaml --on slurm --per-node "servers=1 trainers=4"
 @trainers_option
 @run_options("folder of the run, in place of the file's")
 @machine_options
-def train_command(
-    config: str,
-    overrides: tuple[str, ...],
-    machines: HostOptions,
-    out: str | None,
-    keys: str | None,
-    overwrite: bool,
-    resume: bool,
-    tensorboard: bool,
-    quiet: bool,
-) -> int:
+def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions, run: RunOptions) -> int:
     """Train, test and save the model of a job file."""
     from launch.runs.train import run_job
     from pslib.storage import check_local
 
-    check_local("out", out)
+    check_local("out", run.out)
     hosts, servers, trainers = hosts_of(machines), machines.servers, machines.trainers
     if hosts:
         servers, trainers = hosts.count("server"), hosts.count("trainer")
-    return run_job(
-        read_job_with(config, overrides, servers, trainers, out),
-        overwrite=overwrite,
-        progress=not quiet,
-        port=machines.port,
-        keys=keys,
-        resume=resume,
-        hosts=hosts,
-        tensorboard=tensorboard,
-    )
+    return run_job(read_job_with(config, overrides, servers, trainers, run.out), run, hosts, machines.port)

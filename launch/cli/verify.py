@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import rich_click as click
-
-from launch.cli.command import FOLDER, command, job_options, json_option, say, show, trainers_option
+from launch.cli.command import (
+    FOLDER,
+    choice,
+    command,
+    flag,
+    job_options,
+    json_option,
+    option,
+    say,
+    show,
+    trainers_option,
+)
 
 __all__ = ["verify_command"]
 
@@ -17,21 +26,11 @@ TOLERANCE = 0.002
 @command("verify", "pslib verify clicks.yaml --seeds 3")
 @job_options
 @trainers_option
-@click.option(
-    "--kill", type=click.Choice(("server", "trainer", "coordinator")), help="kill -9 one on the way"
-)
-@click.option("--seeds", type=int, default=1, metavar="N", help="train N times (default 1)")
-@click.option(
-    "--tolerance",
-    type=float,
-    default=TOLERANCE,
-    metavar="X",
-    help=f"default {TOLERANCE}; see docs/guide/train.md",
-)
-@click.option(
-    "--out", type=FOLDER, metavar="DIR", help="folder of all runs (default: the file's, and -verify)"
-)
-@click.option("--overwrite", is_flag=True, help="replace earlier runs in that folder")
+@choice("--kill", ("server", "trainer", "coordinator"), "kill -9 one on the way")
+@option("--seeds", "N", "train N times (default 1)", int, default=1)
+@option("--tolerance", "X", f"default {TOLERANCE}; see docs/guide/train.md", float, default=TOLERANCE)
+@option("--out", "DIR", "folder of all runs (default: the file's, and -verify)", FOLDER)
+@flag("--overwrite", "replace earlier runs in that folder")
 @json_option
 def verify_command(
     config: str,

@@ -1,4 +1,4 @@
-"""Options of runs on several machines, and the launcher that they select."""
+"""Options of a run: machines, folder and records; and the launcher of the machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pslib.errors import ConfigurationError
 if TYPE_CHECKING:
     from launch.places.hosts import HostsLauncher
 
-__all__ = ["HostOptions", "hosts_of"]
+__all__ = ["HostOptions", "RunOptions", "hosts_of"]
 
 
 COUNTED_BY = {
@@ -49,6 +49,37 @@ class HostOptions:
     port: int = 0
     servers: int | None = None
     trainers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of ``pslib train`` and ``pslib launch`` about the run's folder and records.
+
+    Attributes
+    ----------
+    out : str or None
+        Folder of the run; None: that of the job file, or for a script none.
+    keys : str or None
+        Folder of keys to encrypt with; None does not.
+    overwrite, resume : bool
+        Whether to replace an earlier run in the folder, or to continue it, from its logs or its checkpoint.
+    tensorboard : bool
+        Whether to write event files for TensorBoard into the folder.
+    quiet : bool
+        Whether to show no progress.
+    """
+
+    out: str | None = None
+    keys: str | None = None
+    overwrite: bool = False
+    resume: bool = False
+    tensorboard: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse to replace the run that is to be continued."""
+        if self.overwrite and self.resume:
+            raise ConfigurationError("--overwrite is not allowed with --resume: leave one of them out")
 
 
 def hosts_of(options: HostOptions) -> HostsLauncher | None:

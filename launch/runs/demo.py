@@ -10,6 +10,7 @@ from typing import Any
 from launch.job.job import read_job
 from launch.job.preflight import RUN_FILES
 from launch.job.yaml12 import write_yaml
+from launch.places.options import RunOptions
 from launch.runs.train import run_job
 from pslib.errors import ConfigurationError
 
@@ -86,7 +87,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
     except OSError as error:
         raise ConfigurationError(f"{file} can't be written: {error.strerror}") from error
     print(f"training {file}", file=sys.stderr)
-    return run_job(read_job(file), overwrite=True, progress=progress)
+    return run_job(read_job(file), RunOptions(overwrite=True, quiet=not progress))
 
 
 def _bar() -> Callable[[int, int], None]:

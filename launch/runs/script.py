@@ -12,7 +12,7 @@ from pathlib import Path
 from launch.job.preflight import check_log, hold_port, prepare_out
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.places.options import HostOptions, hosts_of
+from launch.places.options import HostOptions, RunOptions, hosts_of
 from launch.runs.train import ENDED_EARLY, log_folder
 from launch.supervisor.resume import identity_of
 from launch.supervisor.run_records import run_recorded, say
@@ -30,14 +30,8 @@ def run_script(
     arguments: Sequence[str],
     machines: HostOptions,
     config: ClusterConfig,
-    *,
     log: str | None,
-    out: str | None,
-    keys: str | None,
-    overwrite: bool,
-    resume: bool,
-    tensorboard: bool,
-    progress: bool,
+    run: RunOptions,
 ) -> int:
     """Run a script and return the run's exit code.
 
@@ -49,33 +43,26 @@ def run_script(
     config : ClusterConfig
         Settings of the cluster; numbers of processes are those of ``machines``.
     log : str or None
-        Folder of update logs; None: ``log`` below ``out``.
-    out : str or None
-        Folder of the run; None: logs in a temporary one, and no records.
-    keys : str or None
-        Folder of keys to encrypt with.
-    overwrite, resume : bool
-        Whether an earlier run in ``out`` may be replaced, or is continued.
-    tensorboard, progress : bool
-        Whether to write event files, and to show progress.
+        Folder of update logs; None: ``log`` in that of the run.
+    run : RunOptions
 
     Raises
     ------
     ConfigurationError
         When script, hosts or options are invalid; no process has been started then.
     """
-    if tensorboard:
+    if run.tensorboard:
         check_event_files()
-        if out is None:
+        if run.out is None:
             raise ConfigurationError("--tensorboard: expected --out beside it, the folder of its files")
     check_local("--log", log)
     if log and config.durability == "memory":
         raise ConfigurationError("--log: expected --durability log or disk with it; else nothing is logged")
-    launcher, servers, trainers = _place(script, machines, log, resume)
+    launcher, servers, trainers = _place(script, machines, log, run.resume)
     config = replace(config, servers=servers, trainers=trainers)
-    own_keys = keys_of_run(keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
-    folder = None if out is None else prepare_out(out, overwrite, resume)
-    launch = identity_of(folder, config, resume)
+    keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
+    folder = None if run.out is None else prepare_out(run.out, run.overwrite, run.resume)
+    launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
     plan = Plan(
         config=config,
@@ -84,11 +71,13 @@ def run_script(
         trainer_arguments=(script, *arguments),
         logs=logs,
         echo=True,
-        keys=own_keys,
+        keys=keys,
         log=launch.log or log_folder(config, log, folder or logs),
     )
     facts = {"job": Path(script).name}
-    outcome, _ = run_recorded(launcher, plan, folder, progress=progress, facts=facts, tensorboard=tensorboard)
+    outcome, _ = run_recorded(
+        launcher, plan, folder, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
+    )
     if outcome.exit_code in ENDED_EARLY and folder is not None and plan.log is not None:
         go_on = "go on, when there is room, with" if outcome.final else "go on with"
         say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")

@@ -75,7 +75,10 @@ def folder(tmp_path: Path) -> Path:
             "no such option: --wxyz; see pslib train --help",
         ),
         (["train", "job.yaml", "a"], "got unexpected extra argument (a); see pslib train --help"),
-        (["train", "job.yaml", "--overwrite", "--resume"], "--overwrite is not allowed with --resume; see"),
+        (
+            ["train", "job.yaml", "--overwrite", "--resume"],
+            "--overwrite is not allowed with --resume: leave one of them out",
+        ),
         (["plan", "--rows", "5", "--parameters", "5"], "expected one of --rows and --parameters; see pslib"),
         (["checkpoint", "ls", "--jsn", "a"], "(did you mean --json?); see pslib checkpoint ls --help"),
         (["train", "job.yaml", "--port", "65536"], "--port: 65536 is not in the range 0<=x<=65535; see"),
