@@ -51,17 +51,17 @@ def _what_is_wrong(error: click.UsageError, context: click.Context | None) -> st
         return f"no such command: {error.command_name}{meant}"
     if isinstance(error, click.MissingParameter) and error.param:
         kind = "option" if isinstance(error.param, click.Option) else "argument"
-        return f"missing {kind} {_name_of(error.param, context)}"
+        return f"missing {kind} {_name_of(error.param)}"
     if isinstance(error, click.BadParameter) and error.param:
         kinds = error.param.type
         given = error.message.partition(" ")[0].strip("'")
         meant = _meant_choice(given, kinds.choices) if isinstance(kinds, click.Choice) else ""
-        return f"{_name_of(error.param, context)}: {error.message.rstrip('.')}{meant}"
+        return f"{_name_of(error.param)}: {error.message.rstrip('.')}{meant}"
     message = error.format_message().rstrip(".")
     return message[:1].lower() + message[1:]
 
 
-def _name_of(parameter: click.Parameter, context: click.Context | None) -> str:
+def _name_of(parameter: click.Parameter) -> str:
     """Return the longest name of an option, or the word for an argument in the usage line."""
     if isinstance(parameter, click.Option):
         return max(parameter.opts, key=len)

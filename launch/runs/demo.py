@@ -13,6 +13,7 @@ from launch.job.yaml12 import write_yaml
 from launch.places.options import RunOptions
 from launch.runs.train import run_job
 from pslib.errors import ConfigurationError
+from pslib.recorder.display import is_terminal
 
 __all__ = ["JOB_FILE", "demo_job", "run_demo"]
 
@@ -94,7 +95,7 @@ def _bar() -> Callable[[int, int], None]:
     """Show the generator's progress on a terminal."""
 
     def show(done: int, total: int) -> None:
-        if sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             print(
                 f"\r{done:,} of {total:,} rows",
                 end="\n" if done == total else "",

@@ -374,6 +374,9 @@ def test_figures_of_examples_of_one_class_say_why_there_is_no_auc(
     said = capsys.readouterr().out
     assert f"AUC         - (every label is {label}: no pair to put in order)\n" in said
     assert f"calibration {'-' if label == 0 else '0.5000'}\n" in said
+    assert main(["eval", str(folder / "job.yaml"), "--checkpoint", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["examples"], told["positives"], told["auc"]) == (7, positives, None)
 
 
 def test_a_checkpoint_is_looked_at_in_a_cluster_of_its_own_whatever_the_environment_names(
