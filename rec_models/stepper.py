@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import numpy as np
-from pslib.ragged import Ragged
 
-from pslib.batch import Batch
+from pslib.batch import Batch, Ragged
 from rec_models.engine.buffers import ResultArrays, Scratch, joined
 from rec_models.engine.occurrences import Occurrences, SortedOccurrences
 from rec_models.engine.products import DenseVar, PackedWeights, packed_of, transposed_times, vectors_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -21,6 +20,7 @@ from launch.job.preflight import hold_port
 from launch.job.sections import schema_section
 from launch.job.yaml12 import write_yaml
 from launch.places.local import LocalLauncher
+from launch.places.options import RunOptions
 from launch.runs.train import run_job
 from launch.supervisor.run_spec import Outcome, Plan
 from launch.supervisor.supervisor import end_as_asked, run_cluster
@@ -103,14 +103,14 @@ def over_tcp() -> Iterator[None]:
             os.environ[addresses.VARIABLE] = before
 
 
-def run_calibrate(options: argparse.Namespace) -> int:
+def run_calibrate(file: str | None, *, quick: bool, products: str) -> int:
     """Measure, write the requested file and print the result."""
-    if options.json:
-        _check_place(Path(options.json))
-    costs = calibrate(quick=options.quick, say=print, products=options.products)
-    if options.json:
-        with atomic_output(Path(options.json)) as file:
-            file.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
+    if file:
+        _check_place(Path(file))
+    costs = calibrate(quick=quick, say=print, products=products)
+    if file:
+        with atomic_output(Path(file)) as draft:
+            draft.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
     for line in _lines(costs):
         print(line)
     return EXIT_DONE
@@ -318,7 +318,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     file = folder / "run.yaml"
     file.write_text(write_yaml(job), encoding="utf-8")
     with over_tcp(), contextlib.redirect_stdout(io.StringIO()):
-        code = run_job(read_job(file), overwrite=True, progress=False)
+        code = run_job(read_job(file), RunOptions(overwrite=True, quiet=True))
     end_as_asked(Outcome(code))
     if code:
         raise UnavailableError(f"{run.name}: ended with exit code {code}; its logs are in {folder / 'run'}")

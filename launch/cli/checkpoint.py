@@ -1,81 +1,50 @@
-"""``pslib checkpoint ls | verify | diff | export``: one function each, from arguments to exit code."""
+"""``pslib checkpoint ls | verify | diff | export``."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from launch.cli.command import (
+    FOLDER,
+    argument,
+    flag,
+    group,
+    json_option,
+    overwrite_option,
+    progress_bar,
+    show,
+)
+from pslib.errors import EXIT_DONE
 from pslib.text import counted
 
 if TYPE_CHECKING:
     from pslib.checkpoint import CheckpointInfo
     from pslib.checkpoint.diff import CheckpointDiff, TableDiff, ValueDiff
 
-__all__ = ["add_checkpoint", "checkpoint_diff", "checkpoint_export", "checkpoint_ls", "checkpoint_verify"]
+__all__ = ["checkpoint_command"]
+
+WHERE = "a checkpoint, or a folder whose newest numbered one is meant; s3://, gs:// and hdfs:// too"
+path_argument = argument("path", "PATH", WHERE, FOLDER)
 
 
-def add_checkpoint(commands: Any, command: Callable[[Any, str, str, str], argparse.ArgumentParser]) -> None:
-    """Add the command and its actions; ``command`` makes a parser from (parsers, name, function, help)."""
-    parser = commands.add_parser(
-        "checkpoint", help="list, verify, compare or export checkpoints", description="Look into checkpoints."
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    where = "a checkpoint, or a folder whose newest numbered one is meant; s3://, gs:// and hdfs:// too"
-    one = command(actions, "ls", "checkpoint_ls", "list the checkpoints in a folder and below it")
-    one.add_argument("folder", metavar="FOLDER", help="a folder; s3://, gs:// and hdfs:// too")
-    _add_json(one)
-    one = command(
-        actions,
-        "verify",
-        "checkpoint_verify",
-        "read every byte; exit code 64 when one is not as it was written",
-    )
-    one.add_argument("path", metavar="PATH", help=where)
-    _add_json(one)
-    one = command(
-        actions, "diff", "checkpoint_diff", "say which rows and dense parameters differ, and how far"
-    )
-    one.add_argument("a", metavar="A", help=where)
-    one.add_argument("b", metavar="B", help="another")
-    _add_json(one)
-    one = command(actions, "export", "checkpoint_export", "write a file a table and server, for other tools")
-    one.add_argument("path", metavar="PATH", help=where)
-    one.add_argument("out", metavar="OUT", help="folder for the files")
-    one.add_argument(
-        "--parquet", action="store_true", required=True, help="as Parquet, the one format there is"
-    )
-    one.add_argument("--state", action="store_true", help="with the optimizers' numbers")
-    one.add_argument(
-        "--columns", action="store_true", help="a column a float (v_0, v_1, ...) in place of lists"
-    )
-    one.add_argument("--overwrite", action="store_true", help="replace files that exist")
-    _add_json(one)
+@group("checkpoint", "pslib checkpoint verify runs/first/checkpoint")
+def checkpoint_command() -> None:
+    """List, verify, compare or export checkpoints."""
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
-
-
-def checkpoint_ls(options: argparse.Namespace) -> int:
-    """Run ``pslib checkpoint ls``."""
+@checkpoint_command.command("ls", examples="pslib checkpoint ls runs")
+@argument("folder", "FOLDER", "a folder; s3://, gs:// and hdfs:// too", FOLDER)
+@json_option
+def ls_command(folder: str, as_json: bool) -> int:
+    """List the checkpoints in a folder and below it."""
     from pslib.checkpoint import list_checkpoints
 
-    found = list_checkpoints(options.folder)
-    if options.json:
-        _print_json({"checkpoints": [_info_plain(one) for one in found]})
-    elif found:
-        _print_table([HEADINGS, *(_info_cells(one) for one in found)])
-        for one in found:
-            if one.state == "damaged":
-                print(f"damaged: {one.problem}")
-    else:
-        print(f"no checkpoints in {options.folder}")
-    return 0
+    found = list_checkpoints(folder)
+    lines = list(_aligned([HEADINGS, *map(_info_cells, found)])) if found else [f"no checkpoints in {folder}"]
+    lines += [f"damaged: {one.problem}" for one in found if one.state == "damaged"]
+    show({"checkpoints": [_info_plain(one) for one in found]}, lines, as_json)
+    return EXIT_DONE
 
 
 HEADINGS = ("saved (UTC)", "state", "model", "rows", "size", "servers", "format", "path")
@@ -117,58 +86,61 @@ def _info_cells(info: CheckpointInfo) -> tuple[str, ...]:
     )
 
 
-def checkpoint_verify(options: argparse.Namespace) -> int:
-    """Run ``pslib checkpoint verify``."""
+@checkpoint_command.command("verify", examples="pslib checkpoint verify runs/first/checkpoint")
+@path_argument
+@json_option
+def verify_command(path: str, as_json: bool) -> int:
+    """Read every byte of a checkpoint; exit code 64 when one is not as it was written."""
     from pslib.checkpoint import newest
     from pslib.checkpoint.folders import chain_of
     from pslib.checkpoint.verification import verify_checkpoint
-    from pslib.errors import EXIT_DONE, CheckpointError
+    from pslib.errors import CheckpointError
     from pslib.storage import shown
 
-    path = newest(options.path)
+    path = newest(path)
     total = sum(entry.bytes for link in chain_of(path) for entry in link.manifest.files)
-    with _bar("verify", total, "B") as progress:
+    with progress_bar("verify", total, "B") as progress:
         report = verify_checkpoint(path, progress)
-    if options.json:
-        _print_json(
-            {
-                "path": shown(path),
-                "ok": report.ok,
-                "files": report.files,
-                "bytes": report.bytes,
-                "tables": report.rows,
-                "problems": list(report.problems),
-            }
-        )
-    else:
-        for problem in report.problems:
-            print(problem)
-        if report.ok:
-            rows = ", ".join(f"{name} {counted(count, 'row')}" for name, count in report.rows.items())
-            print(f"{shown(path)}: whole; {counted(report.files, 'file')}, {_size(report.bytes)}; {rows}")
+    lines = list(report.problems)
+    if report.ok:
+        rows = ", ".join(f"{name} {counted(count, 'row')}" for name, count in report.rows.items())
+        lines = [f"{shown(path)}: whole; {counted(report.files, 'file')}, {_size(report.bytes)}; {rows}"]
+    plain = {
+        "path": shown(path),
+        "ok": report.ok,
+        "files": report.files,
+        "bytes": report.bytes,
+        "tables": report.rows,
+        "problems": list(report.problems),
+    }
+    show(plain, lines, as_json)
     return EXIT_DONE if report.ok else CheckpointError.exit_code
 
 
-def checkpoint_diff(options: argparse.Namespace) -> int:
-    """Run ``pslib checkpoint diff``."""
-    from pslib.checkpoint import newest, read_manifest
+@checkpoint_command.command(
+    "diff", examples="pslib checkpoint diff runs/first/checkpoint runs/second/checkpoint"
+)
+@argument("a", "A", WHERE, FOLDER)
+@argument("b", "B", "another", FOLDER)
+@json_option
+def diff_command(a: str, b: str, as_json: bool) -> int:
+    """Say which rows and dense parameters differ, and how far."""
+    from pslib.checkpoint import newest
     from pslib.checkpoint.diff import diff_checkpoints
 
-    a, b = newest(options.a), newest(options.b)
-    rows = sum(
-        entry.rows
-        for path in (a, b)
-        for entry in read_manifest(path).files
-        if entry.table and entry.kind == "rows"
-    )
-    with _bar("compare", rows, " rows") as progress:
+    a, b = newest(a), newest(b)
+    with progress_bar("compare", _rows_of(a) + _rows_of(b), " rows") as progress:
         found = diff_checkpoints(a, b, progress)
-    if options.json:
-        _print_json(_diff_plain(found))
-    else:
-        for line in _diff_lines(found):
-            print(line)
-    return 0
+    show(_diff_plain(found), _diff_lines(found), as_json)
+    return EXIT_DONE
+
+
+def _rows_of(path: str) -> int:
+    """Count the stored rows of a checkpoint, those of increments included."""
+    from pslib.checkpoint import read_manifest
+
+    files = read_manifest(path).files
+    return sum(entry.rows for entry in files if entry.table and entry.kind == "rows")
 
 
 def _diff_plain(found: CheckpointDiff) -> dict[str, Any]:
@@ -194,10 +166,7 @@ def _diff_plain(found: CheckpointDiff) -> dict[str, Any]:
 
 
 def _values_plain(values: ValueDiff) -> dict[str, Any]:
-    """Convert differences for JSON: values that are not finite numbers become null."""
-    plain = {"max_difference": values.max_difference, "mean_difference": values.mean_difference}
-    finite = {name: value if math.isfinite(value) else None for name, value in plain.items()}
-    return {"changed": values.changed, **finite}
+    return {name: getattr(values, name) for name in ("changed", "max_difference", "mean_difference")}
 
 
 def _diff_lines(found: CheckpointDiff) -> Iterator[str]:
@@ -230,38 +199,39 @@ def _how_far(values: ValueDiff) -> str:
     return f", |difference| up to {values.max_difference:.6g}, {values.mean_difference:.6g} on average"
 
 
-def checkpoint_export(options: argparse.Namespace) -> int:
-    """Run ``pslib checkpoint export --parquet``."""
-    from pslib.checkpoint import newest, read_manifest
+@checkpoint_command.command(
+    "export", examples="pslib checkpoint export runs/first/checkpoint exported --parquet"
+)
+@path_argument
+@argument("out", "OUT", "folder for the files", FOLDER)
+@flag("--parquet", "as Parquet, the one format there is", required=True)
+@flag("--state", "with the optimizers' numbers")
+@flag("--columns", "a column a float (v_0, v_1, ...) in place of lists")
+@overwrite_option
+@json_option
+def export_command(
+    path: str, out: str, parquet: bool, state: bool, columns: bool, overwrite: bool, as_json: bool
+) -> int:
+    """Write a file a table and server, for other tools."""
+    from pslib.checkpoint import newest
     from pslib.checkpoint.export import ExportOptions, export_parquet
     from pslib.storage import shown
 
-    path = newest(options.path)
-    files = read_manifest(path).files
-    rows = sum(entry.rows for entry in files if entry.table and entry.kind == "rows")
-    how = ExportOptions(options.state, options.columns, options.overwrite)
-    with _bar("export", rows, " rows") as progress:
-        written = [shown(one) for one in export_parquet(path, options.out, how, progress)]
-    if options.json:
-        _print_json({"path": shown(path), "rows": rows, "files": written})
-    else:
-        print(f"{counted(rows, 'row')} in {counted(len(written), 'file')}")
-        for one in written:
-            print(one)
-    return 0
+    path = newest(path)
+    rows = _rows_of(path)
+    with progress_bar("export", rows, " rows") as progress:
+        options = ExportOptions(state, columns, overwrite)
+        written = [shown(one) for one in export_parquet(path, out, options, progress)]
+    lines = [f"{counted(rows, 'row')} in {counted(len(written), 'file')}", *written]
+    show({"path": shown(path), "rows": rows, "files": written}, lines, as_json)
+    return EXIT_DONE
 
 
-# --- text
-
-
-def _print_json(plain: dict[str, Any]) -> None:
-    print(json.dumps(plain, indent=1, allow_nan=False))
-
-
-def _print_table(rows: list[tuple[str, ...]]) -> None:
+def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Return the lines of a table."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _size(count: float) -> str:
@@ -270,15 +240,3 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-@contextmanager
-def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
-    """Make a progress bar on a terminal; elsewhere None."""
-    from tqdm import tqdm
-
-    bar = tqdm(
-        total=total, desc=what, unit=unit, unit_scale=True, leave=False, disable=not sys.stderr.isatty()
-    )
-    with bar:
-        yield bar.update

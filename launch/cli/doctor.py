@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from launch.cli.diagnosis import Finding, diagnose
+from launch.cli.command import command, json_option, key_option, show, where_options
+from launch.supervisor.diagnosis import Finding, diagnose
 from launch.supervisor.discovery import ended_run, find_cluster
 from pslib.errors import EXIT_DONE, AccessError, PslibError
 from pslib.storage import shown
 from pslib.text import counted, epoch_text
 
-__all__ = ["add_doctor", "doctor_lines", "run_doctor"]
+__all__ = ["doctor_command", "doctor_lines"]
 
 EXIT_UNHEALTHY = 1
 PATIENCE_S = 3.0
 """Time limit of each of two requests, to the coordinator and to all servers at once; in all at most 10 s."""
 
 
-def add_doctor(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``pslib doctor``."""
-    parser.add_argument(
-        "where", nargs="?", metavar="WHERE", help="a run's folder, or the coordinator's tcp://host:port"
-    )
-    parser.add_argument("--cluster-id", metavar="ID", help="of the cluster at an address")
-    parser.add_argument("--keys", metavar="FILE", help="a key of the cluster; a reader's will do")
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
-
-
-def run_doctor(options: argparse.Namespace) -> int:
-    """Print the report; return 0 for a healthy cluster, 1 for findings or a run that ended with an error.
-
-    Raises
-    ------
-    ConfigurationError
-        When no single cluster is named, or its key does not fit.
+@command(
+    "doctor",
     """
-    ended = ended_run(options.where) if options.where and "://" not in options.where else None
+pslib doctor runs/clicks
+pslib doctor tcp://10.0.0.1:7000 --cluster-id 5f3a91c0
+""",
+)
+@where_options
+@key_option("a key of the cluster; a reader's will do")
+@json_option
+def doctor_command(where: str | None, cluster_id: str | None, key_file: str | None, as_json: bool) -> int:
+    """Say who waits for whom in a running cluster, and why.
+
+    Exit code 1: something is wrong, or the run ended with an error.
+    """
+    ended = ended_run(where) if where and "://" not in where else None
     if ended is not None:
-        print(json.dumps({"ended": asdict(ended)}, default=str) if options.json else ended.line())
+        show({"ended": asdict(ended)}, [ended.line()], as_json)
         return EXIT_DONE if ended.exit_code == EXIT_DONE else EXIT_UNHEALTHY
-    address, cluster_id = find_cluster(options.where, options.cluster_id)
-    status, stats, findings = _look(address, cluster_id, options.keys)
-    if options.json:
-        found = [{"what": one.what, "advice": one.advice} for one in findings]
-        plain = {"coordinator": address, "healthy": not findings, "findings": found}
-        print(json.dumps(plain | {"status": status, "servers": stats}, indent=2))
-    else:
-        print("\n".join(doctor_lines(address, status, findings)))
+    address, found_id = find_cluster(where, cluster_id)
+    status, stats, findings = _look(address, found_id, key_file)
+    plain = {"coordinator": address, "healthy": not findings, "findings": [asdict(one) for one in findings]}
+    lines = doctor_lines(address, status, findings)
+    show(plain | {"status": status, "servers": stats}, lines, as_json)
     return EXIT_UNHEALTHY if findings else EXIT_DONE
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launch.cli.command import FILE, FOLDER, argument, command, json_option, key_option, option, show
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.text import counted
 
@@ -18,26 +17,7 @@ if TYPE_CHECKING:
     from pslib.checkpoint import CheckpointInfo
     from pslib.schema import Schema
 
-__all__ = ["add_forget", "keys_of_texts", "run_forget"]
-
-
-def add_forget(parser: argparse.ArgumentParser) -> None:
-    """Add arguments for the keys, the table and the places to erase from."""
-    parser.add_argument(
-        "keys", nargs="*", metavar="KEY", help="FIELD=VALUE of the data, or a key itself (123 or 0x7b)"
-    )
-    parser.add_argument("--from", dest="file", metavar="FILE", help="more of them, one a line")
-    parser.add_argument("--table", required=True, metavar="T", help="the table; a model has one, embedding")
-    parser.add_argument(
-        "--cluster", metavar="WHERE", help="a running cluster: its run's folder, or tcp://host:port"
-    )
-    parser.add_argument("--cluster-id", metavar="ID", help="of the cluster at an address")
-    parser.add_argument("--keys", dest="key_file", metavar="FILE", help="an admin's or a trainer's key of it")
-    parser.add_argument(
-        "--checkpoints", action="append", default=[], metavar="DIR", help="a checkpoint, or a folder of some"
-    )
-    parser.add_argument("--config", metavar="CONFIG", help="a job file, for its schema (FIELD=VALUE)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
+__all__ = ["forget_command", "keys_of_texts"]
 
 
 EXIT_LEFT = 1
@@ -45,34 +25,49 @@ ROUNDS = 3
 """Rounds of rewriting: a save in progress may add a checkpoint with the old rows."""
 
 
-def run_forget(options: argparse.Namespace) -> int:
-    """Erase, rewrite and check; return 0 when no place has the keys any more, 1 when one still may.
+@command("forget", "pslib forget user=42 --table embedding --cluster runs/clicks --checkpoints runs/clicks")
+@argument("keys", "[KEY]...", "FIELD=VALUE of the data, or a key itself (123 or 0x7b)", nargs=-1)
+@option("--from", "FILE", "more of them, one a line", FILE, to="file")
+@option("--table", "T", "the table; a model has one, embedding", required=True)
+@option("--cluster", "WHERE", "a running cluster: its run's folder, or tcp://host:port", FOLDER)
+@option("--cluster-id", "ID", "of the cluster at an address")
+@key_option("an admin's or a trainer's key of it")
+@option("--checkpoints", "DIR", "a checkpoint, or a folder of some", FOLDER, multiple=True)
+@option("--config", "CONFIG", "a job file, for its schema (FIELD=VALUE)", FILE)
+@json_option
+def forget_command(
+    keys: tuple[str, ...],
+    file: str | None,
+    table: str,
+    cluster: str | None,
+    cluster_id: str | None,
+    key_file: str | None,
+    checkpoints: tuple[str, ...],
+    config: str | None,
+    as_json: bool,
+) -> int:
+    """Take rows of some keys out of servers and checkpoints.
 
-    Raises
-    ------
-    ConfigurationError
-        When a key or a place is ambiguous, or no place has such a table.
+    Exit code 1: a place still may have the keys.
     """
-    if not (options.cluster or options.checkpoints):
+    if not (cluster or checkpoints):
         raise ConfigurationError("forget where? give --cluster WHERE, --checkpoints DIR, or both")
-    texts = [*options.keys, *_lines_of(options.file)]
-    keys = keys_of_texts(texts, _schema(options) if any("=" in text for text in texts) else None)
+    texts = [*keys, *_lines_of(file)]
+    with_fields = any("=" in text for text in texts)
+    found = keys_of_texts(texts, _schema(config, checkpoints, cluster) if with_fields else None)
     report: dict[str, Any] = {
-        "keys": int(keys.size),
+        "keys": int(found.size),
         "servers": 0,
         "logs": 0,
         "checkpoints": [],
         "problems": [],
     }
-    _check_table(options)
-    if options.cluster:
-        _erase_live(options, keys, report)
-    for folder in options.checkpoints:
-        _forget_below(folder, options.table, keys, report)
-    if options.json:
-        print(json.dumps(report, indent=2))
-    else:
-        print("\n".join(_lines(report, options)))
+    _check_table(table, checkpoints)
+    if cluster:
+        _erase_live(cluster, cluster_id, key_file, table, found, report)
+    for folder in checkpoints:
+        _forget_below(folder, table, found, report)
+    show(report, _lines(report, cluster, checkpoints), as_json)
     return EXIT_LEFT if report["problems"] else EXIT_DONE
 
 
@@ -86,19 +81,19 @@ def _lines_of(file: str | None) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _schema(options: argparse.Namespace) -> Schema:
+def _schema(config: str | None, checkpoints: Sequence[str], cluster: str | None) -> Schema:
     """Return the schema of the job file, else of the first checkpoint that has one, else of the named run."""
     from launch.job.job import read_job
     from pslib.checkpoint import list_checkpoints
     from pslib.schema import Schema
 
-    if options.config:
-        return read_job(options.config).schema_of_data
-    for folder in options.checkpoints:
+    if config:
+        return read_job(config).schema_of_data
+    for folder in checkpoints:
         for one in list_checkpoints(folder):
             if one.manifest is not None and "schema" in one.manifest.about:
                 return Schema.from_dict(one.manifest.about["schema"])
-    if options.cluster and (job := Path(options.cluster) / "job.yaml").is_file():
+    if cluster and (job := Path(cluster) / "job.yaml").is_file():
         return read_job(job).schema_of_data
     raise ConfigurationError(
         "FIELD=VALUE needs a schema: give --config CONFIG, the folder of a run of a job file as --cluster, "
@@ -159,17 +154,21 @@ def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | s
     return {int(keys_of(one, field.salt)[0]) for one in values}
 
 
-def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
+def _erase_live(
+    cluster: str,
+    cluster_id: str | None,
+    key_file: str | None,
+    table: str,
+    keys: NDArray[np.uint64],
+    report: dict[str, Any],
+) -> None:
     """Erase rows of a running cluster, and from its logs."""
     from launch.supervisor.discovery import find_cluster
     from pslib.client.erase_all import erase_everywhere, trim_logs
     from pslib.clock import SystemClock
     from pslib.cluster import watch
 
-    watcher, clock = (
-        watch(*find_cluster(options.cluster, options.cluster_id), options.key_file),
-        SystemClock(),
-    )
+    watcher, clock = watch(*find_cluster(cluster, cluster_id), key_file), SystemClock()
     try:
         about = watcher.status(details=True)
 
@@ -181,7 +180,7 @@ def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: d
             return [one["address"] for one in servers()]
 
         bits = int(about["partition_bits"])
-        report["servers"] = erase_everywhere(watcher.ask, addresses, options.table, keys, bits, clock)
+        report["servers"] = erase_everywhere(watcher.ask, addresses, table, keys, bits, clock)
         if about["durability"] != "memory":
             left = trim_logs(watcher.ask, servers, clock)
             report["logs"] = len(servers()) - len(left)
@@ -190,19 +189,19 @@ def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: d
         watcher.close()
 
 
-def _check_table(options: argparse.Namespace) -> None:
+def _check_table(table: str, checkpoints: Sequence[str]) -> None:
     """Refuse places without the table before anything is erased, so that no place is skipped in silence."""
     from launch.job.errors import unknown_value
     from pslib.checkpoint import list_checkpoints
 
     tables: set[str] = set()
-    for folder in options.checkpoints:
+    for folder in checkpoints:
         found = list_checkpoints(folder)
         if not found:
             raise ConfigurationError(f"--checkpoints: expected checkpoints in {folder} or below it, got none")
-        tables.update(str(table["name"]) for one in found if one.manifest for table in one.manifest.tables)
-    if tables and options.table not in tables:
-        raise ConfigurationError(unknown_value("--table", options.table, sorted(tables)))
+        tables.update(str(plain["name"]) for one in found if one.manifest for plain in one.manifest.tables)
+    if tables and table not in tables:
+        raise ConfigurationError(unknown_value("--table", table, sorted(tables)))
 
 
 def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
@@ -251,9 +250,9 @@ def _may_hold(path: str, table: str, keys: NDArray[np.uint64], report: dict[str,
         return False
 
 
-def _lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
+def _lines(report: dict[str, Any], cluster: str | None, checkpoints: Sequence[str]) -> list[str]:
     lines = []
-    if options.cluster:
+    if cluster:
         logs = (
             f"; {counted(report['logs'], 'log holds', 'logs hold')} nothing from before"
             if report["logs"]
@@ -266,6 +265,6 @@ def _lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
         f"{counted(one['files'], 'file')} written anew"
         for one in report["checkpoints"]
     ]
-    if options.checkpoints and not report["problems"]:
+    if checkpoints and not report["problems"]:
         lines.append("no file of these checkpoints holds them any more")
     return lines + [f"problem: {one}" for one in report["problems"]]

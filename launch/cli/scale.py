@@ -1,19 +1,30 @@
-"""``pslib scale``: change the number of servers of a running cluster, and follow the moves of units."""
+"""``pslib scale`` and ``pslib server``: change the number of servers of a running cluster."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from launch.cli.command import (
+    FOLDER,
+    command,
+    flag,
+    json_option,
+    key_option,
+    option,
+    say,
+    show,
+    where_options,
+)
 from launch.supervisor.discovery import EndedRun, ended_run, find_cluster
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.text import counted
 
-__all__ = ["Scaling", "add_scale", "add_server", "run_scale", "run_server_by_hand", "watch_moves"]
+__all__ = ["Scaling", "scale_command", "server_command", "watch_moves"]
 
 LOOK_S = 0.2
 REPORT_S = 1.0
@@ -34,101 +45,87 @@ class Scaling(Protocol):
         ...
 
 
-def add_scale(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``pslib scale``."""
-    parser.add_argument(
-        "where", nargs="?", metavar="WHERE", help="a run's folder, or the coordinator's tcp://host:port"
-    )
-    parser.add_argument(
-        "--servers", type=int, metavar="N", help="so many shall own all rows (default: as many)"
-    )
-    parser.add_argument(
-        "--drain",
-        type=int,
-        action="append",
-        default=[],
-        metavar="RANK",
-        help="a server that shall own nothing and leave; may be repeated",
-    )
-    parser.add_argument("--cluster-id", metavar="ID", help="of the cluster at an address")
-    parser.add_argument("--keys", metavar="FILE", help="an admin's key of the cluster")
-
-
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``pslib server``."""
-    parser.add_argument("--coordinator", required=True, metavar="ADDRESS", help="tcp://host:port")
-    parser.add_argument("--cluster-id", required=True, metavar="ID", help="of the cluster to join")
-    parser.add_argument(
-        "--listen", default="tcp://127.0.0.1:0", metavar="ADDRESS", help="default: any port of this machine"
-    )
-    parser.add_argument("--keys", metavar="FILE", help="a server's key of the cluster")
-    parser.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
-    parser.add_argument(
-        "--rank", type=int, metavar="R", help="the place to take, perhaps of one that has died (default: any)"
-    )
-    parser.add_argument(
-        "--log", metavar="DIR", help="folder of the cluster's logs; what is in it for this rank comes back"
-    )
-
-
-def run_server_by_hand(options: argparse.Namespace) -> int:
-    """Join a running cluster as a server until it leaves; return the exit code.
-
-    Raises
-    ------
-    ConfigurationError
-        When no cluster is named, the log is a URI or has no rank, or the file holds no key.
-    """
+@command(
+    "server", "pslib server --coordinator tcp://10.0.0.1:7000 --cluster-id 5f3a91c0 --listen tcp://10.0.0.9:0"
+)
+@option("--coordinator", "ADDRESS", "tcp://host:port", required=True)
+@option("--cluster-id", "ID", "of the cluster to join", required=True)
+@option("--listen", "ADDRESS", "default: any port of this machine", default="tcp://127.0.0.1:0")
+@key_option("a server's key of the cluster")
+@flag("--insecure-network", "listen beyond this machine")
+@option("--rank", "R", "the place to take, perhaps of one that has died (default: any)", int)
+@option("--log", "DIR", "folder of the cluster's logs; what is in it for this rank comes back", FOLDER)
+def server_command(
+    coordinator: str,
+    cluster_id: str,
+    listen: str,
+    key_file: str | None,
+    insecure_network: bool,
+    rank: int | None,
+    log: str | None,
+) -> int:
+    """Join a running cluster as one more server, until it leaves."""
     from pslib.client.membership import ANYWHERE, Place
     from pslib.process.shutdown import preemption
     from pslib.server.server import run_server
     from pslib.storage import check_local
     from pslib.transport.keys import read_keys
 
-    if not options.cluster_id:
+    if not cluster_id:
         raise ConfigurationError("--cluster-id: expected that of a run, see its logs/cluster.json; got ''")
-    check_local("--log", options.log)
+    check_local("--log", log)
     preemption.install()
-    keys = None if options.keys is None else read_keys(options.keys)
     return run_server(
-        options.coordinator,
-        options.cluster_id,
-        options.listen,
-        options.insecure_network,
-        keys=keys,
-        place=ANYWHERE if options.rank is None else Place(options.rank),
-        log=None if options.log is None else str(Path(options.log).absolute()),
+        coordinator,
+        cluster_id,
+        listen,
+        insecure_network,
+        keys=None if key_file is None else read_keys(key_file),
+        place=ANYWHERE if rank is None else Place(rank),
+        log=None if log is None else str(Path(log).absolute()),
     )
 
 
-def run_scale(options: argparse.Namespace) -> int:
-    """Request the scale, follow the moves, and return 0 when shares are even.
-
-    Raises
-    ------
-    ConfigurationError
-        When the number of servers is impossible, or no single cluster is named.
-    UnavailableError
-        When units could not move, or the run ended before all had moved.
+@command(
+    "scale",
     """
+pslib scale --servers 4 runs/clicks
+pslib scale --drain 1 runs/clicks
+""",
+)
+@where_options
+@option("--servers", "N", "so many shall own all rows (default: as many)", int)
+@option("--drain", "RANK", "a server that shall own nothing and leave; may be repeated", int, multiple=True)
+@key_option("an admin's key of the cluster")
+@json_option
+def scale_command(
+    where: str | None,
+    cluster_id: str | None,
+    servers: int | None,
+    drain: tuple[int, ...],
+    key_file: str | None,
+    as_json: bool,
+) -> int:
+    """Let more or fewer servers own the rows of a running cluster, and wait until shares are even."""
     from pslib.cluster import watch
 
-    if options.servers is not None and options.servers < 1:
-        raise ConfigurationError(f"--servers: expected at least 1, got {options.servers}")
-    address, cluster_id = find_cluster(options.where, options.cluster_id)
-    keys = "" if options.keys is None else " --keys FILE"
-    more = f"pslib server --coordinator {shlex.quote(address)} --cluster-id {shlex.quote(cluster_id)}{keys}"
-    watcher = watch(address, cluster_id, options.keys)
+    if servers is not None and servers < 1:
+        raise ConfigurationError(f"--servers: expected at least 1, got {servers}")
+    address, found_id = find_cluster(where, cluster_id)
+    keys = "" if key_file is None else " --keys FILE"
+    more = f"pslib server --coordinator {shlex.quote(address)} --cluster-id {shlex.quote(found_id)}{keys}"
+    watcher = watch(address, found_id, key_file)
     try:
-        watcher.scale(options.servers or 0, options.drain)
-        watch_moves(
+        watcher.scale(servers or 0, list(drain))
+        plain = watch_moves(
             watcher,
-            lambda line: print(line, flush=True),
+            say(as_json),
             f"{more} --listen tcp://ITS_ADDRESS:0",
-            lambda: ended_run(options.where) if options.where else None,
+            lambda: ended_run(where) if where else None,
         )
     finally:
         watcher.close()
+    show(plain, (), as_json)  # the lines have been printed on the way
     return EXIT_DONE
 
 
@@ -138,7 +135,7 @@ def watch_moves(
     more: str,
     ended: Callable[[], EndedRun | None],
     clock: Clock | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Report the progress of moves until they are over.
 
     Parameters
@@ -151,6 +148,11 @@ def watch_moves(
     ended : callable
         Returns the end of the run; None while it goes on or if unknown.
     clock : Clock or None
+
+    Returns
+    -------
+    dict
+        ``moves`` and ``servers`` at the end, or ``ended`` if the run ended first.
 
     Raises
     ------
@@ -165,16 +167,17 @@ def watch_moves(
         status = _status_of(watcher, say, ended, clock)
         if isinstance(status, EndedRun):
             say(_end_of(status, moved))
-            return
+            return {"ended": asdict(status)}
         moves, now_s = status["moves"], clock.now_s()
         moved = _have_moved(moves)
         if moves["stopped"]:
             raise UnavailableError(f"{moves['stopped']}; make room there or start more servers, then again")
         if is_over(status):
             say(_progress(moves))
-            for line in _shares(watcher, status):
+            shares = _shares(watcher, status)
+            for line in _share_lines(shares):
                 say(line)
-            return
+            return {"moves": moves, "servers": shares}
         if moves["awaited"] and not told and now_s - began_s > STARTED_S:
             told = True
             awaited = counted(moves["awaited"], "more server is", "more servers are")
@@ -233,14 +236,24 @@ def _progress(moves: Mapping[str, Any]) -> str:
     return line
 
 
-def _shares(watcher: Scaling, status: Mapping[str, Any]) -> list[str]:
-    """Return a line for each server with units, and their balance; counts are current, not of a heartbeat."""
+def _shares(watcher: Scaling, status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the units and rows of each server with units; counts are current, not of a heartbeat."""
     servers = [one for one in status["members"] if one["role"] == "server" and one["units"]]
     stats = watcher.server_stats([one["address"] for one in servers])
-    rows = [0 if one is None else int(one["rows"]) for one in stats]
+    return [
+        {name: one[name] for name in ("rank", "address", "units")}
+        | {"rows": 0 if stat is None else int(stat["rows"])}
+        for one, stat in zip(servers, stats, strict=True)
+    ]
+
+
+def _share_lines(shares: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each server, and their balance."""
+    rows = [one["rows"] for one in shares]
     lines = [
-        f"server {one['rank']} at {one['address']}: {counted(one['units'], 'unit')}, {counted(count, 'row')}"
-        for one, count in zip(servers, rows, strict=True)
+        f"server {one['rank']} at {one['address']}: {counted(one['units'], 'unit')}, "
+        f"{counted(one['rows'], 'row')}"
+        for one in shares
     ]
     if sum(rows):
         lines.append(f"imbalance of rows (most / mean): {max(rows) * len(rows) / sum(rows):.3f}")

@@ -20,7 +20,7 @@ from pslib.table.optimizers import OPTIMIZERS, Optimizer
 from pslib.table.schedules import SCHEDULES, Schedule
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
 
-__all__ = ["Row", "job_schema", "rows_of", "settings_page", "settings_text"]
+__all__ = ["Row", "job_schema", "rows_of", "settings_at", "settings_page", "settings_text"]
 
 INTRODUCTION = """# Settings of the job file
 
@@ -176,16 +176,27 @@ def _of_schedules() -> Iterator[Row]:
     yield from shared
 
 
-def settings_text(path: str) -> str:
-    """The settings at a path or below it, two lines each; ConfigurationError where there are none."""
+def settings_at(path: str) -> list[Row]:
+    """Return the settings at a path or below it.
+
+    Raises
+    ------
+    ConfigurationError
+        When there are none.
+    """
     found = [row for row in rows_of(Job) if not path or row.path == path or row.path.startswith(f"{path}.")]
     if not found:
         near = get_close_matches(path, [row.path for row in rows_of(Job)], n=1)
         raise ConfigurationError(f"{path}: no such setting{f', did you mean {near[0]!r}?' if near else ''}")
+    return found
+
+
+def settings_text(path: str) -> str:
+    """Return two lines for each setting at a path or below it."""
     return "".join(
         f"{row.path}: {row.kind}{f', {row.bounds}' if row.bounds else ''}"
         f"{f' {row.unit}' if row.unit else ''}, default {row.default or 'none'}\n    {row.help}\n"
-        for row in found
+        for row in settings_at(path)
     )
 
 

@@ -14,7 +14,6 @@ interpreter that has pslib (default ``python3``). ``dir``: folder to run in (def
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import shlex
 import socket
@@ -24,7 +23,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from launch.job.errors import unknown_key
 from launch.places.local import checkout_path
@@ -32,7 +30,7 @@ from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.blas import TRAINERS_HERE
 
-__all__ = ["Host", "HostsLauncher", "hosts_in_file", "read_hosts"]
+__all__ = ["Host", "HostsLauncher", "read_hosts"]
 
 LOOK_S = 30.0
 """Time limit of a test on one host: three times ssh's limit to connect."""
@@ -108,29 +106,6 @@ def read_hosts(text: str, source: str, folder: str) -> list[Host]:
     if problems:
         raise ConfigurationError(*problems)
     return hosts
-
-
-def hosts_in_file(options: argparse.Namespace) -> list[Host]:
-    """Read the file of ``--hosts``, for a place whose hosts stand in one.
-
-    Raises
-    ------
-    ConfigurationError
-        When the file is wrong or missing, or numbers of processes are given beside it.
-    """
-    file, on = options.hosts, f"--on {options.on}"
-    if file is None:
-        raise ConfigurationError(f"{on} needs --hosts FILE: a line a host, HOST [servers=N] [trainers=N]")
-    if options.servers is not None or options.trainers is not None:
-        raise ConfigurationError(
-            f"--servers and --trainers stand in the hosts file with {on}: servers=N trainers=N"
-        )
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"{file}: the hosts file can't be read: {reason}") from error
-    return read_hosts(text, file, str(Path.cwd()))
 
 
 def _there(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Keys of a run, and ``pslib keys``, which manages a folder of keys.
+"""Keys of a run.
 
 A process gets its key in the first line of its standard input, never in an argument, in the environment or in
 a file of the machine that it runs on.
@@ -6,17 +6,15 @@ a file of the machine that it runs on.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["add_keys_options", "keys_of_run", "run_keys"]
+__all__ = ["keys_of_run"]
 
 
 def keys_of_run(
@@ -46,43 +44,3 @@ def keys_of_run(
     from pslib.transport.keys import make_keys, read_folder
 
     return make_keys() if folder is None else read_folder(folder)
-
-
-def add_keys_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``pslib keys``."""
-    parser.add_argument(
-        "action", choices=("make", "add", "remove"), help="make a folder; add or remove one key"
-    )
-    parser.add_argument("folder", metavar="DIR", help="the folder of keys")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="of the key to add or remove")
-    parser.add_argument(
-        "--role",
-        default="reader",
-        metavar="ROLE",
-        help="of a key to add: server, trainer, reader or admin (default: reader)",
-    )
-
-
-def run_keys(options: argparse.Namespace) -> int:
-    """Run ``pslib keys``: print the files that now exist, never their contents.
-
-    Raises
-    ------
-    ConfigurationError
-        When a key to make or add exists already, or a key to remove does not exist.
-    """
-    from pslib.transport.keys import add_key, make_keys, remove_key, write_keys
-
-    if (options.name is None) != (options.action == "make"):
-        raise ConfigurationError("pslib keys: expected make DIR, add DIR NAME or remove DIR NAME")
-    if options.action == "make":
-        made = make_keys()
-        write_keys(options.folder, made)
-        for role in made:
-            print(f"{Path(options.folder) / role}.keys")
-    elif options.action == "add":
-        print(f"{add_key(options.folder, options.name, options.role)}: servers that start now know it")
-    else:
-        remove_key(options.folder, options.name)
-        print(f"removed {options.name}: servers that start now refuse it")
-    return EXIT_DONE

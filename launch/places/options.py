@@ -1,10 +1,9 @@
-"""Options of runs on several machines, and the launcher that they select."""
+"""Options of a run: machines, folder and records; and the launcher of the machines."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,33 +11,70 @@ from typing import TYPE_CHECKING
 from pslib.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from launch.places.hosts import HostsLauncher
+    from launch.places.hosts import Host, HostsLauncher
 
-__all__ = ["add_hosts", "hosts_of", "place_names"]
+__all__ = ["HostOptions", "RunOptions", "hosts_in_file", "hosts_of", "place_names"]
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select the machines of a run."""
-    parser.add_argument(
-        "--on",
-        choices=("local", *place_names()),
-        default="local",
-        help="where (default: local); slurm: the nodes of the allocation that it is called in",
-    )
-    parser.add_argument(
-        "--hosts", metavar="FILE", help="for ssh: a line a host, HOST [servers=N] [trainers=N] ..."
-    )
-    parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
-    parser.add_argument(
-        "--per-node",
-        metavar="TEXT",
-        help='for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
-    )
-    parser.add_argument(
-        "--insecure-network",
-        action="store_true",
-        help="for ssh and slurm: no encryption, though other machines reach coordinator and servers",
-    )
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Options of ``pslib train`` and ``pslib launch`` that select machines and numbers of processes.
+
+    Attributes
+    ----------
+    on : str
+        local, or one of `place_names`.
+    hosts, ssh_config : str or None
+        With ssh: the hosts file, and the file for ssh's option ``-F``.
+    per_node : str or None
+        With slurm: the processes of each node, as in a hosts file.
+    insecure_network : bool
+        Whether to run without encryption on addresses that other machines reach.
+    port : int
+        Port of the coordinator; 0 is any free one.
+    servers, trainers : int or None
+        Numbers of processes, on this machine only; None: the default.
+    """
+
+    on: str = "local"
+    hosts: str | None = None
+    ssh_config: str | None = None
+    per_node: str | None = None
+    insecure_network: bool = False
+    port: int = 0
+    servers: int | None = None
+    trainers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of ``pslib train`` and ``pslib launch`` about the run's folder and records.
+
+    Attributes
+    ----------
+    out : str or None
+        Folder of the run; None: that of the job file, or for a script none.
+    keys : str or None
+        Folder of keys to encrypt with; None does not.
+    overwrite, resume : bool
+        Whether to replace an earlier run in the folder, or to continue it, from its logs or its checkpoint.
+    tensorboard : bool
+        Whether to write event files for TensorBoard into the folder.
+    quiet : bool
+        Whether to show no progress.
+    """
+
+    out: str | None = None
+    keys: str | None = None
+    overwrite: bool = False
+    resume: bool = False
+    tensorboard: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse to replace the run that is to be continued."""
+        if self.overwrite and self.resume:
+            raise ConfigurationError("--overwrite is not allowed with --resume: leave one of them out")
 
 
 def place_names() -> tuple[str, ...]:
@@ -47,7 +83,7 @@ def place_names() -> tuple[str, ...]:
     return tuple(file.stem for file in files if "\ndef launcher_of(" in file.read_text(encoding="utf-8"))
 
 
-def hosts_of(options: argparse.Namespace) -> HostsLauncher | None:
+def hosts_of(options: HostOptions) -> HostsLauncher | None:
     """Return the launcher that the options select; None: this machine.
 
     Raises
@@ -71,6 +107,31 @@ def hosts_of(options: argparse.Namespace) -> HostsLauncher | None:
     ]
     again += ["--insecure-network"] if options.insecure_network else []
     return replace(launcher, options=shlex.join(["--on", options.on, *again]))
+
+
+def hosts_in_file(options: HostOptions) -> list[Host]:
+    """Read the file of ``--hosts``, for a place whose hosts stand in one.
+
+    Raises
+    ------
+    ConfigurationError
+        When the file is wrong or missing, or numbers of processes are given beside it.
+    """
+    from launch.places.hosts import read_hosts
+
+    file, on = options.hosts, f"--on {options.on}"
+    if file is None:
+        raise ConfigurationError(f"{on} needs --hosts FILE: a line a host, HOST [servers=N] [trainers=N]")
+    if options.servers is not None or options.trainers is not None:
+        raise ConfigurationError(
+            f"--servers and --trainers stand in the hosts file with {on}: servers=N trainers=N"
+        )
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"{file}: the hosts file can't be read: {reason}") from error
+    return read_hosts(text, file, str(Path.cwd()))
 
 
 def option_text(name: str) -> str:

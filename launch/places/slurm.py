@@ -10,7 +10,6 @@ default, SIGKILL. A worker that gets SIGTERM tells the launcher, which ends the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.places.hosts import LOOK_S, Host, HostsLauncher, read_hosts
+from launch.places.options import HostOptions
 from launch.supervisor.run_spec import Command
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.shutdown import TOGETHER_VARIABLE
@@ -76,7 +76,7 @@ OPTIONS = ("per_node",)
 """Options of the command line that this place takes."""
 
 
-def launcher_of(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> SlurmLauncher:
+def launcher_of(options: HostOptions, environment: Mapping[str, str] = os.environ) -> SlurmLauncher:
     """Return the launcher of the allocation that this process is part of.
 
     Raises

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 from dataclasses import dataclass
 
-from launch.places.hosts import Host, HostsLauncher, hosts_in_file
+from launch.places.hosts import Host, HostsLauncher
+from launch.places.options import HostOptions, hosts_in_file
 from launch.supervisor.run_spec import Command
 
 __all__ = ["OPTIONS", "SshLauncher", "launcher_of"]
@@ -48,7 +48,7 @@ OPTIONS = ("hosts", "ssh_config")
 """Options of the command line that this place takes."""
 
 
-def launcher_of(options: argparse.Namespace) -> SshLauncher:
+def launcher_of(options: HostOptions) -> SshLauncher:
     """Return the launcher of a hosts file.
 
     Raises

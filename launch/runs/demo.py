@@ -11,8 +11,10 @@ from launch.job.job import read_job
 from launch.job.preflight import RUN_FILES
 from launch.job.sections import schema_section
 from launch.job.yaml12 import write_yaml
+from launch.places.options import RunOptions
 from launch.runs.train import run_job
 from pslib.errors import ConfigurationError
+from pslib.recorder.display import is_terminal
 
 __all__ = ["JOB_FILE", "demo_job", "run_demo"]
 
@@ -82,14 +84,14 @@ def run_demo(out: Path, *, progress: bool) -> int:
     except OSError as error:
         raise ConfigurationError(f"{file} can't be written: {error.strerror}") from error
     print(f"training {file}", file=sys.stderr)
-    return run_job(read_job(file), overwrite=True, progress=progress)
+    return run_job(read_job(file), RunOptions(overwrite=True, quiet=not progress))
 
 
 def _bar() -> Callable[[int, int], None]:
     """Show the generator's progress on a terminal."""
 
     def show(done: int, total: int) -> None:
-        if sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             print(
                 f"\r{done:,} of {total:,} rows",
                 end="\n" if done == total else "",

@@ -2,94 +2,101 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launch.job.preflight import check_log, hold_port, prepare_out
-from launch.job.suggestions import behind_the_script
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.places.options import hosts_of
-from launch.runs.log_options import durability_settings, log_folder
-from launch.runs.train import ENDED_EARLY
+from launch.places.options import HostOptions, RunOptions, hosts_of
+from launch.runs.train import ENDED_EARLY, log_folder
 from launch.supervisor.resume import identity_of
 from launch.supervisor.run_records import run_recorded, say
 from launch.supervisor.run_spec import Launcher, Plan
-from pslib.config import ClusterConfig, Timing
+from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.recorder.event_files import check_event_files
+from pslib.storage import check_local
 
 __all__ = ["run_script"]
 
 
-def run_script(options: argparse.Namespace) -> int:
-    """Run the script of ``pslib launch`` and return the run's exit code.
+def run_script(
+    script: str,
+    arguments: Sequence[str],
+    machines: HostOptions,
+    config: ClusterConfig,
+    log: str | None,
+    run: RunOptions,
+) -> int:
+    """Run a script and return the run's exit code.
+
+    Parameters
+    ----------
+    script, arguments : str, sequence of str
+        Python file, and its own arguments.
+    machines : HostOptions
+    config : ClusterConfig
+        Settings of the cluster; numbers of processes are those of ``machines``.
+    log : str or None
+        Folder of update logs; None: ``log`` in that of the run.
+    run : RunOptions
 
     Raises
     ------
     ConfigurationError
         When script, hosts or options are invalid; no process has been started then.
     """
-    if options.tensorboard:
+    if run.tensorboard:
         check_event_files()
-        if options.out is None:
+        if run.out is None:
             raise ConfigurationError("--tensorboard: expected --out beside it, the folder of its files")
-    launcher, servers, trainers = _place(options)
-    if behind := behind_the_script(options.arguments, options.launch_options):
-        script = Path(options.script).name
-        say(
-            f"{', '.join(behind)} after {script} go to {script}; "
-            "options of pslib launch stand before the script"
-        )
-    keys = keys_of_run(options.keys, getattr(launcher, "open_addresses", ()), options.insecure_network)
-    config = ClusterConfig(
-        servers=servers,
-        trainers=trainers,
-        shard_threads=options.shard_threads,
-        server_memory_bytes=options.server_memory_bytes,
-        timing=Timing(drain_s=options.drain_s),
-        **durability_settings(options),
-    )
-    out = None if options.out is None else prepare_out(options.out, options.overwrite, options.resume)
-    launch = identity_of(out, config, options.resume)
-    logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"
+    check_local("--log", log)
+    if log and config.durability == "memory":
+        raise ConfigurationError("--log: expected --durability log or disk with it; else nothing is logged")
+    launcher, servers, trainers = _place(script, machines, log, run.resume)
+    config = replace(config, servers=servers, trainers=trainers)
+    keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
+    folder = None if run.out is None else prepare_out(run.out, run.overwrite, run.resume)
+    launch = identity_of(folder, config, run.resume)
+    logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
     plan = Plan(
         config=config,
         cluster_id=launch.cluster_id,
         launch=launch,
-        trainer_arguments=(options.script, *options.arguments),
+        trainer_arguments=(script, *arguments),
         logs=logs,
         echo=True,
         keys=keys,
-        log=launch.log or log_folder(config, options.log, logs.parent if out else logs),
+        log=launch.log or log_folder(config, log, folder or logs),
     )
-    facts = {"job": Path(options.script).name}
+    facts = {"job": Path(script).name}
     outcome, _ = run_recorded(
-        launcher, plan, out, progress=not options.quiet, facts=facts, tensorboard=options.tensorboard
+        launcher, plan, folder, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
     )
-    if outcome.exit_code in ENDED_EARLY and out is not None and plan.log is not None:
+    if outcome.exit_code in ENDED_EARLY and folder is not None and plan.log is not None:
         go_on = "go on, when there is room, with" if outcome.final else "go on with"
         say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")
-    if out is None and outcome.exit_code == EXIT_DONE:
+    if folder is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)
     return outcome.exit_code
 
 
-def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
+def _place(script: str, machines: HostOptions, log: str | None, resume: bool) -> tuple[Launcher, int, int]:
     """Return the selected launcher, and the numbers of its servers and trainers."""
-    is_there = (
-        os.path.isfile(options.script) or options.on != "local"
-    )  # elsewhere the script is a file of each host
-    if is_there and Path(options.script).suffix in (".yaml", ".yml"):
-        raise ConfigurationError(f"{options.script}: expected a Python script; pslib train runs a job file")
-    if hosts := hosts_of(options):
+    # elsewhere the script is a file of each host
+    is_there = os.path.isfile(script) or machines.on != "local"
+    if is_there and Path(script).suffix in (".yaml", ".yml"):
+        raise ConfigurationError(f"{script}: expected a Python script; pslib train runs a job file")
+    if hosts := hosts_of(machines):
         return hosts, hosts.count("server"), hosts.count("trainer")
     if not is_there:
-        raise ConfigurationError(f"{options.script}: no such script")
-    servers = 1 if options.servers is None else options.servers
-    trainers = 1 if options.trainers is None else options.trainers
-    check_log("--log", options.log, options.resume)
-    return LocalLauncher(trainers, hold_port(options.port)), servers, trainers
+        raise ConfigurationError(f"{script}: no such script")
+    servers = 1 if machines.servers is None else machines.servers
+    trainers = 1 if machines.trainers is None else machines.trainers
+    check_log("--log", log, resume)
+    return LocalLauncher(trainers, hold_port(machines.port)), servers, trainers

@@ -26,7 +26,7 @@ from launch.job.preflight import (
 from launch.places.hosts import HostsLauncher
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.runs.log_options import log_folder
+from launch.places.options import RunOptions
 from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
 from launch.supervisor.resume import (
     check_no_logs,
@@ -53,44 +53,27 @@ from pslib.recorder.event_files import check_event_files
 from pslib.storage import shown
 
 if TYPE_CHECKING:
+    from pslib.config import ClusterConfig
     from pslib.transport import Keys
 
-__all__ = ["ENDED_EARLY", "run_job"]
+__all__ = ["ENDED_EARLY", "log_folder", "run_job"]
 
 ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
 """Exit codes of a run that ended early, without an error of its job."""
 
 
-def run_job(
-    job: Job,
-    *,
-    overwrite: bool,
-    progress: bool,
-    port: int = 0,
-    keys: str | None = None,
-    resume: bool = False,
-    hosts: HostsLauncher | None = None,
-    tensorboard: bool = False,
-) -> int:
+def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port: int = 0) -> int:
     """Train, test and save what a job file describes.
 
     Parameters
     ----------
     job : Job
-    overwrite : bool
-        Whether an earlier run in ``job.out`` may be replaced.
-    progress : bool
-        Whether to show a bar.
-    port : int
-        Port of the coordinator; 0 is any free one.
-    keys : str or None
-        Folder of keys to encrypt with; None does not.
-    resume : bool
-        Whether to continue the run in ``job.out``, from its logs, or without logs from its checkpoint.
+        With the output folder of the run, whatever ``run.out`` is.
+    run : RunOptions
     hosts : HostsLauncher or None
         Places of its processes; None: this machine.
-    tensorboard : bool
-        Whether to write event files for TensorBoard into ``job.out``.
+    port : int
+        Port of the coordinator on this machine; 0 is any free one.
 
     Returns
     -------
@@ -104,14 +87,14 @@ def run_job(
     UnavailableError
         When a host can't be asked for the run's folder; nothing has been changed then.
     """
-    if resume and (line := completed(job)):
+    if run.resume and (line := completed(job)):
         print(f"pslib: {line}")
         return EXIT_DONE
-    if tensorboard:
+    if run.tensorboard:
         check_event_files()
-    launcher, own_keys = _place(job, port, keys, hosts)
-    _check(job, hosts, resume)
-    job, launch = _begun(job, overwrite, resume)
+    launcher, own_keys = _place(job, port, run.keys, hosts)
+    _check(job, hosts, run.resume)
+    job, launch = _begun(job, run.overwrite, run.resume)
     out = Path(job.out)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
@@ -136,7 +119,7 @@ def run_job(
     tried = 0
     while True:
         outcome, summary = run_recorded(
-            launcher, plan, out, progress=progress, facts=facts, tensorboard=tensorboard
+            launcher, plan, out, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
         )
         if not goes_back(outcome, job, tried):
             break
@@ -150,8 +133,15 @@ def run_job(
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
     else:
-        _tell_end(job, plan, effective, outcome, _again(keys, hosts, tensorboard))
+        _tell_end(job, plan, effective, outcome, _again(run, hosts))
     return outcome.exit_code
+
+
+def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | None:
+    """Return the folder of update logs and the coordinator's journal; None without logging."""
+    if config.durability == "memory":
+        return None
+    return str(Path(given).absolute() if given else out.absolute() / "log")
 
 
 def _place(
@@ -177,10 +167,10 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
         check_log("cluster.log", job.cluster.log, resume)
 
 
-def _again(keys: str | None, hosts: HostsLauncher | None, tensorboard: bool) -> str:
+def _again(run: RunOptions, hosts: HostsLauncher | None) -> str:
     """Return the options that a resumed run needs again."""
-    again = (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
-    return again + (" --tensorboard" if tensorboard else "")
+    again = (f" --keys {quote(run.keys)}" if run.keys else "") + (f" {hosts.options}" if hosts else "")
+    return again + (" --tensorboard" if run.tensorboard else "")
 
 
 def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: str) -> None:

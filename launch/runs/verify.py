@@ -7,27 +7,24 @@ example, and the push counts: pushes applied by servers against pushes due.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job.job import Job, read_job, saved_place
+from launch.job.job import Job, saved_place
 from launch.job.model import ranks_items
 from launch.job.preflight import check_data, hold_port, prepare_out
 from launch.places.local import LocalLauncher
-from launch.runs.log_options import log_folder
+from launch.runs.train import log_folder
 from launch.supervisor.run_spec import Outcome, Plan
 from launch.supervisor.supervisor import end_as_asked, run_cluster
 from launch.worker.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster
 from pslib.errors import EXIT_DONE, ConfigurationError
-from pslib.storage import check_local
 from pslib.text import counted
 
 if TYPE_CHECKING:
@@ -35,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verified",
+    "VerifyOptions",
     "kill_problem",
+    "line_of",
     "plain_modes",
     "run_verify",
     "sync_survives",
@@ -97,22 +96,61 @@ class Verified:
         return exact and (self.killed > 0 or self.pushes_sent == self.pushes_due)
 
 
-def run_verify(options: argparse.Namespace) -> int:
-    """Train in all modes and compare; return 0 when no difference exceeds the tolerance, else 1.
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """Options of a comparison.
+
+    Attributes
+    ----------
+    kill : str or None
+        Process to kill once in each run of the cluster: server, trainer or coordinator.
+    seeds : int
+        Number of trainings of each mode.
+    tolerance : float
+        Largest accepted loss of AUC, and rise of log loss.
+    overwrite : bool
+        Whether earlier runs may be replaced.
+    """
+
+    kill: str | None
+    seeds: int
+    tolerance: float
+    overwrite: bool
+
+
+def run_verify(
+    read: Callable[[dict[str, object]], Job],
+    out: str | None,
+    options: VerifyOptions,
+    say: Callable[[str], object],
+) -> tuple[list[Verified], str, int]:
+    """Train in all modes and compare.
+
+    Parameters
+    ----------
+    read : callable
+        Reads the job with further settings.
+    out : str or None
+        Folder of all runs; None: beside that of the job.
+    options : VerifyOptions
+    say : callable
+        Called with a line of progress.
+
+    Returns
+    -------
+    list of Verified, str, int
+        The comparisons, the verdict, and the exit code: 1 when a difference exceeds the tolerance, else 0.
 
     Raises
     ------
     ConfigurationError
         When there is no test data, or the process to kill would end the run.
     """
-    changes = {f"cluster.{n}": getattr(options, n) for n in ("servers", "trainers") if getattr(options, n)}
-
-    check_local("out", options.out)
-    job = read_job(options.config, options.overrides, changes)
+    job = read({})
     anew: dict[str, object] = {"load.resume": False} if job.load else {}
 
     def job_of(**more: object) -> Job:
-        return read_job(options.config, options.overrides, changes | APART | anew | more)
+        return read(APART | anew | more)
 
     if not job.data.test:
         raise ConfigurationError("nothing to compare on: the job file needs data.test")
@@ -127,15 +165,8 @@ def run_verify(options: argparse.Namespace) -> int:
         raise ConfigurationError(problem)
     _check_numbers(options)
     check_data(job)
-    out = Path(options.out or f"{job.out}-verify").resolve()
-    verified = list(_verify(job, job_of, out, options))
-    words, code = verdict_of(verified, options.tolerance)
-    if options.json:
-        plain = [asdict(one) | {"balances": one.balances} for one in verified]
-        print(json.dumps({"ok": code == EXIT_DONE, "verdict": words, "runs": plain}, indent=2))
-    else:
-        print("\n".join([*map(_line_of, verified), words]))
-    return code
+    verified = list(_verify(job, job_of, Path(out or f"{job.out}-verify").resolve(), options, say))
+    return verified, *verdict_of(verified, options.tolerance)
 
 
 def kill_problem(kill: str | None, job: Job) -> str | None:
@@ -166,7 +197,7 @@ def plain_modes() -> dict[str, object]:
     return {f"training.{name}": getattr(TrainingSettings, name) for name in OF_CONSISTENCY}
 
 
-def _check_numbers(options: argparse.Namespace) -> None:
+def _check_numbers(options: VerifyOptions) -> None:
     if not 0 <= options.tolerance < math.inf:
         raise ConfigurationError(f"--tolerance: expected 0 or more, got {options.tolerance:g}")
     if options.seeds < 1:
@@ -174,7 +205,7 @@ def _check_numbers(options: argparse.Namespace) -> None:
 
 
 def _verify(
-    job: Job, job_of: Callable[..., Job], out: Path, options: argparse.Namespace
+    job: Job, job_of: Callable[..., Job], out: Path, options: VerifyOptions, say: Callable[[str], object]
 ) -> Iterator[Verified]:
     from pslib.metrics.paired import paired_difference
 
@@ -182,19 +213,19 @@ def _verify(
     references, due, labels = [], 0, None
     for seed in seeds:
         place = prepare_out(out / f"seed-{seed}" / "reference", options.overwrite)
-        _told(options, f"seed {seed}: reference")
+        say(f"seed {seed}: reference")
         sequential = job_of(**SEQUENTIAL, **plain_modes(), **{"training.seed": seed, "out": str(place)})
         due += _train_reference(sequential, place / "predictions")
         labels, scores = _scores(place / "predictions")
         references.append(scores)
     assert labels is not None
     if not sync_survives(job, options.kill):
-        _told(options, "sync is left out: without cluster.restarts it ends with the trainer that is killed")
+        say("sync is left out: without cluster.restarts it ends with the trainer that is killed")
     for mode in _modes(job, options.kill):
         pairs, ledger = [], []
         for seed, reference in zip(seeds, references, strict=True):
             place = prepare_out(out / f"seed-{seed}" / mode, options.overwrite)
-            _told(options, f"seed {seed}: {mode}")
+            say(f"seed {seed}: {mode}")
             more: dict[str, object] = {"training.consistency": mode, "training.seed": seed, "out": str(place)}
             if mode == "sync":
                 more["training.cache"] = {"age_batches": 0}
@@ -206,11 +237,6 @@ def _verify(
         sent, applied = (sum(book[at] for book in ledger) for at in (0, 1))
         step_batches = job.cluster.trainers if mode == "sync" else 1
         yield Verified(mode, auc, logloss, due, sent, applied, sum(book[2] for book in ledger), step_batches)
-
-
-def _told(options: argparse.Namespace, line: str) -> None:
-    if not options.json:
-        print(line, flush=True)
 
 
 def _train_reference(job: Job, predictions: Path) -> int:
@@ -298,7 +324,8 @@ def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int
     return f"verify: ok: {modes} {train} what one after the other does; each push counts once", EXIT_DONE
 
 
-def _line_of(one: Verified) -> str:
+def line_of(one: Verified) -> str:
+    """Return the line of a comparison for the user."""
     killed = f", {one.killed} killed" if one.killed else ""
     if one.step_batches > 1:  # so it differs from the reference by more than chance
         killed += f"; {one.step_batches} batches a step, the reference has 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import IO, Any, Protocol
 
@@ -11,7 +12,7 @@ from tqdm import tqdm
 from pslib.recorder.status import Status, Window
 from pslib.text import behind_text, counted, epoch_text
 
-__all__ = ["Display", "display_for", "result_text", "short"]
+__all__ = ["Display", "display_for", "is_terminal", "result_text", "short"]
 
 _SPEAKS_OF_TRAINING = ("training", "done", "failed", "preempted", "interrupted")
 PLAIN_EVERY_S = 10.0  # if stderr is a file or a pipe, as in a batch job
@@ -133,6 +134,11 @@ class _PlainLines:
         """Do nothing: there is nothing to close."""
 
 
+def is_terminal(stream: IO[str]) -> bool:
+    """Return True if lines of a stream can be overwritten: it is a terminal, and no dumb one."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def display_for(stream: IO[str]) -> Display:
     """Choose a progress bar for a terminal, log lines otherwise."""
-    return _Bar(stream) if stream.isatty() else _PlainLines(stream)
+    return _Bar(stream) if is_terminal(stream) else _PlainLines(stream)

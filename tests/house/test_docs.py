@@ -146,17 +146,18 @@ def commands() -> list[list[str]]:
     for page in PAGES:
         for block in blocks(page.read_text(encoding="utf-8"), "sh"):
             for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
+                words = shlex.split(line.partition(" >")[0], comments=True)
                 if words and words[0] == "pslib":
                     found.append(words[1:])
     return found
 
 
 @pytest.mark.parametrize("arguments", commands(), ids=" ".join)
-def test_every_pslib_command_in_the_pages_is_understood(arguments):
-    from launch.cli.main import build_parser
+def test_every_pslib_command_in_the_pages_is_understood(arguments, monkeypatch):
+    from launch.cli.main import main
 
-    build_parser().parse_args(arguments)
+    monkeypatch.setattr("click.Command.invoke", lambda self, context: 0)  # read, not run
+    assert main(arguments) == 0
 
 
 def test_make_has_the_targets_that_the_pages_name():

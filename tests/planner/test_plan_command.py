@@ -69,7 +69,7 @@ def test_units_of_machines_are_read(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan"], "one of the arguments --rows --parameters is required"),
+        (["plan"], "expected one of --rows and --parameters"),
         (["plan", "--rows", "many"], "expected a number like 5e9 or 2M, got 'many'"),
         (["plan", "--rows", "5e9"], "expected a rate (examples_per_s) or a number of trainers, got neither"),
         ([*PLAN, "--machine", "cores=32"], "--machine: memory, network missing, expected as in cores=32,"),

@@ -225,7 +225,16 @@ def test_a_log_gets_a_line_for_each_phase_then_one_every_ten_seconds():
     assert len(lines) == 5
 
 
-def test_a_terminal_gets_a_bar_and_results_above_it():
+def test_a_dumb_terminal_gets_lines_and_no_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    watch(None, [training(500)], stream=stream, progress=True)
+    assert "[   0.5 s] training epoch 2/2, 500 of 10,000 examples" in stream.getvalue()
+    assert "\r" not in stream.getvalue()
+
+
+def test_a_terminal_gets_a_bar_and_results_above_it(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     watch(None, [{}, training(2_500), training(5_000, results=[{"kind": "test", "auc": 0.7}])], stream=stream,
           progress=True, every_s=1)  # fmt: skip

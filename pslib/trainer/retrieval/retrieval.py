@@ -21,9 +21,8 @@ from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import ScoreCounts, diverged
-from pslib.metrics.nearest import NearestIndex
 from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks
-from pslib.metrics.top_k import best_of
+from pslib.metrics.top_k import NearestIndex, best_of
 from pslib.schema import Schema
 from pslib.trainer.checkpoints.save_load import Position
 from pslib.trainer.collective import Job

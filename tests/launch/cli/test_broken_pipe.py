@@ -16,10 +16,9 @@ from tests.support.processes.standin_launch import ROOT
 
 CODE = """
 import pathlib, sys
-from launch.cli import commands
-from launch.cli.main import main
+from launch.cli.main import main, version_command
 
-def version(options):
+def version(as_json):
     print("a line", flush=True)
     print("an error", file=sys.stderr)
     sys.stdin.read()
@@ -29,7 +28,7 @@ def version(options):
     pathlib.Path(sys.argv[1]).touch()
     return 75
 
-commands.version = version
+version_command.callback = version
 sys.exit(main(["version"]))
 """
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch.cli.diagnosis import Finding, diagnose
 from launch.cli.doctor import doctor_lines
 from launch.cli.main import main
+from launch.supervisor.diagnosis import Finding, diagnose
 from launch.supervisor.discovery import find_cluster, note_cluster
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.session import CoordinatorSession

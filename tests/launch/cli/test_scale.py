@@ -69,6 +69,15 @@ def test_a_line_a_second_says_how_far_it_is_and_the_end_how_even_shares_are() ->
     ]
 
 
+def test_the_result_for_machines_has_the_moves_and_the_share_of_each_server() -> None:
+    played = Played(status())
+    result = watch_moves(played, lambda line: None, "", lambda: None, played)
+    assert result["moves"]["moved"] == 20
+    assert result["servers"][3] == {"rank": 3, "address": "s3", "units": 5, "rows": 100}
+    ended = Played(status(leaving=[2]), {})
+    assert watch_moves(ended, lambda line: None, "", lambda: ENDED, ended)["ended"]["exit_code"] == 0
+
+
 def test_who_awaits_servers_that_nobody_starts_is_told_the_command() -> None:
     waiting = [status("live live", awaited=2, moved=0)] * 25
     lines = Played(*waiting, status()).lines()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.cli.main import build_parser, main
-from launch.places.options import hosts_of
+from launch.cli.main import main
+from launch.places.options import HostOptions, hosts_of
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
@@ -132,7 +132,7 @@ def test_a_run_under_slurm_gathers_results_and_names_a_killed_trainer(allocation
         {"trainer 0": "die", "trainer 1": "result b;over"},
         servers=2,
         trainers=2,
-        hosts=hosts_of(build_parser().parse_args(["launch", "--on", "slurm", "script.py"])),
+        hosts=hosts_of(HostOptions(on="slurm")),
     )
     assert outcome.exit_code == 0, said
     assert [result["test"] for result in outcome.results] == ["b"]

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.cli.main import build_parser, main
-from launch.places.options import hosts_of
+from launch.cli.main import main
+from launch.places.options import HostOptions, hosts_of
 from launch.places.slurm import SlurmLauncher
 from launch.supervisor.graceful_stop import EndSignals
 from launch.supervisor.process import start
@@ -51,8 +51,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def launcher(*options: str) -> SlurmLauncher:
-    found = hosts_of(build_parser().parse_args(["launch", "--on", "slurm", *options, "script.py"]))
+def launcher(per_node: str | None = None, *, insecure_network: bool = False) -> SlurmLauncher:
+    found = hosts_of(HostOptions(on="slurm", per_node=per_node, insecure_network=insecure_network))
     assert isinstance(found, SlurmLauncher)
     return found
 
@@ -64,7 +64,7 @@ def test_each_node_of_the_allocation_runs_one_of_each_or_what_was_said(programs)
         ("n2", "10.1.0.2", 1, 1),
     ]
     assert {(one.python, one.dir) for one in hosts} == {(sys.executable, str(Path.cwd()))}
-    place = launcher("--per-node", "servers=1 trainers=3 python=/opt/bin/python dir=/data")
+    place = launcher("servers=1 trainers=3 python=/opt/bin/python dir=/data")
     assert [(one.trainers, one.python, one.dir) for one in place.hosts] == [
         (3, "/opt/bin/python", "/data")
     ] * 2
@@ -75,7 +75,7 @@ def test_each_node_of_the_allocation_runs_one_of_each_or_what_was_said(programs)
 
 
 def test_a_run_that_is_to_go_on_is_given_the_same_options_again(programs):
-    place = launcher("--per-node", "servers=1 trainers=3", "--insecure-network")
+    place = launcher("servers=1 trainers=3", insecure_network=True)
     assert shlex.split(place.options) == [
         "--on",
         "slurm",

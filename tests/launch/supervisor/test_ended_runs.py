@@ -315,7 +315,7 @@ def test_a_run_is_gone_on_with_or_replaced_and_not_both(
 ) -> None:
     folder = run_in(tmp_path / "run", FAILED)
     assert main([command, "--resume", "--overwrite", "--out", str(folder), str(job_in(tmp_path))]) == 64
-    assert "argument --overwrite: not allowed with argument --resume" in capsys.readouterr().err
+    assert "--overwrite is not allowed with --resume" in capsys.readouterr().err
     assert (folder / "summary.json").exists()
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from launch.cli.main import build_parser
 from launch.places.hosts import Host, HostsLauncher, read_hosts
 from launch.places.local import LocalLauncher
-from launch.places.options import hosts_of
+from launch.places.options import HostOptions, hosts_of
 from launch.places.ssh import SshLauncher
 from launch.supervisor.run_spec import Command, Outcome, Plan, Task
 from launch.supervisor.supervisor import run_cluster
@@ -172,7 +171,7 @@ if __name__ == "__main__":
     file, config = (*sys.argv[3:5], None, None)[:2]
     hosts: HostsLauncher | None = None
     if file == "slurm":
-        hosts = hosts_of(build_parser().parse_args(["launch", "--on", "slurm", "script.py"]))
+        hosts = hosts_of(HostOptions(on="slurm"))
     elif file:
         hosts = SshLauncher(read_hosts(Path(file).read_text(), file, ""), ssh_config=config)
     outcome, said = run_standins(

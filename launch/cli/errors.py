@@ -1,11 +1,14 @@
-"""Suggestions for unknown options and commands."""
+"""Wrong command lines: one line that says what is wrong, what was probably meant, and where to read on."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
 
-__all__ = ["COMMANDS", "behind_the_script", "meant", "meant_choice"]
+import rich_click as click
+from click.exceptions import NoSuchCommand
+
+__all__ = ["COMMANDS", "behind_the_script", "usage_line"]
 
 COMMANDS = {
     "evaluate": "eval",
@@ -26,13 +29,52 @@ COMMANDS = {
 """Commands by their names in other tools."""
 
 
-def meant(unknown: Sequence[str], options: Collection[str]) -> str:
+def usage_line(error: click.UsageError) -> str:
+    """Return the line of a wrong command line, without ``pslib:``."""
+    context = error.ctx
+    line = _what_is_wrong(error, context)
+    return f"{line}; see {context.command_path} --help" if context else line
+
+
+def options_of(context: click.Context | None) -> list[str]:
+    """Return all option strings of a command."""
+    parameters = context.command.get_params(context) if context else ()
+    return [name for one in parameters if isinstance(one, click.Option) for name in one.opts]
+
+
+def _what_is_wrong(error: click.UsageError, context: click.Context | None) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"no such option: {error.option_name}{_meant_option(error.option_name, options_of(context))}"
+    if isinstance(error, NoSuchCommand) and context and isinstance(context.command, click.Group):
+        known = context.command.list_commands(context)
+        meant = _meant_choice(error.command_name, known) or f" (choose from {', '.join(known)})"
+        return f"no such command: {error.command_name}{meant}"
+    if isinstance(error, click.MissingParameter) and error.param:
+        kind = "option" if isinstance(error.param, click.Option) else "argument"
+        return f"missing {kind} {_name_of(error.param)}"
+    if isinstance(error, click.BadParameter) and error.param:
+        kinds = error.param.type
+        given = error.message.partition(" ")[0].strip("'")
+        meant = _meant_choice(given, kinds.choices) if isinstance(kinds, click.Choice) else ""
+        return f"{_name_of(error.param)}: {error.message.rstrip('.')}{meant}"
+    message = error.format_message().rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _name_of(parameter: click.Parameter) -> str:
+    """Return the longest name of an option, or the word for an argument in the usage line."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return (parameter.metavar or str(parameter.name).upper()).strip("[].")
+
+
+def _meant_option(given: str, options: Collection[str]) -> str:
     """Return the option with the nearest name, or the setting of the job file with exactly this name.
 
     Parameters
     ----------
-    unknown : sequence of str
-        Unknown arguments of the command line.
+    given : str
+        Unknown option.
     options : collection of str
         Options of the command; ``--set`` among them if it reads a job file.
 
@@ -41,13 +83,12 @@ def meant(unknown: Sequence[str], options: Collection[str]) -> str:
     str
         Suggestion in brackets for the end of the error line, or empty.
     """
-    given = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
     near = difflib.get_close_matches(given, options, n=1, cutoff=0.7)
     if near:
         return f" (did you mean {near[0]}?)"
     if "--set" not in options:
         return ""
-    word = given[2:].replace("-", "_")
+    word = given.lstrip("-").replace("-", "_")
     if setting := _setting(word):
         return f" (did you mean --set {setting}=...?)"
     from launch.job.errors import of_optimizers
@@ -56,7 +97,7 @@ def meant(unknown: Sequence[str], options: Collection[str]) -> str:
     return f" (did you mean --set '{setting}', and optimizers.dense alike?)" if setting else ""
 
 
-def meant_choice(given: str, choices: Collection[str]) -> str:
+def _meant_choice(given: str, choices: Sequence[str]) -> str:
     """Return the command for a name in another tool, or the nearest choice; in brackets, or empty."""
     command = COMMANDS.get(given, "")
     if command.partition(" ")[0].rstrip(",") in choices:

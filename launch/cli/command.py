@@ -1,0 +1,349 @@
+"""Parts that commands share: the command class with examples, option types, common options, output."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from launch.places.options import HostOptions, RunOptions, place_names
+
+if TYPE_CHECKING:
+    from launch.job.job import Job
+
+__all__ = [
+    "FILE",
+    "FOLDER",
+    "SETTING",
+    "Command",
+    "Group",
+    "argument",
+    "checkpoint_option",
+    "choice",
+    "command",
+    "data_option",
+    "flag",
+    "group",
+    "job_options",
+    "json_option",
+    "key_option",
+    "machine_options",
+    "option",
+    "overrides_option",
+    "overwrite_option",
+    "progress_bar",
+    "quiet_option",
+    "read_job_with",
+    "run_options",
+    "say",
+    "show",
+    "together",
+    "trainers_option",
+    "where_options",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+MACHINES = "Machines"
+"""Part of the help for options of other machines."""
+
+
+# --- commands and their help
+
+
+class Command(click.RichCommand):
+    """Command whose help ends with examples, never wrapped: they are there to be copied."""
+
+    examples_heading = "Examples:"
+    """Heading of the examples."""
+
+    def __init__(self, *args: Any, examples: str = "", ending: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.examples = examples.strip().splitlines()
+        self.ending = ending
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help, without the blanks by which rich fills lines."""
+        return "\n".join(line.rstrip() for line in super().get_help(ctx).splitlines()).rstrip()
+
+    def format_options(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
+        """Write arguments, options and options of machines, in this order."""
+        if not isinstance(self, click.Group):  # made anew: rich-click adds to them
+            arguments = click.RichOptionPanel("Arguments", column_types=["opt_long", "help"])
+            self.panels = [arguments, *map(click.RichOptionPanel, ("Options", MACHINES))]
+        super().format_options(ctx, formatter)
+
+    def format_epilog(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
+        """Write the examples, and the ending."""
+        from rich.text import Text
+
+        if self.examples:
+            lines = "".join(f"\n  {line}" for line in self.examples)
+            formatter.write(Text.assemble((self.examples_heading, "bold"), lines), soft_wrap=True)
+        if self.ending:
+            formatter.write(Text(f"\n{self.ending}"))
+
+
+class Group(Command, click.RichGroup):  # type: ignore[misc]
+    """Group of commands, with examples in its help."""
+
+    command_class = Command
+
+
+def command(name: str, examples: str, **more: Any) -> Callable[[Callable[..., int]], Command]:
+    """Make a command of a function that returns the exit code; its docstring is the help."""
+    return click.command(name, cls=Command, examples=examples, **more)
+
+
+def group(name: str, examples: str, **more: Any) -> Callable[[Callable[..., None]], Group]:
+    """Make a group of commands; the docstring is the help."""
+    return click.group(name, cls=Group, examples=examples, **more)
+
+
+# --- types of options
+
+
+class PathText(click.ParamType[str]):
+    """Path or URI of a file or folder, completed by the shell; it may exist or not."""
+
+    def __init__(self, kind: Literal["file", "dir"]) -> None:
+        self.name = "folder" if kind == "dir" else "file"
+        self.kind = kind
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse an empty text, as from an unset shell variable."""
+        if not value:
+            self.fail("expected a path, got ''; write '.' for the current folder", param, ctx)
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        """Let the shell complete names of files or folders."""
+        return [CompletionItem(incomplete, type=self.kind)]
+
+
+class _Setting(click.ParamType[str]):
+    """``KEY=VALUE``, a setting of the job file; the shell completes its name."""
+
+    name = "setting"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        """Return the settings that begin so."""
+        from launch.job.job import Job
+        from launch.job.settings_reference import rows_of
+
+        end = "=" if isinstance(param, click.Option) else ""
+        rows = (row for row in rows_of(Job) if row.path.startswith(incomplete))
+        return [CompletionItem(f"{row.path}{end}", help=row.help) for row in rows]
+
+
+FILE, FOLDER, SETTING = PathText("file"), PathText("dir"), _Setting()
+
+
+# --- common options
+
+
+def option(
+    name: str, metavar: str, text: str, kind: Any = str, to: str | None = None, **more: Any
+) -> Callable[[F], F]:
+    """Return an option with a value; ``text`` is its help, ``to`` the parameter if named otherwise."""
+    return click.option(*filter(None, (name, to)), metavar=metavar, help=text, type=kind, **more)
+
+
+def flag(name: str, text: str, to: str | None = None, **more: Any) -> Callable[[F], F]:
+    """Return an option without a value."""
+    return click.option(*filter(None, (name, to)), is_flag=True, help=text, **more)
+
+
+def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Callable[[F], F]:
+    """Return an option with one of some values."""
+    return click.option(name, type=click.Choice(choices), help=text, **more)
+
+
+def argument(name: str, metavar: str, text: str, kind: Any = str, **more: Any) -> Callable[[F], F]:
+    """Return a positional argument."""
+    return click.argument(name, metavar=metavar, help=text, type=kind, **more)
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return the decorator that adds some options in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+overrides_option = option(
+    "--set",
+    "KEY=VALUE",
+    "one setting in place of the file's, for example training.epochs=2; may be repeated",
+    SETTING,
+    to="overrides",
+    multiple=True,
+)
+servers_option = option("--servers", "N", "in place of cluster.servers", int)
+trainers_option = option("--trainers", "N", "in place of cluster.trainers", int)
+job_options = together(
+    argument("config", "CONFIG", "the job file (YAML)", FILE), servers_option, overrides_option
+)
+json_option = flag("--json", "print one JSON object in place of text", to="as_json")
+quiet_option = flag("--quiet", "do not show progress: no bar, or lines in a log")
+overwrite_option = flag("--overwrite", "replace files that exist")
+checkpoint_option = option("--checkpoint", "DIR", "what a run has saved", FOLDER, required=True)
+where_options = together(
+    argument(
+        "where", "[WHERE]", "a run's folder, or the coordinator's tcp://host:port", FOLDER, required=False
+    ),
+    option("--cluster-id", "ID", "of the cluster at an address"),
+)
+
+
+def data_option(text: str) -> Callable[[F], F]:
+    """Return the option ``--data PATH``, which may be repeated, with a help text."""
+    return option("--data", "PATH", text, FILE, multiple=True)
+
+
+def key_option(text: str) -> Callable[[F], F]:
+    """Return the option ``--keys FILE`` with a help text."""
+    return option("--keys", "FILE", text, FILE, to="key_file")
+
+
+def packed(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return the decorator that adds options; the function gets them as one dataclass under that name."""
+
+    def add(function: F) -> F:
+        @wraps(function)
+        def with_one(**given: Any) -> Any:
+            own = {one.name: given.pop(one.name) for one in fields(kind)}
+            return function(**{name: kind(**own)}, **given)
+
+        return cast(F, together(*options)(with_one))
+
+    return add
+
+
+def run_options(out: str) -> Callable[[F], F]:
+    """Return the options of a run's folder and records, ``run``; ``out`` is the help of ``--out``."""
+    keys = "encrypt, with the keys of this folder (see pslib keys make)"
+    resume = "go on with the run in that folder, from its logs or checkpoint"
+    return packed(
+        "run",
+        RunOptions,
+        option("--out", "DIR", out, FOLDER),
+        option("--keys", "DIR", keys, FOLDER),
+        flag("--overwrite", "replace an earlier run in that folder"),
+        flag("--resume", resume),
+        flag("--tensorboard", "also write event files, into DIR/tensorboard"),
+        quiet_option,
+    )
+
+
+machine_options = packed(
+    "machines",
+    HostOptions,
+    choice(
+        "--on",
+        ("local", *place_names()),
+        "where (default: local); slurm: the nodes of the allocation that it is called in",
+        default="local",
+        panel=MACHINES,
+    ),
+    option(
+        "--hosts", "FILE", "for ssh: a line a host, HOST [servers=N] [trainers=N] ...", FILE, panel=MACHINES
+    ),
+    option("--ssh-config", "FILE", "for ssh: given to it as -F FILE", FILE, panel=MACHINES),
+    option(
+        "--per-node",
+        "TEXT",
+        'for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
+        panel=MACHINES,
+    ),
+    flag(
+        "--insecure-network",
+        "for ssh and slurm: no encryption, though other machines reach coordinator and servers",
+        panel=MACHINES,
+    ),
+    option(
+        "--port",
+        "N",
+        "the coordinator's (default: any free)",
+        click.IntRange(0, 65535),
+        default=0,
+        panel=MACHINES,
+    ),
+)
+"""Options that select the machines of a run, and with ``--servers`` and ``--trainers`` are ``machines``."""
+
+
+def read_job_with(
+    config: str,
+    overrides: Sequence[str],
+    servers: int | None = None,
+    trainers: int | None = None,
+    out: str | None = None,
+) -> Job:
+    """Read a job file with options of the command line in place of its settings."""
+    from launch.job.job import read_job
+
+    changes: dict[str, object] = {}
+    if servers is not None:
+        changes["cluster.servers"] = servers
+    if trainers is not None:
+        changes["cluster.trainers"] = trainers
+    if out is not None:
+        changes["out"] = str(Path(out).resolve())  # of the command line, hence relative to the current folder
+    return read_job(config, overrides, changes)
+
+
+# --- output
+
+
+def show(plain: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Print a result as one JSON object, or as lines."""
+    if as_json:
+        print(json.dumps(_finite(plain), indent=2, default=str, allow_nan=False))
+    else:
+        for line in lines:
+            print(line)
+
+
+def _finite(value: Any) -> Any:
+    """Convert to what JSON can hold: values that are no finite numbers become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def say(as_json: bool) -> Callable[[str], None]:
+    """Return a printer of lines of progress: to standard error where standard output is JSON."""
+    return lambda line: print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+
+@contextmanager
+def progress_bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+    """Make a progress bar on a terminal; elsewhere show nothing."""
+    from tqdm import tqdm
+
+    from pslib.recorder.display import is_terminal
+
+    disable = not is_terminal(sys.stderr)
+    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False, disable=disable) as bar:
+        yield bar.update

@@ -1,0 +1,88 @@
+"""``pslib convert FORMAT``: make a Parquet file of a text file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from launch.cli.command import FILE, argument, group, json_option, option, overwrite_option, show, together
+from pslib.errors import EXIT_DONE
+
+__all__ = ["convert_command"]
+
+
+@group("convert", "pslib convert csv clicks.csv clicks.parquet --label click --sparse user,item")
+def convert_command() -> None:
+    """Make a Parquet file of a text file."""
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _delimiter(text: str) -> str:
+    return {"tab": "\t", "\\t": "\t"}.get(text, text)
+
+
+REJECTS = "largest share of records that can't be read (default 0.001)"
+FILE_OPTIONS = (
+    argument("source", "SRC", "the text file", FILE),
+    argument("out", "OUT", "the Parquet file", FILE),
+    overwrite_option,
+    option("--rejects-max-share", "SHARE", REJECTS, float, default=0.001),
+    json_option,
+)
+COLUMN_OPTIONS = (
+    option("--label", "NAME", "column of 0 and 1 (default: label)", default="label"),
+    option("--dense", "NAMES", "number columns, with commas between", _names),
+    option("--sparse", "NAMES", "key columns, with commas between", _names),
+)
+
+
+def _add(name: str, text: str, examples: str, *options: Callable[[Any], Any]) -> None:
+    """Add the command of a format; its options are arguments of ``convert_NAME``."""
+
+    @convert_command.command(name, help=text, examples=examples)
+    @together(*FILE_OPTIONS, *options)
+    def convert(source: str, out: str, as_json: bool, **settings: Any) -> int:
+        from launch.job.sections import schema_yaml
+        from pslib.data.convert import convert as converters
+
+        report = getattr(converters, f"convert_{name}")(source, out, **settings)
+        rejects = [{"line": record.line, "reason": record.reason} for record in report.first_rejects]
+        plain = asdict(report) | {"first_rejects": rejects, "schema": report.schema.to_dict()}
+        schema = schema_yaml(report.schema).rstrip("\n")
+        show(plain, [*report.lines(), "for the job file:", schema], as_json)
+        return EXIT_DONE
+
+
+_add(
+    "criteo",
+    "Convert Criteo's click logs: label, 13 numbers, 26 categories, tabs, no header.",
+    "pslib convert criteo day_0.tsv.gz day_0.parquet",
+)
+_add(
+    "csv",
+    "Convert comma-separated values whose first line names the columns.",
+    "pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item",
+    *COLUMN_OPTIONS,
+    option("--integers", "NAMES", "key columns to store as integers", _names, default=""),
+    option("--delimiter", "C", "one character, or tab (default: ,)", _delimiter, default=","),
+)
+_add(
+    "jsonl",
+    "Convert JSON lines: an object a line.",
+    "pslib convert jsonl events.jsonl.gz events.parquet --label clicked",
+    *COLUMN_OPTIONS,
+)
+_add(
+    "libsvm",
+    "Convert lines of label index:value ..., as one list column of ids.",
+    "pslib convert libsvm a9a.txt a9a.parquet",
+)
+_add(
+    "libffm",
+    "Convert lines of label field:index:value ..., as a column a field.",
+    "pslib convert libffm ffm.txt ffm.parquet",
+)

@@ -1,0 +1,40 @@
+"""``pslib train``."""
+
+from __future__ import annotations
+
+from launch.cli.command import (
+    command,
+    job_options,
+    machine_options,
+    read_job_with,
+    run_options,
+    trainers_option,
+)
+from launch.places.options import HostOptions, RunOptions, hosts_of
+
+__all__ = ["train_command"]
+
+
+@command(
+    "train",
+    """
+pslib train clicks.yaml --servers 2 --trainers 2 --set training.epochs=2
+pslib train clicks.yaml --resume
+pslib train clicks.yaml --on ssh --hosts hosts.txt
+pslib train clicks.yaml --on slurm --per-node "servers=1 trainers=4"
+""",
+)
+@job_options
+@trainers_option
+@run_options("folder of the run, in place of the file's")
+@machine_options
+def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions, run: RunOptions) -> int:
+    """Train, test and save the model of a job file."""
+    from launch.runs.train import run_job
+    from pslib.storage import check_local
+
+    check_local("out", run.out)
+    hosts, servers, trainers = hosts_of(machines), machines.servers, machines.trainers
+    if hosts:
+        servers, trainers = hosts.count("server"), hosts.count("trainer")
+    return run_job(read_job_with(config, overrides, servers, trainers, run.out), run, hosts, machines.port)
