@@ -91,8 +91,6 @@ class GracefulStop:
             "coordinator": COORDINATOR_S,
         }
         self._asked: set[Task] = set()
-        self.hurried = False
-        """Set by a second request to end: no process is waited for."""
 
     def turn(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
         """Ask the next processes to leave; return the outcome when all have left or time is over.
@@ -103,8 +101,6 @@ class GracefulStop:
             Exit code of each process.
         """
         over = RunOutcome(PreemptedError.exit_code)
-        if self.hurried:
-            return over
         verdict = judge(exits)
         if verdict is not None and verdict.culprit is not None and verdict.exit_code != over.exit_code:
             return verdict  # a server has died before trainers could push
