@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pslib.checkpoint.manifest import Manifest
+from pslib.checkpoint.arrow_files import batches_of
+from pslib.checkpoint.manifest import Manifest, open_place
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
 from pslib.shard.shard import Shard
 from pslib.storage import shown
 from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
 
-__all__ = ["DENSE_SCHEMA", "DenseContent", "check_dense_optimizer", "dense_batch", "put_dense", "read_dense"]
+__all__ = [
+    "DENSE_SCHEMA",
+    "DenseContent",
+    "check_dense_optimizer",
+    "dense_batch",
+    "dense_pieces",
+    "put_dense",
+    "read_dense",
+]
 
 FloatRows = NDArray[np.float32]
 DENSE_SCHEMA = pa.schema(
@@ -65,9 +74,45 @@ def check_dense_optimizer(expected: Optimizer, manifest: Manifest, path: str, st
         )
 
 
-def read_dense(
-    shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch], state: bool = True
-) -> DenseContent | None:
+def dense_pieces(path: str, manifest: Manifest) -> Iterator[tuple[int, FloatRows, FloatRows]]:
+    """Read the pieces of a checkpoint's dense parameters: place in the vector, weights (n,) and state (m,).
+
+    Raises
+    ------
+    CheckpointCorruptError
+        If a file is damaged, or pieces don't cover the vector exactly once with a state of their size.
+    """
+    length, (filesystem, root) = manifest.dense["length"], open_place(path)
+    optimizer = optimizer_from_dict(manifest.dense["optimizer"]) if length else None
+    seen = np.zeros(length, np.uint8)
+    for entry in (one for one in manifest.files if not one.table):
+        for batch in batches_of(filesystem, root, path, entry, DENSE_SCHEMA):
+            for first, weights, state in zip(
+                batch.column("first").to_pylist(), batch.column("weights"), batch.column("state"), strict=True
+            ):
+                size = len(weights)
+                wanted = 0 if optimizer is None else optimizer.state_floats(size)
+                if not 0 <= first <= length - size or len(state) != wanted:
+                    raise CheckpointCorruptError(
+                        f"{shown(path)}: {entry.name}: dense parameters {first}..{first + size - 1} of "
+                        f"{length} with {len(state)} numbers of the optimizer; expected {wanted}"
+                    )
+                np.minimum(seen[first : first + size] + 1, 2, out=seen[first : first + size])
+                yield first, _floats(weights), _floats(state)
+    if (wrong := np.count_nonzero(seen != 1)) > 0:
+        place = int(np.flatnonzero(seen != 1)[0])
+        raise CheckpointCorruptError(
+            f"{shown(path)}: {wrong} of {length} dense parameters are missing or there twice, the first at "
+            f"{place}"
+        )
+
+
+def _floats(numbers: pa.ListScalar) -> FloatRows:
+    values: FloatRows = numbers.values.to_numpy(zero_copy_only=False)
+    return values
+
+
+def read_dense(shard: Shard, manifest: Manifest, path: str, state: bool = True) -> DenseContent | None:
     """Read all dense parameters of a checkpoint, with or without state; None if the shard has none.
 
     Raises
@@ -88,28 +133,13 @@ def read_dense(
         np.empty((elements, length), np.float32),
         np.empty(length, np.float32) if counted else None,
     )
-    seen = np.zeros(length, bool)
-    for batch in batches:
-        _take_blocks(batch, found, seen)
-    if not seen.all():
-        raise CheckpointCorruptError(
-            f"{shown(path)}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
-        )
-    return found
-
-
-def _take_blocks(batch: pa.RecordBatch, found: DenseContent, seen: NDArray[np.bool_]) -> None:
-    elements = found.states.shape[0]
-    columns = (batch.column("first").to_pylist(), batch.column("weights"), batch.column("state"))
-    for first, weights, state in zip(*columns, strict=True):
-        block = weights.values.to_numpy(zero_copy_only=False)
-        numbers = state.values.to_numpy(zero_copy_only=False)
+    for first, block, numbers in dense_pieces(path, manifest):
         part = slice(first, first + block.size)
-        seen[part] = True
         found.weights[part] = block
         found.states[:, part] = numbers[: elements * block.size].reshape(elements, block.size)
         if found.counts is not None and block.size:
             found.counts[part] = numbers[-1]
+    return found
 
 
 def put_dense(shard: Shard, found: DenseContent, with_state: bool = True) -> None:

@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.dense import DENSE_SCHEMA
+from pslib.checkpoint.dense import dense_pieces
 from pslib.checkpoint.key_ranges import GROUP_BITS_MAX, TableOfCheckpoint, TableRows, floats_of
-from pslib.checkpoint.manifest import Manifest, open_place, read_manifest
-from pslib.errors import CheckpointCorruptError
-from pslib.storage import shown
+from pslib.checkpoint.manifest import Manifest, read_manifest
 from pslib.table.tables import TableSpec
 
 __all__ = ["CheckpointDiff", "TableDiff", "ValueDiff", "diff_checkpoints"]
@@ -206,19 +203,7 @@ def dense_vector(path: str, manifest: Manifest) -> NDArray[np.float32]:
     CheckpointCorruptError
         If a piece is out of range, or a file can't be read.
     """
-    vector = np.zeros(int(manifest.dense.get("length", 0)), np.float32)
-    filesystem, root = open_place(path)
-    for entry in manifest.files:
-        if entry.table:
-            continue
-        for batch in batches_of(filesystem, root, path, entry, DENSE_SCHEMA):
-            for first, weights in zip(
-                batch.column("first").to_pylist(), batch.column("weights"), strict=True
-            ):
-                piece = weights.values.to_numpy(zero_copy_only=False)
-                if not 0 <= first <= vector.size - piece.size:
-                    raise CheckpointCorruptError(
-                        f"{shown(path)}: {entry.name}: dense parameters beyond {vector.size}"
-                    )
-                vector[first : first + piece.size] = piece
+    vector = np.zeros(manifest.dense["length"], np.float32)
+    for first, weights, _ in dense_pieces(path, manifest):
+        vector[first : first + weights.size] = weights
     return vector

@@ -11,9 +11,10 @@ from pslib.checkpoint.admission_counts import CountReader, count_schema, kind_of
 from pslib.checkpoint.arrow_files import batches_of, check_size, verify
 from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.compatibility import LoadOptions, check_fits
-from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
+from pslib.checkpoint.dense import DenseContent, put_dense, read_dense
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import RowReader, table_schema
+from pslib.checkpoint.verification import schema_of
 from pslib.errors import MemoryLimitError, PslibError, UnknownTableError
 from pslib.shard.shard import Shard
 from pslib.storage import shown
@@ -50,6 +51,7 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     links, saved, tables = _fitting(shard, path, options)
     more = [] if options.tables is not None else [name for name in saved if name not in shard.tables]
     _each_file(verify, links, tables, options)
+    _check_unread(links, tables, options)
     dense = _read_dense(shard, links[-1].manifest, path, options)
     _check_room(shard, saved, tables, links)
     shard.make_tables(saved[name] for name in more)  # they are not set up yet, and their rows are saved
@@ -113,13 +115,22 @@ def _each_file(
                 look(filesystem, root, link.path, entry)
 
 
+def _check_unread(links: list[Link], tables: list[str], options: LoadOptions) -> None:
+    """Decode the needed files whose rows this load does not read: small ones, of which it takes the last."""
+    for link in links:
+        filesystem, root = open_place(link.path)
+        specs = {spec.name: spec for spec in map(TableSpec.from_dict, link.manifest.tables)}
+        for entry in link.manifest.files:
+            read_later = entry.table in tables and entry.kind in (ROWS, GONE)
+            if not read_later and (options.tables is None or entry.table in tables):
+                for _ in batches_of(filesystem, root, link.path, entry, schema_of(entry, specs)):
+                    pass
+
+
 def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOptions) -> DenseContent | None:
     if options.tables is not None:
         return None
-    filesystem, root = open_place(path)
-    files = [entry for entry in manifest.files if not entry.table]
-    pieces = (one for entry in files for one in batches_of(filesystem, root, path, entry, DENSE_SCHEMA))
-    return read_dense(shard, manifest, path, pieces, options.state)
+    return read_dense(shard, manifest, path, options.state)
 
 
 def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str], links: list[Link]) -> None:
