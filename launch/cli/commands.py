@@ -37,13 +37,15 @@ __all__ = [
 
 def _changes(options: argparse.Namespace) -> dict[str, object]:
     """Convert options to settings of the job file."""
+    from launch.job.paths import literal
+
     changes: dict[str, object] = {}
     for name in ("servers", "trainers"):
         if getattr(options, name, None) is not None:
             changes[f"cluster.{name}"] = getattr(options, name)
     if getattr(options, "out", None) is not None:
         # Given on the command line, hence relative to the current folder.
-        changes["out"] = str(Path(options.out).resolve())
+        changes["out"] = literal(str(Path(options.out).resolve()))
     return changes
 
 

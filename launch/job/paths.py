@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pslib.storage import is_uri, local_problem
 
-__all__ = ["expand", "from_here", "near", "path_problems"]
+__all__ = ["as_written", "expand", "from_here", "literal", "near", "path_problems"]
 
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)\}|(\w+))")
 _DATA_KEYS = ("train", "valid", "test", "items")
-_PATH_SECTIONS = ("checkpoint", "load")
+_PATH_SECTIONS = (("checkpoint", "path"), ("load", "path"), ("cluster", "log"))
 _LOCAL = ("out", "cluster.log")
 NAME_BYTES = 255
 """Longest name of a file or folder on Linux file systems."""
@@ -22,30 +22,54 @@ NAME_BYTES = 255
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a copy of the settings with absolute paths; other values than texts stay unchanged."""
-    expanded = dict(raw)
+    return _mapped({**raw, "out": raw.get("out", "run")}, lambda path: _absolute(path, folder))
+
+
+def as_written(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of expanded settings to write into a job file, where ``$`` of a name is ``$$``."""
+    return _mapped(settings, literal)
+
+
+def _mapped(raw: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return a copy of the settings whose paths are changed."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, str) and value else value
+
+    mapped = dict(raw)
     if isinstance(raw.get("data"), dict):
-        data = dict(raw["data"])
-        for key in _DATA_KEYS:
-            if isinstance(data.get(key), list):
-                data[key] = [_absolute(path, folder) for path in data[key]]
-            elif key in data:
-                data[key] = _absolute(data[key], folder)
-        expanded["data"] = data
-    for section in _PATH_SECTIONS:
+        data = mapped["data"] = dict(raw["data"])
+        for key in data.keys() & _DATA_KEYS:
+            one = data[key]
+            data[key] = [changed(path) for path in one] if isinstance(one, list) else changed(one)
+    for section, key in _PATH_SECTIONS:
         values = raw.get(section)
-        if isinstance(values, dict) and "path" in values:
-            expanded[section] = {**values, "path": _absolute(values["path"], folder)}
-    if isinstance(raw.get("cluster"), dict) and "log" in raw["cluster"]:
-        expanded["cluster"] = {**raw["cluster"], "log": _absolute(raw["cluster"]["log"], folder)}
-    expanded["out"] = _absolute(raw.get("out", "run"), folder)
-    return expanded
+        if isinstance(values, dict) and key in values:
+            mapped[section] = {**values, key: changed(values[key])}
+    if "out" in raw:
+        mapped["out"] = changed(raw["out"])
+    return mapped
 
 
-def _absolute(path: Any, folder: Path) -> Any:
-    if not isinstance(path, str) or not path or is_uri(path):
+def _absolute(path: str, folder: Path) -> str:
+    if is_uri(path):
         return path
-    text = os.path.expanduser(os.path.expandvars(path))
+    text = os.path.expanduser(_with_variables(path))
     return text if is_uri(text) else os.path.normpath(folder / text)
+
+
+def _with_variables(path: str) -> str:
+    """Replace ``$NAME`` and ``${NAME}`` of set variables, and ``$$`` by ``$``."""
+
+    def value(found: re.Match[str]) -> str:
+        return "$" if found[1] else os.environ.get(found[2] or found[3], found[0])
+
+    return _VARIABLE.sub(value, path)
+
+
+def literal(path: str) -> str:
+    """Return a path as it is written in a job file, where ``$`` begins a variable and ``$$`` is one."""
+    return path if is_uri(path) else path.replace("$", "$$")
 
 
 def near(path: str, folder: Path) -> str:
@@ -54,12 +78,15 @@ def near(path: str, folder: Path) -> str:
         return path
     whole, home = Path(path).resolve(), folder.resolve()
     apart = os.path.commonpath([whole, home]) == whole.anchor
-    return str(whole) if apart else os.path.relpath(whole, home)
+    return literal(str(whole) if apart else os.path.relpath(whole, home))
 
 
 def from_here(path: Path) -> str:
-    """Return a path to type in the current folder: relative if it is below."""
-    whole, home = path.resolve(), Path.cwd()
+    """Return a path to type in the current folder: relative if it is below, whole if that folder is gone."""
+    try:
+        whole, home = path.resolve(), Path.cwd()
+    except FileNotFoundError:
+        return str(path)
     return str(whole.relative_to(home) if whole.is_relative_to(home) else path)
 
 
@@ -71,12 +98,12 @@ def path_problems(raw: dict[str, Any]) -> list[str]:
     unset = [
         f"{where}: the environment variable {name} is not set"
         for where, path in _texts(raw)
-        for name in (match[1] or match[2] for match in _VARIABLE.finditer(path))
-        if name not in os.environ
+        for name in (match[2] or match[3] for match in _VARIABLE.finditer(path))
+        if name and name not in os.environ
     ]
     local = [(where, path) for where, path in _texts(raw) if where in _LOCAL]
-    far = [local_problem(where, os.path.expandvars(path)) for where, path in local]
-    names = [_name_problem(where, os.path.expandvars(path)) for where, path in _texts(raw)]
+    far = [local_problem(where, _with_variables(path)) for where, path in local]
+    names = [_name_problem(where, _with_variables(path)) for where, path in _texts(raw)]
     return unset + [problem for problem in (*names, *far) if problem]
 
 
@@ -104,11 +131,9 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for path in paths if isinstance(paths, list) else [paths]:
             if isinstance(path, str):
                 yield f"data.{key}", path
-    for section in _PATH_SECTIONS:
+    for section, key in _PATH_SECTIONS:
         values = raw.get(section)
-        if isinstance(values, dict) and isinstance(values.get("path"), str):
-            yield f"{section}.path", values["path"]
-    if isinstance(raw.get("cluster"), dict) and isinstance(raw["cluster"].get("log"), str):
-        yield "cluster.log", raw["cluster"]["log"]
+        if isinstance(values, dict) and isinstance(values.get(key), str):
+            yield f"{section}.{key}", values[key]
     if isinstance(raw.get("out"), str):
         yield "out", raw["out"]

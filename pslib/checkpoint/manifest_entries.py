@@ -20,8 +20,10 @@ COUNT_MAX = 1 << 62
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
-FolderName = Annotated[str, Field(pattern=r"^[^/\\?]*[^/\\?.][^/\\?]*$", max_length=255)]
-"""A folder beside this one: no separator, and not ``.`` or ``..``."""
+FolderName = Annotated[
+    str, Field(pattern=r"^[^/\\?\x00-\x1f]*[^/\\?.\x00-\x1f][^/\\?\x00-\x1f]*$", max_length=255)
+]
+"""A folder beside this one: no separator or control character, and not ``.`` or ``..``."""
 Range = tuple[Count, Count]
 _Empty = Annotated[dict[str, None], Field(max_length=0)]
 
