@@ -300,6 +300,7 @@ def read_job_with(
 ) -> Job:
     """Read a job file with options of the command line in place of its settings."""
     from launch.job.job import read_job
+    from launch.job.paths import literal
 
     changes: dict[str, object] = {}
     if servers is not None:
@@ -307,7 +308,7 @@ def read_job_with(
     if trainers is not None:
         changes["cluster.trainers"] = trainers
     if out is not None:
-        changes["out"] = str(Path(out).resolve())  # of the command line, hence relative to the current folder
+        changes["out"] = literal(str(Path(out).resolve()))  # relative to the current folder
     return read_job(config, overrides, changes)
 
 

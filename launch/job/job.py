@@ -26,7 +26,7 @@ from launch.job.model import (
     row_optimizers,
     table_problems,
 )
-from launch.job.paths import expand, path_problems
+from launch.job.paths import as_written, expand, path_problems
 from launch.job.sections import (
     CheckpointSection,
     ClusterSection,
@@ -212,7 +212,7 @@ class Job(Section):
         }
         for part in parts:
             plain["model"].pop(f"{part.name}_optimizer", None)
-        return write_yaml(plain)
+        return write_yaml(as_written(plain))
 
 
 def saved_place(job: Job) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pslib.storage import is_uri, local_problem
 
-__all__ = ["expand", "from_here", "near", "path_problems"]
+__all__ = ["as_written", "expand", "from_here", "literal", "near", "path_problems"]
 
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)\}|(\w+))")
 _PATHS = (
     *("data.train", "data.valid", "data.test", "data.items"),
     *("checkpoint.path", "load.path", "cluster.log", "out"),
@@ -24,20 +24,46 @@ NAME_BYTES = 255
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a copy of the settings with absolute paths; other values than texts stay unchanged."""
-    expanded = {key: dict(value) if isinstance(value, dict) else value for key, value in raw.items()}
-    expanded.setdefault("out", "run")
-    for _, values, key in _paths_in(expanded):
+    return _mapped({**raw, "out": raw.get("out", "run")}, lambda path: _absolute(path, folder))
+
+
+def as_written(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of expanded settings to write into a job file, where ``$`` of a name is ``$$``."""
+    return _mapped(settings, literal)
+
+
+def _mapped(raw: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return a copy of the settings whose paths are changed."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, str) and value else value
+
+    mapped = {key: dict(value) if isinstance(value, dict) else value for key, value in raw.items()}
+    for _, values, key in _paths_in(mapped):
         given = values[key]
-        many = isinstance(given, list)
-        values[key] = [_absolute(path, folder) for path in given] if many else _absolute(given, folder)
-    return expanded
+        values[key] = list(map(changed, given)) if isinstance(given, list) else changed(given)
+    return mapped
 
 
-def _absolute(path: Any, folder: Path) -> Any:
-    if not isinstance(path, str) or not path or is_uri(path):
+def _absolute(path: str, folder: Path) -> str:
+    if is_uri(path):
         return path
-    text = os.path.expanduser(os.path.expandvars(path))
+    text = os.path.expanduser(_with_variables(path))
     return text if is_uri(text) else os.path.normpath(folder / text)
+
+
+def _with_variables(path: str) -> str:
+    """Replace ``$NAME`` and ``${NAME}`` of set variables, and ``$$`` by ``$``."""
+
+    def value(found: re.Match[str]) -> str:
+        return "$" if found[1] else os.environ.get(found[2] or found[3], found[0])
+
+    return _VARIABLE.sub(value, path)
+
+
+def literal(path: str) -> str:
+    """Return a path as it is written in a job file, where ``$`` begins a variable and ``$$`` is one."""
+    return path if is_uri(path) else path.replace("$", "$$")
 
 
 def near(path: str, folder: Path) -> str:
@@ -46,12 +72,15 @@ def near(path: str, folder: Path) -> str:
         return path
     whole, home = Path(path).resolve(), folder.resolve()
     apart = os.path.commonpath([whole, home]) == whole.anchor
-    return str(whole) if apart else os.path.relpath(whole, home)
+    return literal(str(whole) if apart else os.path.relpath(whole, home))
 
 
 def from_here(path: Path) -> str:
-    """Return a path to type in the current folder: relative if it is below."""
-    whole, home = path.resolve(), Path.cwd()
+    """Return a path to type in the current folder: relative if it is below, whole if that folder is gone."""
+    try:
+        whole, home = path.resolve(), Path.cwd()
+    except FileNotFoundError:
+        return str(path)
     return str(whole.relative_to(home) if whole.is_relative_to(home) else path)
 
 
@@ -63,12 +92,12 @@ def path_problems(raw: dict[str, Any]) -> list[str]:
     unset = [
         f"{where}: the environment variable {name} is not set"
         for where, path in _texts(raw)
-        for name in (match[1] or match[2] for match in _VARIABLE.finditer(path))
-        if name not in os.environ
+        for name in (match[2] or match[3] for match in _VARIABLE.finditer(path))
+        if name and name not in os.environ
     ]
     local = [(where, path) for where, path in _texts(raw) if where in _LOCAL]
-    far = [local_problem(where, os.path.expandvars(path)) for where, path in local]
-    names = [_name_problem(where, os.path.expandvars(path)) for where, path in _texts(raw)]
+    far = [local_problem(where, _with_variables(path)) for where, path in local]
+    names = [_name_problem(where, _with_variables(path)) for where, path in _texts(raw)]
     return unset + [problem for problem in (*names, *far) if problem]
 
 

@@ -95,8 +95,6 @@ class GracefulStop:
             "coordinator": COORDINATOR_S,
         }
         self._asked: set[Task] = set()
-        self.hurried = False
-        """Set by a second request to end: no process is waited for."""
 
     def turn(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
         """Ask the next processes to leave; return the outcome when all have left or time is over.
@@ -107,8 +105,6 @@ class GracefulStop:
             Exit code of each process.
         """
         over = RunOutcome(PreemptedError.exit_code)
-        if self.hurried:
-            return over
         verdict = judge(exits)
         if verdict is not None and verdict.culprit is not None and verdict.exit_code != over.exit_code:
             return verdict  # a server has died before trainers could push
@@ -174,11 +170,14 @@ class EndSignals:
     Attributes
     ----------
     number : int or None
-        Last signal that asked for the end; None: no request.
+        First signal that asked for the end; None: no request.
+    hurried : bool
+        Set by the second request, before ``hurry`` is called.
     """
 
     def __init__(self, clock: Clock, hurry: Callable[[], None]) -> None:
         self.number: int | None = None
+        self.hurried = False
         self._clock, self._hurry = clock, hurry
         self._asked_s = 0.0
         self._told = False
@@ -210,6 +209,9 @@ class EndSignals:
         closes = (self.number == signal.SIGHUP or self._told) and now_s - self._asked_s < CLOSES_S
         if self.number is not None and (number == signal.SIGHUP or (closes and number == signal.SIGTERM)):
             return  # a closing terminal: one from kernel and shell each; an ending session: both kinds
-        if self.number is not None:
+        self._asked_s = now_s
+        if self.number is None:
+            self.number = number
+        else:
+            self.hurried = True
             self._hurry()
-        self.number, self._asked_s = number, now_s

@@ -200,7 +200,8 @@ class _Run:
         now_s, over, awaited = self._clock.now_s(), _is_over(exits), False
         self._end_lost_servers()
         for task, code in exits.items():
-            if code not in (None, EXIT_DONE) and task not in self._reported:
+            # After a second request the ends are this launcher's own kills.
+            if code not in (None, EXIT_DONE) and task not in self._reported and not self.signals.hurried:
                 assert code is not None
                 self._reported.add(task)
                 missed = task.role != "coordinator" and code == UnavailableError.exit_code
@@ -281,10 +282,10 @@ class _Run:
                 running.kill()
 
     def _asked_to_end(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
-        if self._draining is not None:
+        asked, hurried = signal.Signals(self.signals.number or 0), self.signals.hurried
+        if self._draining is not None and not hurried:
             return self._draining.turn(exits)
-        asked = signal.Signals(self.signals.number or 0)
-        if asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
+        if not hurried and asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
             address, cluster_id = self._worker_output.address or "", self._plan.cluster_id
@@ -292,15 +293,13 @@ class _Run:
             self._draining = GracefulStop(self._running, drain_s, self._waits.too_long, saves or None)
             return None
         processes = counted(len(self._running), "process", "processes")
-        self._say(f"got {asked.name}: ending {processes}")
+        self._say(f"got {asked.name}{' and another signal' if hurried else ''}: ending {processes}")
         return RunOutcome(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
 
     def _hurry(self) -> None:
         """Handle a second request to end."""
         for running in self._running.values():
             running.kill()
-        if self._draining is not None:
-            self._draining.hurried = True
 
     def _await_news(self) -> None:
         if self._poller is not None:

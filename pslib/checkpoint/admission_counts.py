@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
@@ -13,11 +14,20 @@ from pslib.shard.shard import Shard
 from pslib.table.policies import ByBloom, ByCount
 from pslib.table.tables import TableSpec
 
-__all__ = ["CountReader", "count_schema", "counts_batch", "filters_batch", "kind_of_counts"]
+__all__ = [
+    "CountReader",
+    "count_schema",
+    "counts_batch",
+    "counts_problem",
+    "filters_batch",
+    "kind_of_counts",
+]
 
 log = logging.getLogger("pslib")
+COUNT_MAX = (1 << 16) - 1
 COUNTS, FILTERS = "counts", "filters"
 _BITS = b"pslib.partition_bits"
+_BITS_KNOWN = {str(bits).encode() for bits in range(21)}  # cython_ext.common.hashing.check_partition_bits
 
 
 def kind_of_counts(spec: TableSpec) -> str:
@@ -36,6 +46,22 @@ def count_schema(spec: TableSpec, partition_bits: int) -> pa.Schema:
         columns = [("partition", pa.uint32()), ("counters", pa.list_(pa.uint8(), spec.admission.counters))]
     fields = [pa.field(name, kind, nullable=False) for name, kind in columns]
     return pa.schema(fields, metadata={_BITS: str(partition_bits)})
+
+
+def counts_problem(batch: pa.RecordBatch) -> str | None:
+    """Problem of a batch of counts or filters: a value that no table can hold."""
+    if batch.schema.names[0] == "key":
+        counts = pc.min_max(batch.column("count")) if "count" in batch.schema.names and len(batch) else None
+        if counts is not None and not (counts["min"].as_py() >= 1 and counts["max"].as_py() <= COUNT_MAX):
+            return f"has a count of {counts['min']} or {counts['max']}; expected 1 to {COUNT_MAX}"
+        return None
+    if batch.schema.names[0] != "partition":
+        return None
+    bits = (batch.schema.metadata or {}).get(_BITS, b"")[:20]
+    if bits not in _BITS_KNOWN:
+        return f"belongs to 2**{bits!r} partitions"
+    last = pc.max(batch.column("partition")).as_py() or 0
+    return f"has a filter of partition {last} of {1 << int(bits)}" if last >> int(bits) else None
 
 
 def counts_batch(schema: pa.Schema, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> pa.RecordBatch:

@@ -10,16 +10,18 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
-from pslib.checkpoint.manifest import ManifestFile, open_place, sync
+from pslib.checkpoint.admission_counts import counts_problem
+from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, open_place, sync
 from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
+from pslib.text import counted
 
 __all__ = ["ArrowFile", "batches_of", "verify", "write_file"]
 
@@ -234,24 +236,51 @@ def write_file(
     return file.finish()
 
 
-def verify(path: str, entry: ManifestFile) -> None:
-    """Read a file of the checkpoint at ``path`` once, piece by piece, and compare size and CRC.
+def verify(path: str, entry: ManifestFile, progress: Callable[[int], object] = lambda _bytes: None) -> None:
+    """Read a file of the checkpoint at ``path`` once, piece by piece, and compare its size and checksums.
+
+    ``progress`` is called with the number of bytes read since the last call.
 
     Raises
     ------
     CheckpointCorruptError
-        If they differ, or the file can't be read.
+        If they differ, or the file can't be read; the message says where it is damaged.
     """
+    place = open_place(path)
     try:
-        filesystem, root = open_place(path)
-        found = sums_of(filesystem, f"{root}/{entry.name}")
+        if not place.has(entry.name):
+            problem = "is missing"
+        else:
+            problem = _difference(entry, sums_of(place.filesystem, f"{place.root}/{entry.name}", progress))
     except OSError as error:
-        raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error
-    if (found.bytes, found.crc32) != (entry.bytes, entry.crc32):
-        raise CheckpointCorruptError(
-            f"{shown(path)}: {entry.name} is damaged: expected {entry.bytes} bytes with CRC "
-            f"{entry.crc32:08x}, got {found.bytes} bytes with CRC {found.crc32:08x}"
+        raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: can't be read: {error}") from error
+    if problem:
+        raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: {problem}")
+
+
+def _difference(entry: ManifestFile, sums: Sums) -> str:
+    """Locate the first differing block, or the end of a truncated or extended file.
+
+    The last block of a truncated file is short, so its checksum is not comparable.
+    """
+    for number, (expected, found) in enumerate(zip(entry.blocks, sums.blocks, strict=False)):
+        first, stop = number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, entry.bytes)
+        if expected != found and sums.bytes >= stop and not (sums.bytes > entry.bytes == stop):
+            count = len(entry.blocks)
+            return (
+                f"bytes {first}..{stop - 1} (block {number + 1} of {count}) are damaged: expected CRC "
+                f"{expected:08x}, got {found:08x}"
+            )
+    if sums.bytes < entry.bytes:
+        return f"is cut at byte {sums.bytes}: expected {entry.bytes} bytes"
+    if sums.bytes > entry.bytes:
+        return f"has {sums.bytes - entry.bytes} bytes too many after byte {entry.bytes}"
+    if sums.crc32 != entry.crc32:
+        return (
+            f"is damaged somewhere in bytes 0..{entry.bytes - 1} (formats below 3 do not say where): "
+            f"expected CRC {entry.crc32:08x}, got {sums.crc32:08x}"
         )
+    return ""
 
 
 def check_size(path: str, entry: ManifestFile) -> None:
@@ -262,7 +291,7 @@ def check_size(path: str, entry: ManifestFile) -> None:
     except OSError as error:
         raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error
     if found.type != fs.FileType.File:
-        raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: there is no such file")
+        raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: is missing")
     if found.size != entry.bytes:
         raise CheckpointCorruptError(
             f"{shown(path)}: {entry.name} is damaged: expected {entry.bytes} bytes, got {found.size} bytes"
@@ -274,12 +303,15 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of a file of the checkpoint at ``path``, one in memory at a time, all or some columns.
 
+    Checksums tell damage, not forgery: each batch is validated in full before anything is read from it.
+
     Raises
     ------
     CheckpointCorruptError
-        If it can't be read, or has other columns.
+        If it can't be read, has other columns, or what is in it is not what a checkpoint may hold.
     """
     filesystem, root = open_place(path)
+    rows = number = 0
     options = pa.ipc.IpcReadOptions(
         included_fields=None if columns is None else [schema.get_field_index(one) for one in columns]
     )
@@ -292,12 +324,37 @@ def batches_of(
                 came, expected = (
                     [f"{field.name}: {field.type}" for field in one] for one in (reader.schema, schema)
                 )
-                raise CheckpointCorruptError(
-                    f"{shown(path)}: {entry.name} has columns {came}, expected {expected}"
-                )
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index)
-                batch.validate()  # the file is not verified yet: buffers may be short
+                raise _DamageError(f"has columns {came}, expected {expected}")
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                batch.validate(full=True)  # offsets of lists among others
+                if problem := _batch_problem(batch, schema):
+                    raise _DamageError(f"record batch {number} (from 0) {problem}")
+                rows += batch.num_rows
                 yield batch
-    except (OSError, pa.ArrowException) as error:
-        raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error
+            if rows != entry.rows:
+                raise _DamageError(f"holds {counted(rows, 'row')}; expected {entry.rows}")
+    except (OSError, pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
+        problem = f"record batch {number} (from 0) can't be decoded: {error}"
+        raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: {problem}") from error
+    except _DamageError as error:
+        raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: {error}") from None
+
+
+class _DamageError(Exception):
+    """A file's content is not what a checkpoint may hold; the message says what."""
+
+
+def _batch_problem(batch: pa.RecordBatch, schema: pa.Schema) -> str | None:
+    """Problem of a batch that Arrow takes for sound: nulls where none may be, or a key twice."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        nulls = 0 if schema.field(name).nullable else column.null_count
+        if isinstance(column, pa.FixedSizeListArray | pa.ListArray):
+            nulls += column.flatten().null_count
+        if nulls:
+            return f"has a null in column {name!r}"
+    if problem := counts_problem(batch):
+        return problem
+    keys = batch.column(0)
+    twice = schema.names[0] == "key" and len(batch.schema) == len(schema) and len(keys.unique()) != len(keys)
+    return "holds a key twice" if twice else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "DenseContent",
     "check_dense_optimizer",
     "dense_batch",
+    "dense_pieces",
     "dense_vector",
     "put_dense",
     "read_dense",
@@ -73,6 +75,44 @@ def check_dense_optimizer(expected: Optimizer, manifest: Manifest, path: str, st
         )
 
 
+def dense_pieces(path: str, manifest: Manifest) -> Iterator[tuple[int, FloatRows, FloatRows]]:
+    """Read the pieces of a checkpoint's dense parameters: place in the vector, weights (n,) and state (m,).
+
+    Raises
+    ------
+    CheckpointCorruptError
+        If a file is damaged, or pieces don't cover the vector exactly once with a state of their size.
+    """
+    length = manifest.dense_length
+    optimizer = optimizer_from_dict(manifest.dense["optimizer"]) if length else None
+    seen = np.zeros(length, np.uint8)
+    for entry in manifest.files_of(""):
+        for batch in batches_of(path, entry, DENSE_SCHEMA):
+            for first, weights, state in zip(
+                batch.column("first").to_pylist(), batch.column("weights"), batch.column("state"), strict=True
+            ):
+                size = len(weights)
+                wanted = 0 if optimizer is None else optimizer.state_floats(size)
+                if not 0 <= first <= length - size or len(state) != wanted:
+                    raise CheckpointCorruptError(
+                        f"{shown(path)}: {entry.name}: dense parameters {first}..{first + size - 1} of "
+                        f"{length} with {len(state)} numbers of the optimizer; expected {wanted}"
+                    )
+                np.minimum(seen[first : first + size] + 1, 2, out=seen[first : first + size])
+                yield first, _floats(weights), _floats(state)
+    if (wrong := np.count_nonzero(seen != 1)) > 0:
+        place = int(np.flatnonzero(seen != 1)[0])
+        raise CheckpointCorruptError(
+            f"{shown(path)}: {wrong} of {length} dense parameters are missing or there twice, the first at "
+            f"{place}"
+        )
+
+
+def _floats(numbers: pa.ListScalar) -> FloatRows:
+    values: FloatRows = numbers.values.to_numpy(zero_copy_only=False)
+    return values
+
+
 def read_dense(shard: Shard, manifest: Manifest, path: str, state: bool) -> DenseContent | None:
     """Read all dense parameters of a checkpoint, with or without state; None if the shard has none.
 
@@ -94,29 +134,13 @@ def read_dense(shard: Shard, manifest: Manifest, path: str, state: bool) -> Dens
         np.empty((elements, length), np.float32),
         np.empty(length, np.float32) if counted else None,
     )
-    seen = np.zeros(length, bool)
-    for entry in manifest.files_of(""):
-        for batch in batches_of(path, entry, DENSE_SCHEMA):
-            _take_blocks(batch, found, seen)
-    if not seen.all():
-        raise CheckpointCorruptError(
-            f"{shown(path)}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
-        )
-    return found
-
-
-def _take_blocks(batch: pa.RecordBatch, found: DenseContent, seen: NDArray[np.bool_]) -> None:
-    elements = found.states.shape[0]
-    columns = (batch.column("first").to_pylist(), batch.column("weights"), batch.column("state"))
-    for first, weights, state in zip(*columns, strict=True):
-        block = weights.values.to_numpy(zero_copy_only=False)
-        numbers = state.values.to_numpy(zero_copy_only=False)
+    for first, block, numbers in dense_pieces(path, manifest):
         part = slice(first, first + block.size)
-        seen[part] = True
         found.weights[part] = block
         found.states[:, part] = numbers[: elements * block.size].reshape(elements, block.size)
         if found.counts is not None and block.size:
             found.counts[part] = numbers[-1]
+    return found
 
 
 def put_dense(shard: Shard, found: DenseContent, with_state: bool) -> None:
@@ -142,15 +166,6 @@ def dense_vector(path: str, manifest: Manifest) -> NDArray[np.float32]:
         If a piece is out of range, or a file can't be read.
     """
     vector = np.zeros(manifest.dense_length, np.float32)
-    for entry in manifest.files_of(""):
-        for batch in batches_of(path, entry, DENSE_SCHEMA):
-            for first, weights in zip(
-                batch.column("first").to_pylist(), batch.column("weights"), strict=True
-            ):
-                piece = weights.values.to_numpy(zero_copy_only=False)
-                if not 0 <= first <= vector.size - piece.size:
-                    raise CheckpointCorruptError(
-                        f"{shown(path)}: {entry.name}: dense parameters beyond {vector.size}"
-                    )
-                vector[first : first + piece.size] = piece
+    for first, weights, _ in dense_pieces(path, manifest):
+        vector[first : first + weights.size] = weights
     return vector

@@ -13,6 +13,7 @@ from pslib.checkpoint.dense import DenseContent, put_dense, read_dense
 from pslib.checkpoint.folders import Link, chain_of
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile
 from pslib.checkpoint.rows import RowReader, table_schema
+from pslib.checkpoint.verification import schema_of
 from pslib.errors import MemoryLimitError, PslibError, UnknownTableError
 from pslib.shard.shard import Shard
 from pslib.storage import shown
@@ -49,6 +50,8 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     links, saved, tables = _fitting(shard, path, options)
     more = [] if options.tables is not None else [name for name in saved if name not in shard.tables]
     _each_file(verify, links, tables, options)
+    if options.tables is None:
+        _check_unread(links, tables)
     dense = read_dense(shard, links[-1].manifest, path, options.state) if options.tables is None else None
     _check_room(shard, saved, tables, links)
     shard.make_tables(saved[name] for name in more)  # they are not set up yet, and their rows are saved
@@ -106,6 +109,15 @@ def _each_file(
         for entry in link.manifest.files:
             if entry.table in tables or options.tables is None:
                 look(link.path, entry)
+
+
+def _check_unread(links: list[Link], tables: list[str]) -> None:
+    """Decode the files that a load of all does not read: small ones, of which it takes the last."""
+    for link in links:
+        for entry in link.manifest.files:
+            if entry.table not in tables or entry.kind not in (ROWS, GONE):
+                for _ in batches_of(link.path, entry, schema_of(entry, link.manifest.specs)):
+                    pass
 
 
 def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str], links: list[Link]) -> None:

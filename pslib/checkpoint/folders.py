@@ -178,8 +178,19 @@ def chain_of(path: str) -> list[Link]:
                 f"{shown(links[0].path)}: an increment of {increment['of']}, where another checkpoint stands "
                 "than the one that it was made after"
             )
+        _check_same_tables(link, links[0])
         links.insert(0, link)
     return links
+
+
+def _check_same_tables(before: Link, link: Link) -> None:
+    tables = {table["name"]: table for table in before.manifest.tables}
+    for table in link.manifest.tables:
+        if table != tables.get(table["name"], table):
+            raise CheckpointCorruptError(
+                f"{shown(link.path)}: an increment whose table {table['name']!r} is not described as in "
+                f"{shown(before.path)}"
+            )
 
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:

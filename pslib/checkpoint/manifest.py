@@ -22,15 +22,19 @@ import pyarrow as pa
 from pyarrow import fs
 
 from cython_ext.wire.checksums import crc32
+from pslib.checkpoint.admission_counts import kind_of_counts
+from pslib.checkpoint.manifest_entries import check_entries
 from pslib.checkpoint.rows import table_in
 from pslib.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointFullError,
     CheckpointIncompatibleError,
+    ConfigurationError,
 )
 from pslib.storage import open_uri, place_of, shown
 from pslib.table.descriptions import table_differences
+from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.tables import TableSpec
 
 __all__ = [
@@ -97,10 +101,16 @@ class ManifestFile:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", tuple(self.blocks))
-        if not all(isinstance(number, int) for number in (self.bytes, self.crc32, self.rows, *self.blocks)):
-            raise ValueError(f"file {self.name!r}: bytes, crc32, rows and blocks must be whole numbers")
-        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]*[\w-][\w.-]*", self.name):
             raise ValueError(f"file name {self.name!r}")
+        if not all(
+            type(one) is int and one >= 0 for one in (self.bytes, self.crc32, self.rows, *self.blocks)
+        ):
+            raise ValueError(
+                f"file {self.name!r}: bytes, crc32, rows and blocks must be whole numbers from 0 on"
+            )
+        if not isinstance(self.table, str):
+            raise ValueError(f"file {self.name!r}: table {self.table!r}")
         if self.kind not in (ROWS, "counts", "filters", GONE):
             raise ValueError(f"file {self.name!r}: unknown kind {self.kind!r}")
 
@@ -413,11 +423,15 @@ def read_manifest(path: str) -> Manifest:
         if not _crc_fits(data):
             raise ValueError("its bytes do not fit its CRC")
         del plain["manifest_crc32"]
+        check_entries(data)
         plain["files"] = [ManifestFile(**entry) for entry in plain["files"]]
-        return Manifest(**_known(plain))
-    except (ValueError, KeyError, TypeError) as error:
+        manifest = Manifest(**_known(plain))
+        _check_files(manifest)
+        return manifest
+    except (ValueError, KeyError, TypeError, ConfigurationError) as error:
+        problem = "; ".join(str(error).splitlines())
         raise CheckpointCorruptError(
-            f"{shown(path)}: {MANIFEST_NAME} is damaged ({type(error).__name__}: {error})"
+            f"{shown(path)}: {MANIFEST_NAME} is damaged ({type(error).__name__}: {problem})"
         ) from error
 
 
@@ -426,6 +440,26 @@ def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(plain) - names):
         raise ValueError(f"unknown entry {unknown[0]!r}")
     return dict(plain)
+
+
+def _check_files(manifest: Manifest) -> None:
+    """Check that each file is one that a table, or the dense parameters, of this manifest may have."""
+    kinds = {}
+    for spec in map(TableSpec.from_dict, manifest.tables):
+        kinds[spec.name] = {ROWS, GONE, kind_of_counts(spec)}
+    names = [entry.name for entry in manifest.files]
+    if len(set(names)) < len(names):
+        raise ValueError("a file is named twice")
+    for entry in manifest.files:
+        if entry.kind not in (kinds.get(entry.table, ()) if entry.table else (ROWS,)):
+            raise ValueError(f"{entry.name}: no table here has such a file ({entry.table!r}, {entry.kind})")
+    length, dense = manifest.dense["length"], [entry.bytes for entry in manifest.files if not entry.table]
+    if 4 * length > sum(dense):
+        raise ValueError(
+            f"{length} of {length} dense parameters missing: their files have {sum(dense)} bytes"
+        )
+    if length:
+        optimizer_from_dict(manifest.dense["optimizer"])
 
 
 READERS = 16

@@ -221,7 +221,7 @@ def test_a_chain_with_a_broken_link_is_refused_before_a_row_changes(
         spoilt = bytearray(victim.read_bytes())
         spoilt[len(spoilt) // 2] ^= 1
         victim.write_bytes(spoilt)
-        told = "is damaged"
+        told = "are damaged: expected CRC"
         assert not verify_checkpoint(str(folder / "checkpoint-000004")).ok
     with cluster_of(1) as running:
         client = running.client()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 import pytest
 
 from launch.supervisor.graceful_stop import COORDINATOR_S, SERVERS_S, GracefulStop
+from launch.supervisor.outcome import RunOutcome
 from launch.supervisor.run_spec import Task
 from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.rebalance import Rebalance
+from pslib.errors import PreemptedError
 from pslib.process.shutdown import HARD_S
 from tests.simulation.cluster.checkpoints import Checkpoints
 from tests.simulation.cluster.history import SimulationError
@@ -97,13 +99,13 @@ def test_all_leave_in_order_when_their_launcher_is_asked_to_and_the_run_goes_on(
 
 
 def test_a_launcher_that_waits_for_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = GracefulStop._ask
+    turn = GracefulStop.turn
 
-    def asks_and_goes(draining: GracefulStop, tasks: list[Task]) -> None:
-        ask(draining, tasks)
-        draining.hurried = True
+    def asks_and_goes(draining: GracefulStop, exits: Mapping[Task, int | None]) -> RunOutcome:
+        turn(draining, exits)
+        return RunOutcome(PreemptedError.exit_code)
 
-    monkeypatch.setattr(GracefulStop, "_ask", asks_and_goes)
+    monkeypatch.setattr(GracefulStop, "turn", asks_and_goes)
     with pytest.raises(SimulationError, match="had not left"):
         list(map(leave_all, range(10 * SEEDS)))
 

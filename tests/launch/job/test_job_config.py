@@ -94,6 +94,21 @@ def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path, monkeypa
     assert job.out == f"{tmp_path}/run"
 
 
+@pytest.mark.parametrize("name", ["share$HOME", "a${HOME}b", "$$", "~x", "$", "x$NO_SUCH_VARIABLE"])
+def test_names_of_folders_are_expanded_once_and_read_back_as_they_are(tmp_path, name):
+    """Workers, resume and compatibility read the effective job file that the launcher has written."""
+    folder = tmp_path / name
+    folder.mkdir()
+    log = f"cluster.log={folder.name.replace('$', '$$')}/log"
+    job = read(folder, GOOD, "data.test=[b$$c.parquet]", log, "cluster.durability=log")
+    assert job.data.train == [f"{folder}/train.parquet"]
+    assert job.data.test == [f"{folder}/b$c.parquet"]
+    assert job.cluster.log == f"{folder}/{name}/log"
+    (tmp_path / "again.yaml").write_text(job.to_yaml())
+    again = read_job(tmp_path / "again.yaml")
+    assert (again.data, again.out, again.cluster.log) == (job.data, job.out, job.cluster.log)
+
+
 def test_items_lie_where_the_file_says_too(tmp_path):
     assert (
         expand({"data": {"items": "items.parquet"}}, tmp_path)["data"]["items"] == f"{tmp_path}/items.parquet"

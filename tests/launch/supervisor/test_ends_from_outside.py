@@ -61,7 +61,34 @@ def test_sigterm_after_sighup_hurries_nobody_unless_it_comes_later():
     assert (signals.number, hurried) == (signal.SIGHUP, [])
     now_s = 13.0
     signals.hear(signal.SIGTERM, None)
-    assert (signals.number, hurried) == (signal.SIGTERM, [13.0])
+    assert (signals.number, hurried) == (signal.SIGHUP, [13.0])
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.02, 0.15, 0.5])
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 75),
+        (signal.SIGTERM, signal.SIGINT, 75),
+        (signal.SIGHUP, signal.SIGINT, 75),
+        (signal.SIGINT, signal.SIGTERM, 130),
+        (signal.SIGINT, signal.SIGINT, 130),
+    ],
+)
+def test_two_signals_end_a_run_at_once_whatever_time_is_between_them(tmp_path, first, second, code, pause_s):
+    """The code is that of the first one, and the launcher's own kills are not told as losses."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    launcher.send_signal(first)
+    time.sleep(pause_s)
+    launcher.send_signal(second)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == code, output
+    assert all(line.startswith("got SIG") for line in output.splitlines())
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
 def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
