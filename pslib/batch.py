@@ -9,11 +9,6 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Batch",
-    "Ragged",
-]
-
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 

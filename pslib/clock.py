@@ -10,8 +10,6 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["AwakeClock", "Clock", "SystemClock", "utc_now_text", "utc_text"]
-
 STALL_S = 0.5
 """Longest time between two readings that counts; a process that waits reads its clock four times a second."""
 

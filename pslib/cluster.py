@@ -31,9 +31,8 @@ from pslib.table.descriptions import models_of
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 from pslib.validation import came, checked, checked_calls
 from pslib.wire.codec import Codec
-from pslib.wire.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
-
-__all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Result, SaveSoon, Scale, Stats, Status, Stop
 
 log = logging.getLogger("pslib")
 

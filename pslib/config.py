@@ -9,23 +9,6 @@ from typing import Annotated, ClassVar
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
 
-__all__ = [
-    "ANY_RANK",
-    "CLUSTER_ID_VARIABLE",
-    "COORDINATOR_VARIABLE",
-    "DEBUG_VARIABLE",
-    "DURABILITIES",
-    "KEYS_VARIABLE",
-    "RECOVERIES",
-    "ClusterConfig",
-    "ClusterSettings",
-    "DrainSeconds",
-    "Limits",
-    "Restarts",
-    "Timing",
-]
-
-
 COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
 """The address of the cluster's coordinator."""
 CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"

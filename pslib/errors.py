@@ -36,38 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "EXIT_DONE",
-    "EXIT_INTERRUPTED",
-    "EXIT_SIGNALS",
-    "AccessError",
-    "AddressInUseError",
-    "CheckpointCorruptError",
-    "CheckpointError",
-    "CheckpointFullError",
-    "CheckpointIncompatibleError",
-    "ConfigurationError",
-    "DataError",
-    "ForeignMessageError",
-    "LocalProtocolError",
-    "LogCorruptError",
-    "LogError",
-    "LogForeignError",
-    "LogFullError",
-    "LogStillFullError",
-    "MemoryLimitError",
-    "PreemptedError",
-    "ProtocolError",
-    "PslibError",
-    "RemoteProtocolError",
-    "ServerLeftError",
-    "ServerLostError",
-    "SupersededError",
-    "UnavailableError",
-    "UnknownTableError",
-    "WaitTimeoutError",
-]
-
 EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
 """The shell's code for Ctrl-C."""

@@ -12,8 +12,6 @@ from pslib.errors import ConfigurationError
 from pslib.table.tables import text_hash
 from pslib.validation import came, check_fields
 
-__all__ = ["LOG_BUCKETS", "TAKES", "DenseField", "RaggedField", "Schema", "SparseField"]
-
 POOLINGS = ("sum", "mean")
 
 TAKES = ("hour", "weekday", "day", "month")

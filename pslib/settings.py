@@ -23,19 +23,6 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_arg
 from pslib.errors import ConfigurationError
 from pslib.validation import came, hints_of, is_finite, kind_problem, plain_fields
 
-__all__ = [
-    "Setting",
-    "Settings",
-    "SettingsError",
-    "fields_help",
-    "keywords_of",
-    "kind_and_fields",
-    "numbers_of",
-    "setting_of",
-    "settings_as_keywords",
-    "settings_of",
-]
-
 KindT = TypeVar("KindT")
 SelfT = TypeVar("SelfT")
 FirstT = TypeVar("FirstT")

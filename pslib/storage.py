@@ -21,21 +21,6 @@ from pslib.validation import came
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = [
-    "below",
-    "check_local",
-    "escaped",
-    "folders_of",
-    "is_uri",
-    "local_problem",
-    "open_uri",
-    "parent_and_name",
-    "place_of",
-    "real_place",
-    "shown",
-    "unwritable",
-    "with_inner",
-]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 FILESYSTEMS_MAX = 64

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["behind_text", "counted", "epoch_text"]
-
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """``1 row``, ``2 rows``, ``1,000 rows``; ``plural`` is for nouns that take no ``s``."""

@@ -21,19 +21,6 @@ from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, g
 
 from pslib.errors import ConfigurationError
 
-__all__ = [
-    "came",
-    "check_fields",
-    "checked",
-    "checked_calls",
-    "field_problems",
-    "hints_of",
-    "is_finite",
-    "kind_problem",
-    "plain_fields",
-]
-
-
 Given = ParamSpec("Given")
 Back = TypeVar("Back")
 Kind = TypeVar("Kind", bound=type)

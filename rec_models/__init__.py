@@ -15,7 +15,7 @@ from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.mmoe import MMoE
-from rec_models.model import Model, StepResult
+from rec_models.model import Model
 from rec_models.narm import NARM
 from rec_models.ncf import NCF
 from rec_models.nfm import NFM
@@ -25,6 +25,7 @@ from rec_models.simnet import MultiViewSimnet
 from rec_models.srgnn import SRGNN
 from rec_models.ssr import SSR
 from rec_models.stamp import STAMP
+from rec_models.stepper import StepResult
 from rec_models.tagspace import TagSpace
 from rec_models.two_tower import TwoTower
 from rec_models.wide_deep import WideDeep

@@ -19,8 +19,6 @@ from rec_models.layers import (
 )
 from rec_models.model import DenseVars, MLPModel
 
-__all__ = ["AutoInt"]
-
 MATRICES = ("query", "key", "value")
 """Matrices of an interacting layer; it has a ``residual`` too if it changes the width of vectors."""
 

@@ -41,8 +41,6 @@ from rec_models.wide_deep import WideDeep
 from rec_models.word2vec import Word2Vec
 from rec_models.xdeepfm import XDeepFM
 
-__all__ = ["MATCHING_MODELS", "MODELS", "SESSION_MODELS", "TASK_MODELS", "build"]
-
 MODELS: dict[str, type[Model]] = {
     "lr": LR,
     "fm": FM,

@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, cross, linear, reshape, tower, tower_shapes
 from rec_models.model import DenseVars, MLPModel
 
-__all__ = ["DCN"]
-
 
 @dataclass(frozen=True, eq=False)
 class DCN(MLPModel):

@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, concat, fm, split
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
-__all__ = ["DeepFM"]
-
 
 @dataclass(frozen=True, eq=False)
 class DeepFM(MLPModel, WeightedModel):

@@ -25,8 +25,6 @@ from rec_models.layers import (
 )
 from rec_models.model import DenseVars, EmbeddedModel
 
-__all__ = ["DIN"]
-
 
 @dataclass(frozen=True, eq=False)
 class DIN(EmbeddedModel):

@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, embedding, inner_products, reshape, tower, tower_shapes
 from rec_models.model import DenseVars, MLPModel
 
-__all__ = ["DLRM"]
-
 
 @dataclass(frozen=True, eq=False)
 class DLRM(MLPModel):

@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat
 from rec_models.model import DenseVars, MLPModel
 
-__all__ = ["DNN"]
-
 
 @dataclass(frozen=True, eq=False)
 class DNN(MLPModel):

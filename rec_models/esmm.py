@@ -10,8 +10,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, logit_of_product
 from rec_models.model import DenseVars, MultiTaskModel
 
-__all__ = ["ESMM"]
-
 
 @dataclass(frozen=True, eq=False)
 class ESMM(MultiTaskModel):

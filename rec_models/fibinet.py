@@ -10,8 +10,6 @@ from rec_models.layers import add, bilinear_pairs, concat, embedding, split, squ
 from rec_models.layers.interactions import matrices_of
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
-__all__ = ["FiBiNET"]
-
 
 @dataclass(frozen=True, eq=False)
 class FiBiNET(MLPModel, WeightedModel):

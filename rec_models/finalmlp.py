@@ -23,8 +23,6 @@ from rec_models.layers import (
 from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 from rec_models.options import did_you_mean
 
-__all__ = ["FinalMLP"]
-
 
 @dataclass(frozen=True, eq=False)
 class FinalMLP(EmbeddedModel):

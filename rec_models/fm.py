@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, embedding, fm, split
 from rec_models.model import DenseVars, WeightedModel
 
-__all__ = ["FM"]
-
 
 @dataclass(frozen=True, eq=False)
 class FM(WeightedModel):

@@ -11,8 +11,6 @@ from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars
 from rec_models.session import SessionModel
 
-__all__ = ["GRU4Rec"]
-
 
 @dataclass(frozen=True, eq=False)
 class GRU4Rec(SessionModel):

@@ -13,8 +13,6 @@ from rec_models.layers import add
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
 
-__all__ = ["LR"]
-
 
 @dataclass(frozen=True, eq=False)
 class LR(Model):

@@ -17,8 +17,6 @@ from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, embedding, gather, rank_hinge, row_dot, take_fields
 from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 
-__all__ = ["CosineHinge", "MatchingModel", "ProductModel"]
-
 
 @dataclass(frozen=True, eq=False)
 class MatchingModel(EmbeddedModel):

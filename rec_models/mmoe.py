@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, mixture, product, tower, tower_shapes
 from rec_models.model import DenseVars, MultiTaskModel
 
-__all__ = ["MMoE"]
-
 
 @dataclass(frozen=True, eq=False)
 class MMoE(MultiTaskModel):

@@ -34,18 +34,6 @@ from rec_models.options import (
 )
 from rec_models.stepper import Run, Stepper, StepResult
 
-__all__ = [
-    "DenseVars",
-    "EmbeddedModel",
-    "MLPModel",
-    "Model",
-    "MultiTaskModel",
-    "StepResult",
-    "WeightedModel",
-    "initial_values",
-    "vector_fields",
-]
-
 DenseVars: TypeAlias = Mapping[str, Var]
 """Dense parameters of a model by name, on a tape."""
 

@@ -10,8 +10,6 @@ from rec_models.layers import concat, dropout, gru, gru_shapes, linear, prefix_a
 from rec_models.model import DenseVars
 from rec_models.session import SessionModelOfPairs
 
-__all__ = ["NARM"]
-
 
 @dataclass(frozen=True, eq=False)
 class NARM(SessionModelOfPairs):

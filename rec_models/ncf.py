@@ -16,8 +16,6 @@ from rec_models.layers import concat, gather, linear, log_loss, multiply, reshap
 from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars
 
-__all__ = ["NCF"]
-
 PAIRS_MAX = 1 << 18
 """Limit of pairs scored at once: 16 MB for a layer of 16 units in float32."""
 

@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, bi_interaction, embedding, split
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
-__all__ = ["NFM"]
-
 
 @dataclass(frozen=True, eq=False)
 class NFM(MLPModel, WeightedModel):

@@ -15,17 +15,6 @@ from pslib.table.optimizers import Adagrad, Optimizer, optimizer_from_dict
 from pslib.table.tables import DIM_MAX
 from pslib.validation import came
 
-__all__ = [
-    "DEFAULT_OPTIMIZER",
-    "HIDDEN_MAX",
-    "V_INITIALIZER",
-    "W_INITIALIZER",
-    "did_you_mean",
-    "option_from_plain",
-    "option_problem",
-    "plain_options",
-]
-
 HIDDEN_MAX = 1 << 16
 """Limit of units of one hidden layer: published CTR models stay below 5,000; more is likely a typo."""
 

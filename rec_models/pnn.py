@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, embedding, inner_products
 from rec_models.model import DenseVars, MLPModel
 
-__all__ = ["PNN"]
-
 
 @dataclass(frozen=True, eq=False)
 class PNN(MLPModel):

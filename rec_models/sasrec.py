@@ -19,8 +19,6 @@ from rec_models.layers import (
 from rec_models.model import DenseVars
 from rec_models.session import SessionModelOfPairs
 
-__all__ = ["SASRec"]
-
 
 @dataclass(frozen=True, eq=False)
 class SASRec(SessionModelOfPairs):

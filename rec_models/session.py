@@ -20,8 +20,6 @@ from rec_models.layers import gather, sampled_softmax, split
 from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars, Model
 
-__all__ = ["SessionModel", "SessionModelOfPairs"]
-
 
 @dataclass(frozen=True, eq=False)
 class SessionModel(Model):

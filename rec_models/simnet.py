@@ -11,8 +11,6 @@ from rec_models.layers import cnn, cnn_shapes, concat, grnn, gru_shapes, linear,
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
 
-__all__ = ["MultiViewSimnet"]
-
 
 @dataclass(frozen=True, eq=False)
 class MultiViewSimnet(CosineHinge):

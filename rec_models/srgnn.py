@@ -23,8 +23,6 @@ from rec_models.layers import (
 from rec_models.model import DenseVars
 from rec_models.session import SessionModelOfPairs
 
-__all__ = ["SRGNN", "SessionGraphs", "session_graphs"]
-
 
 @dataclass(frozen=True, eq=False)
 class SRGNN(SessionModelOfPairs):

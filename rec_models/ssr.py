@@ -15,8 +15,6 @@ from rec_models.layers import gather, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
 
-__all__ = ["SSR"]
-
 
 @dataclass(frozen=True, eq=False)
 class SSR(CosineHinge):

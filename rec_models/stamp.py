@@ -10,8 +10,6 @@ from rec_models.layers import add, dropout, linear, multiply, prefix_attention, 
 from rec_models.model import DenseVars
 from rec_models.session import SessionModelOfPairs
 
-__all__ = ["STAMP"]
-
 
 @dataclass(frozen=True, eq=False)
 class STAMP(SessionModelOfPairs):

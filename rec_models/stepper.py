@@ -23,8 +23,6 @@ from rec_models.engine.row_gradients import RowsGradient, RowsVar
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers.activations import sigmoid_of
 
-__all__ = ["Run", "StepResult", "Stepped", "Stepper", "parts_of"]
-
 Task: TypeAlias = Callable[[], None]
 Run: TypeAlias = Callable[[Sequence[Task]], None]
 """Function that runs all tasks, in any order, by any threads, and returns when all are done."""

@@ -14,8 +14,6 @@ from rec_models.layers import cnn, cnn_shapes, gather, linear, rank_hinge, tanh
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
 
-__all__ = ["TagSpace"]
-
 
 @dataclass(frozen=True, eq=False)
 class TagSpace(ProductModel):

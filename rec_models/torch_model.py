@@ -34,7 +34,6 @@ from rec_models.stepper import StepResult
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TorchModel"]
 
 _ALONE = RLock()
 """Lock: PyTorch's generator is global, and a module has one set of values during a call."""

@@ -15,8 +15,6 @@ from rec_models.layers.ranking_losses import Candidates
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
 
-__all__ = ["TwoTower"]
-
 
 @dataclass(frozen=True, eq=False)
 class TwoTower(ProductModel):

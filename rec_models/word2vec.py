@@ -21,8 +21,6 @@ from rec_models.layers import gather, log_loss, row_dot, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
 
-__all__ = ["Word2Vec"]
-
 
 @dataclass(frozen=True, eq=False)
 class Word2Vec(Model):

@@ -9,8 +9,6 @@ from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, compress, concat, product, reshape, split, sum_vectors
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
-__all__ = ["XDeepFM"]
-
 
 @dataclass(frozen=True, eq=False)
 class XDeepFM(MLPModel, WeightedModel):

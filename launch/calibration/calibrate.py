@@ -40,8 +40,6 @@ from pslib.schema import Schema
 from pslib.storage import unwritable
 from pslib.transport import addresses
 
-__all__ = ["Run", "calibrate", "over_tcp", "run_calibrate", "run_rate", "run_workload"]
-
 SCRIPT = Path(__file__).parent / "measure.py"
 FIELDS, KEYS = 26, 1_000_000
 BATCH_ROWS = 2048

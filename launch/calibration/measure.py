@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from cython_ext.model.products import has_bfloat16
 from pslib.batch import Batch
-from pslib.client.client import Client, PendingPull, PendingPush
+from pslib.client.client import Client
+from pslib.client.pending import PendingPull, PendingPush
 from pslib.cluster import connect
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
@@ -38,8 +39,6 @@ from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
 from rec_models import DeepFM
-
-__all__ = ["fit_costs", "measure_all", "measure_rows", "measure_steps", "measure_threads", "workload_of"]
 
 TICK_S = 0.01
 """Resolution of the processor time of another process on Linux."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["keep_output"]
 
 NOBODY_READS = (errno.EPIPE, errno.EIO)
 """Errors of a write to a pipe without reader (``| head -1``) and to a closed terminal."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pslib.checkpoint import CheckpointInfo
     from pslib.checkpoint.diff import CheckpointDiff, TableDiff, ValueDiff
 
-__all__ = ["checkpoint_command"]
 
 WHERE = "a checkpoint, or a folder whose newest numbered one is meant; s3://, gs:// and hdfs:// too"
 path_argument = argument("path", "PATH", WHERE, FOLDER)

@@ -20,36 +20,6 @@ from launch.places.options import HostOptions, RunOptions, place_names
 if TYPE_CHECKING:
     from launch.job.job import Job
 
-__all__ = [
-    "FILE",
-    "FOLDER",
-    "SETTING",
-    "Command",
-    "Group",
-    "argument",
-    "checkpoint_option",
-    "choice",
-    "command",
-    "data_option",
-    "flag",
-    "group",
-    "job_options",
-    "json_option",
-    "key_option",
-    "machine_options",
-    "option",
-    "overrides_option",
-    "overwrite_option",
-    "progress_bar",
-    "quiet_option",
-    "read_job_with",
-    "run_options",
-    "say",
-    "show",
-    "together",
-    "trainers_option",
-    "where_options",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

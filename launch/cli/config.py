@@ -11,8 +11,6 @@ import rich_click as click
 from launch.cli.command import SETTING, Command, Group, argument, group, json_option, show
 from pslib.errors import EXIT_DONE
 
-__all__ = ["commands_page", "config_command"]
-
 
 @group("config", "pslib config show training")
 def config_command() -> None:

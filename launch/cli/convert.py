@@ -9,8 +9,6 @@ from typing import Any
 from launch.cli.command import FILE, argument, group, json_option, option, overwrite_option, show, together
 from pslib.errors import EXIT_DONE
 
-__all__ = ["convert_command"]
-
 
 @group("convert", "pslib convert csv clicks.csv clicks.parquet --label click --sparse user,item")
 def convert_command() -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pslib.data.inspect.check import CheckReport
     from pslib.data.inspect.describe import Description
 
-__all__ = ["data_command", "describe_command"]
 
 files_argument = argument("files", "FILE...", "files, folders or patterns", FILE, nargs=-1, required=True)
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from launch.cli.command import FOLDER, command, option, quiet_option
 
-__all__ = ["demo_command"]
-
 
 @command("demo", "pslib demo --out runs/demo")
 @option("--out", "DIR", "folder of the run (default: runs/demo)", FOLDER, default="runs/demo")

@@ -13,8 +13,6 @@ from pslib.errors import EXIT_DONE, AccessError, PslibError
 from pslib.storage import shown
 from pslib.text import counted, epoch_text
 
-__all__ = ["doctor_command", "doctor_lines"]
-
 EXIT_UNHEALTHY = 1
 PATIENCE_S = 3.0
 """Time limit of each of two requests, to the coordinator and to all servers at once; in all at most 10 s."""

@@ -8,8 +8,6 @@ from collections.abc import Collection, Sequence
 import rich_click as click
 from click.exceptions import NoSuchCommand
 
-__all__ = ["COMMANDS", "behind_the_script", "usage_line"]
-
 COMMANDS = {
     "evaluate": "eval",
     "test": "eval",

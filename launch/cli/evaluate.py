@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pslib.metrics.metrics import EvalResult
     from pslib.metrics.ranking import RankResult
 
-__all__ = ["eval_command", "recommend_command", "vectors_command"]
 
 out_option = option("--out", "DIR", "folder for the Parquet files", FOLDER, required=True)
 

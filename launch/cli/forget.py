@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pslib.checkpoint import CheckpointInfo
     from pslib.schema import Schema
 
-__all__ = ["forget_command", "keys_of_texts"]
-
 
 EXIT_LEFT = 1
 ROUNDS = 3

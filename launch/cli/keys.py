@@ -7,8 +7,6 @@ from pathlib import Path
 from launch.cli.command import FOLDER, argument, group, option
 from pslib.errors import EXIT_DONE
 
-__all__ = ["keys_command"]
-
 folder_argument = argument("folder", "DIR", "the folder of keys", FOLDER)
 name_argument = argument("name", "NAME", "name of the key")
 

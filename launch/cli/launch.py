@@ -10,8 +10,6 @@ from launch.cli.command import FILE, FOLDER, argument, choice, command, machine_
 from launch.cli.errors import behind_the_script, options_of
 from launch.places.options import HostOptions, RunOptions
 
-__all__ = ["launch_command"]
-
 
 @command(
     "launch",

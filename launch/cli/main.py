@@ -22,8 +22,6 @@ from launch.cli.errors import usage_line
 from pslib.config import DEBUG_VARIABLE
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibError
 
-__all__ = ["cli", "main"]
-
 GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
     "Use a model": ("eval", "recommend", "vectors"),

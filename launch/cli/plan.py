@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pslib.planner.workload import MachineSpec
     from pslib.table.optimizers import Optimizer
 
-__all__ = ["bench_command", "plan_command"]
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 1024.0, "Mi": 1024.0**2, "Gi": 1024.0**3}
 WIRE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0}

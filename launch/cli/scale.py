@@ -24,8 +24,6 @@ from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.text import counted
 
-__all__ = ["Scaling", "scale_command", "server_command", "watch_moves"]
-
 LOOK_S = 0.2
 REPORT_S = 1.0
 PATIENCE_S = 30.0

@@ -12,8 +12,6 @@ from launch.cli.command import (
 )
 from launch.places.options import HostOptions, RunOptions, hosts_of
 
-__all__ = ["train_command"]
-
 
 @command(
     "train",

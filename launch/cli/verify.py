@@ -17,8 +17,6 @@ from launch.cli.command import (
     trainers_option,
 )
 
-__all__ = ["verify_command"]
-
 TOLERANCE = 0.002
 """Tolerance of AUC and log loss: the size of the difference between two seeds of one training."""
 

@@ -14,8 +14,6 @@ from launch.job.sections import RankingSection
 from launch.job.yaml12 import flow_text, read_yaml
 from pslib.errors import ConfigurationError, DataError
 
-__all__ = ["check_same_training"]
-
 CALLS = (
     *("epochs", "batch_rows", "seed", "lease_rows", "maintain_every_batches", "stopping"),
     *("consistency", "ssp_bound", "geo_every_batches", "damping", "schedule"),

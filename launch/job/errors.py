@@ -14,19 +14,6 @@ from pydantic import BaseModel, ValidationError
 from pslib.settings import Settings, SettingsError, settings_of
 from pslib.table.optimizers import OPTIMIZERS
 
-__all__ = [
-    "ELSEWHERE",
-    "concerns",
-    "dotted",
-    "leave_out",
-    "of_optimizers",
-    "problem_lines",
-    "section_in",
-    "section_keys",
-    "unknown_key",
-    "unknown_value",
-]
-
 ELSEWHERE = {
     "lr": "learning_rate",
     "embedding_dim": "dim",

@@ -53,17 +53,6 @@ from pslib.trainer.evaluation.early_stopping import metric_problem
 from pslib.trainer.settings import TrainerSettings, TrainingSettings, row_rate_problems
 from rec_models import SESSION_MODELS, Model
 
-__all__ = [
-    "CHECKPOINT",
-    "PREEMPTED",
-    "Job",
-    "LoadSection",
-    "of_trainer",
-    "preempted_place",
-    "read_job",
-    "saved_place",
-]
-
 
 def of_trainer(training: TrainingSection) -> dict[str, Any]:
     """Return the keyword arguments of `pslib.Trainer` that the section has."""

@@ -15,20 +15,6 @@ from pslib.table.tables import POLICY_KINDS, TableSpec, policies_from_dict
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model, build
 from rec_models.din import DIN
 
-__all__ = [
-    "build_model",
-    "fit_problems",
-    "maintenance_problems",
-    "model_problems",
-    "optimizer_problems",
-    "parts_of",
-    "policies_of",
-    "ranks_items",
-    "row_optimizers",
-    "table_problems",
-]
-
-
 _EXAMPLES: Mapping[str, str] = {
     "admission": "{name: ByCount, count: 3}",
     "eviction": "{name: ByAge, age: 500000}",

@@ -10,8 +10,6 @@ from typing import Any
 
 from pslib.storage import is_uri, local_problem
 
-__all__ = ["as_written", "expand", "from_here", "literal", "near", "path_problems"]
-
 _VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)\}|(\w+))")
 _PATHS = (
     *("data.train", "data.valid", "data.test", "data.items"),

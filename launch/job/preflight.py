@@ -28,22 +28,6 @@ if TYPE_CHECKING:
     from pslib.table.optimizers import Optimizer
     from rec_models import Model
 
-__all__ = [
-    "RUN_FILES",
-    "check_content",
-    "check_data",
-    "check_like_training",
-    "check_load",
-    "check_log",
-    "check_memory",
-    "check_save",
-    "check_seen",
-    "hold_out",
-    "hold_port",
-    "kinds_of_job",
-    "prepare_out",
-    "schema_asked",
-]
 
 RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),

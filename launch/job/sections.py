@@ -19,24 +19,6 @@ from pslib.table.schedules import Constant, Schedule, schedule_from_dict
 from pslib.trainer.evaluation.early_stopping import EarlyStopping
 from pslib.trainer.settings import EveryBatches, EverySeconds, Increments, KeepLast, TrainingSettings
 
-__all__ = [
-    "RESTARTS",
-    "CheckpointSection",
-    "ClusterSection",
-    "DataSection",
-    "LoadSection",
-    "ModelSection",
-    "Name",
-    "OptimizersSection",
-    "RankingSection",
-    "SchemaSection",
-    "Section",
-    "TableSection",
-    "TrainingSection",
-    "schema_section",
-    "schema_yaml",
-]
-
 RESTARTS = 3
 """Default number of restarts of one process: a process that has died four times will die again."""
 

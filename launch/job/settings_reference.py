@@ -20,8 +20,6 @@ from pslib.table.optimizers import OPTIMIZERS, Optimizer
 from pslib.table.schedules import SCHEDULES, Schedule
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
 
-__all__ = ["Row", "job_schema", "rows_of", "settings_at", "settings_page", "settings_text"]
-
 INTRODUCTION = """# Settings of the job file
 
 Written from the classes that check them by `pslib config page`; `pslib config schema` writes the

@@ -14,8 +14,6 @@ import yaml
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["flow_text", "read_yaml", "write_yaml"]
-
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"

@@ -30,8 +30,6 @@ from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.blas import TRAINERS_HERE
 
-__all__ = ["Host", "HostsLauncher", "read_hosts"]
-
 LOOK_S = 30.0
 """Time limit of a test on one host: three times ssh's limit to connect."""
 ASKED_AT_ONCE = 32

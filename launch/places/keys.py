@@ -14,8 +14,6 @@ from pslib.errors import ConfigurationError
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["keys_of_run"]
-
 
 def keys_of_run(
     folder: str | None, open_addresses: Sequence[str], insecure: bool

@@ -12,8 +12,6 @@ from typing import ClassVar
 from launch.supervisor.run_spec import THIS_MACHINE, Command, Task
 from pslib.process.blas import TRAINERS_HERE
 
-__all__ = ["LocalLauncher", "checkout_path", "worker_environment"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:

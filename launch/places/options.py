@@ -13,8 +13,6 @@ from pslib.errors import ConfigurationError
 if TYPE_CHECKING:
     from launch.places.hosts import Host, HostsLauncher
 
-__all__ = ["HostOptions", "RunOptions", "hosts_in_file", "hosts_of", "place_names"]
-
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:

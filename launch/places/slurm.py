@@ -25,8 +25,6 @@ from launch.supervisor.run_spec import Command
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.shutdown import TOGETHER_VARIABLE
 
-__all__ = ["OPTIONS", "SlurmLauncher", "launcher_of"]
-
 STEP = (
     "srun",
     "--overlap",  # steps share their node

@@ -10,8 +10,6 @@ from launch.places.hosts import Host, HostsLauncher
 from launch.places.options import HostOptions, hosts_in_file
 from launch.supervisor.run_spec import Command
 
-__all__ = ["OPTIONS", "SshLauncher", "launcher_of"]
-
 SSH_OPTIONS = (
     "-T",
     *("-o", "BatchMode=yes"),  # never ask for a password: the prompt would be invisible

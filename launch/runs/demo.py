@@ -16,8 +16,6 @@ from launch.runs.train import run_job
 from pslib.errors import ConfigurationError
 from pslib.recorder.display import is_terminal
 
-__all__ = ["JOB_FILE", "demo_job", "run_demo"]
-
 JOB_FILE = "demo.yaml"
 
 TRAIN_ROWS = 1_500_000

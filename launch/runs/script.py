@@ -22,8 +22,6 @@ from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local
 
-__all__ = ["run_script"]
-
 
 def run_script(
     script: str,

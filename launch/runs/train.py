@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from pslib.config import ClusterConfig
     from pslib.transport import Keys
 
-__all__ = ["ENDED_EARLY", "log_folder", "run_job"]
 
 ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
 """Exit codes of a run that ended early, without an error of its job."""

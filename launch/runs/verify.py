@@ -30,17 +30,6 @@ from pslib.text import counted
 if TYPE_CHECKING:
     from pslib.metrics.paired import Difference
 
-__all__ = [
-    "Verified",
-    "VerifyOptions",
-    "kill_problem",
-    "line_of",
-    "plain_modes",
-    "run_verify",
-    "sync_survives",
-    "verdict_of",
-]
-
 
 EXIT_DIFFERS = 1
 KILL_AT = 0.3

@@ -8,8 +8,6 @@ from typing import Any
 
 from pslib.text import counted
 
-__all__ = ["Finding", "diagnose"]
-
 SILENT_S = 3.0
 """Silence of three heartbeats; in large clusters the interval is 2 s."""
 

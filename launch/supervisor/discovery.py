@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from launch.job.job import Job
     from pslib.config import ClusterConfig
 
-__all__ = [
-    "BEGAN_WITH",
-    "NOTE",
-    "EndedRun",
-    "ended_run",
-    "find_cluster",
-    "from_checkpoint",
-    "logs_of",
-    "note_cluster",
-    "note_earlier",
-    "read_record",
-    "what_is_left",
-    "what_saves",
-]
 
 NOTE = "cluster.json"
 """File in the folder of a run's logs: the coordinator's address and the cluster's id."""
@@ -266,7 +252,7 @@ def from_checkpoint(job: Job) -> Job:
     CheckpointError
         When there is no checkpoint.
     """
-    from launch.job.job import LoadSection
+    from launch.job.sections import LoadSection
 
     found, why = _saved_since(Path(job.out), _places(job))
     if not found:

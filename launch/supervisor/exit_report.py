@@ -12,8 +12,6 @@ from launch.supervisor.worker_output import WorkerOutput
 from pslib.errors import ConfigurationError, PreemptedError, UnavailableError
 from pslib.process.machine import oom_kills
 
-__all__ = ["ExitReport"]
-
 NO_MEMORY = (
     "; the kernel has killed a process for want of memory (OOM) since the run began, perhaps this one: keep "
     "fewer rows (admission, eviction), bound them (server_memory_bytes), or run where there is more memory"

@@ -21,8 +21,6 @@ from pslib.clock import Clock, SystemClock
 from pslib.errors import PreemptedError, PslibError
 from pslib.process.shutdown import HARD_S
 
-__all__ = ["EndSignals", "GracefulStop", "LastSave", "WaitReporter"]
-
 LOOK_S = 0.2
 SERVERS_S = 10.0
 """Time limit of servers after the last trainer has left: received requests, and the end of their logs."""

@@ -9,8 +9,6 @@ from launch.supervisor.restarts import is_mishap
 from launch.supervisor.run_spec import Task
 from pslib.errors import EXIT_DONE, EXIT_SIGNALS, PreemptedError, UnavailableError
 
-__all__ = ["ALL_LOST", "RunOutcome", "is_hopeless", "is_own", "judge"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:

@@ -20,13 +20,6 @@ from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX
 from launch.worker.watchdog import FROM_INPUT, LEAVE
 from pslib.errors import ConfigurationError
 
-__all__ = [
-    "Running",
-    "Starts",
-    "describe_exit",
-    "start",
-]
-
 LINE_BYTES_MAX = 1 << 16
 """Limit of a line: endless output without a line end must not fill the launcher's memory."""
 

@@ -8,8 +8,6 @@ from launch.supervisor.run_spec import Task
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_INTERRUPTED, EXIT_SIGNALS, PreemptedError, PslibError, UnavailableError
 
-__all__ = ["PAUSE_MAX_S", "PAUSE_S", "WELL_S", "Restarts", "is_mishap"]
-
 PAUSE_S = 0.5
 """Pause before the first restart of a process; doubled each time that it dies soon after."""
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.job.job import Job, LoadSection, preempted_place, saved_place
+from launch.job.job import Job, preempted_place, saved_place
 from launch.job.paths import from_here
+from launch.job.sections import LoadSection
 from launch.job.yaml12 import read_yaml
 from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
 from launch.supervisor.run_spec import Identity, Outcome, Plan
@@ -20,18 +21,6 @@ from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
 from pslib.storage import below, parent_and_name, shown
 from pslib.text import counted
-
-__all__ = [
-    "check_no_logs",
-    "completed",
-    "goes_back",
-    "had_logs",
-    "identity_of",
-    "keep_records",
-    "step_back",
-    "way_on",
-    "way_on_when_mended",
-]
 
 
 def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identity:

@@ -21,16 +21,6 @@ from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
 
-__all__ = [
-    "Rankings",
-    "best_possible",
-    "records_line",
-    "run_recorded",
-    "say",
-    "summary_lines",
-    "summary_of",
-]
-
 _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
 
 

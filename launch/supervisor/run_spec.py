@@ -12,7 +12,6 @@ from pslib.config import ClusterConfig
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["THIS_MACHINE", "Command", "Identity", "Launcher", "Outcome", "Plan", "Task"]
 
 THIS_MACHINE = "localhost"
 """Host name of the launcher's own children, whose exits this machine's kernel can explain."""

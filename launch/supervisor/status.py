@@ -16,7 +16,6 @@ from pslib.text import counted
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["NEWS_S", "StatusPoller", "Watcher", "lost_with", "watch_coordinator"]
 
 POLL_S = 0.5
 """Poll interval, for a progress bar; two small messages a second."""

@@ -25,8 +25,6 @@ from pslib.clock import AwakeClock, SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.text import counted
 
-__all__ = ["end_as_asked", "run_cluster"]
-
 LOOK_S = 0.1
 """Poll interval of processes: a dead server is reported long before its peers notice."""
 

@@ -12,8 +12,6 @@ from typing import Any
 from launch.supervisor.run_spec import Task
 from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX
 
-__all__ = ["WorkerOutput"]
-
 PEOPLE_PREFIX = "pslib: "
 WORDS = ("started", "listening", "result", "over", "final", "asked")
 FAILED_S = 2.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["LOG_PREFIX", "MESSAGE_PREFIX", "write_log_lines"]
-
 MESSAGE_PREFIX = "pslib-"
 """Prefix of a worker's messages to its launcher: ``pslib-word rest of the line``."""
 

@@ -27,8 +27,6 @@ from pslib.process.blas import TRAINERS_HERE, kernels_for
 from pslib.process.machine import cores
 from pslib.process.shutdown import preemption
 
-__all__ = ["keep_memory", "main"]
-
 _THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",

@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from pslib.trainer import EvalResult, Trainer
     from pslib.trainer.settings import CheckpointSettings
 
-__all__ = [
-    "begin_with",
-    "evaluate_checkpoint",
-    "make_trainer",
-    "own_cluster",
-    "train_job",
-]
 
 TEST = "test"
 SPACE_S = 600.0

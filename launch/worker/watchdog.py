@@ -17,8 +17,6 @@ from contextlib import suppress
 from pslib.clock import SystemClock
 from pslib.process.shutdown import leave_signal
 
-__all__ = ["FROM_INPUT", "LEAVE", "die_with_launcher"]
-
 FROM_INPUT = "-"
 """Value of a worker's ``--keys`` when the key is the first line of its standard input."""
 

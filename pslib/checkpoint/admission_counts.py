@@ -14,15 +14,6 @@ from pslib.shard.shard import Shard
 from pslib.table.policies import ByBloom, ByCount
 from pslib.table.tables import TableSpec
 
-__all__ = [
-    "CountReader",
-    "count_schema",
-    "counts_batch",
-    "counts_problem",
-    "filters_batch",
-    "kind_of_counts",
-]
-
 log = logging.getLogger("pslib")
 COUNT_MAX = (1 << 16) - 1
 COUNTS, FILTERS = "counts", "filters"

@@ -23,8 +23,6 @@ from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
 from pslib.text import counted
 
-__all__ = ["ArrowFile", "batches_of", "verify", "write_file"]
-
 PIECE_BYTES = 1 << 20
 """Bytes passed to the writing thread at a time, so that the hand-over cost is negligible."""
 PIECES_WAITING = 6

@@ -15,8 +15,6 @@ from pslib.storage import shown
 from pslib.table.descriptions import Model, model_description, model_differences
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["LoadOptions", "check_fits", "check_model"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:

@@ -16,17 +16,6 @@ from pslib.shard.shard import Shard
 from pslib.storage import shown
 from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
 
-__all__ = [
-    "DENSE_SCHEMA",
-    "DenseContent",
-    "check_dense_optimizer",
-    "dense_batch",
-    "dense_pieces",
-    "dense_vector",
-    "put_dense",
-    "read_dense",
-]
-
 FloatRows = NDArray[np.float32]
 DENSE_SCHEMA = pa.schema(
     [

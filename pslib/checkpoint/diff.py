@@ -18,8 +18,6 @@ from pslib.checkpoint.key_ranges import TableOfCheckpoint, TableRows, floats_of
 from pslib.checkpoint.manifest import Manifest, read_manifest
 from pslib.table.tables import TableSpec
 
-__all__ = ["CheckpointDiff", "TableDiff", "ValueDiff", "diff_checkpoints"]
-
 
 @dataclass(slots=True)
 class ValueDiff:

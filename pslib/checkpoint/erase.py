@@ -16,8 +16,6 @@ from pslib.checkpoint.manifest import OWN_FILE, ManifestFile, commit, open_place
 from pslib.errors import CheckpointCorruptError, CheckpointError
 from pslib.storage import shown
 
-__all__ = ["Forgotten", "forget_rows", "held_rows"]
-
 Keys = NDArray[np.uint64]
 
 

@@ -23,8 +23,6 @@ from pslib.errors import CheckpointError, ConfigurationError
 from pslib.storage import below, shown
 from pslib.table.tables import TableSpec, scale_name
 
-__all__ = ["ExportOptions", "export_parquet"]
-
 GROUP_ROWS = 1 << 17
 """Rows of a row group: large enough for scans, 9 MB in memory for 16 floats."""
 

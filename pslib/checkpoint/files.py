@@ -20,8 +20,6 @@ from pslib.storage import shown
 from pslib.table.partition_map import units_of_mask
 from pslib.table.tables import TableSpec
 
-__all__ = ["check_shard", "load_shard"]
-
 
 def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> dict[str, int]:
     """Replace a shard's rows and blocks by those of the checkpoint at ``path``.

@@ -30,19 +30,6 @@ from pslib.checkpoint.manifest import (
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
 from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
 
-__all__ = [
-    "Base",
-    "CheckpointInfo",
-    "Link",
-    "base_in",
-    "chain_of",
-    "check_keep_last",
-    "list_checkpoints",
-    "newest",
-    "next_place",
-    "prune",
-]
-
 log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3

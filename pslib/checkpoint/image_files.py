@@ -17,8 +17,6 @@ from pslib.shard.snapshot import Piece
 from pslib.storage import shown
 from pslib.table.tables import RowLayout, TableSpec
 
-__all__ = ["ImageWriter"]
-
 OTHER_DENSE = "0dense"
 """Stem of the dense file if a table is called dense; not a valid table name."""
 

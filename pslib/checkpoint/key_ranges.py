@@ -19,8 +19,6 @@ from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
 from pslib.table.tables import TableSpec
 
-__all__ = ["TableOfCheckpoint", "TableRows", "floats_of"]
-
 GROUP_BITS_MAX = 20
 """Finest division: that of partitions."""
 PIECE_BYTES = 128 << 20

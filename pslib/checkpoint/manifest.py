@@ -37,29 +37,6 @@ from pslib.table.descriptions import table_differences
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.tables import TableSpec
 
-__all__ = [
-    "BLOCK_BYTES",
-    "FORMAT_VERSION",
-    "GONE",
-    "GONE_SCHEMA",
-    "INCOMPLETE_NAME",
-    "MANIFEST_NAME",
-    "OWN_FILE",
-    "ROWS",
-    "Manifest",
-    "ManifestFile",
-    "Place",
-    "commit",
-    "discard",
-    "manifest_bytes",
-    "open_place",
-    "other_tables",
-    "read_manifest",
-    "sync",
-    "unwritten",
-]
-
-
 log = logging.getLogger("pslib")
 FORMAT_VERSION = 4
 """Format; a manifest names the lowest that reads it: 1 lacks policies, 2 block checksums, 3 cuts."""

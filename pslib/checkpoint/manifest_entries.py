@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-__all__ = ["check_entries"]
-
 SHOWN_CHARS = 60
 COUNT_MAX = 1 << 62
 """Largest count: sums of a few of them stay in int64."""

@@ -15,8 +15,6 @@ from cython_ext.common.hashing import partition_of
 from pslib.shard.shard import Shard
 from pslib.table.tables import PartSpec, RowLayout, TableSpec, counter_names, scale_name
 
-__all__ = ["BatchBuilder", "RowReader", "table_in", "table_schema"]
-
 FloatRows = NDArray[np.float32]
 
 

@@ -16,8 +16,6 @@ from pyarrow import fs
 from cython_ext.wire.checksums import crc32
 from pslib.checkpoint.manifest import BLOCK_BYTES
 
-__all__ = ["Sums", "joined_crc", "sums_of"]
-
 _DIVISOR = 0xEDB88320
 _ONE, _X = 1 << 31, 1 << 30
 

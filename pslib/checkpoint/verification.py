@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from pslib.checkpoint.admission_counts import count_schema
 from pslib.checkpoint.arrow_files import batches_of, verify
 from pslib.checkpoint.dense import DENSE_SCHEMA, dense_pieces
 from pslib.checkpoint.folders import chain_of
-from pslib.checkpoint.manifest import BLOCK_BYTES, GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile
 from pslib.checkpoint.rows import table_schema
-from pslib.checkpoint.sums import Sums, sums_of
-from pslib.errors import CheckpointError, ConfigurationError
-from pslib.storage import shown
+from pslib.errors import CheckpointError
 from pslib.table.tables import TableSpec
-from pslib.text import counted
-
-__all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
 
 Progress = Callable[[int], object]
 

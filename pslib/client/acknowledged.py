@@ -10,8 +10,6 @@ from cython_ext.common.hashing import partition_of
 from pslib.client.calls import Call, Part, PullCall
 from pslib.wire.messages import Witness
 
-__all__ = ["KEPT", "Acknowledged"]
-
 KEPT = 32
 """Pushes kept per server. A damaged log loses its end, which holds the last pushes of some client."""
 

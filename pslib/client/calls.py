@@ -13,31 +13,10 @@ from pslib.errors import ConfigurationError, PslibError
 from pslib.table.partition_map import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.dense_delta import VERSIONS, KnownDense
-from pslib.wire.messages import Erase, Maintain, Message, Pull, Push
+from pslib.wire.fields import Message
+from pslib.wire.messages import Erase, Maintain, Pull, Push
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.staleness import Seen
-
-__all__ = [
-    "BEGINNING",
-    "NO_UNITS",
-    "PLAINLY",
-    "Acked",
-    "Completed",
-    "Counts",
-    "MaintainCall",
-    "Manner",
-    "Moment",
-    "Part",
-    "PullCall",
-    "PushCall",
-    "PushName",
-    "answer_bytes_of",
-    "check_dense",
-    "check_gradients",
-    "check_keys",
-    "check_known",
-]
-
 
 NO_VERSIONS = np.empty(0, np.uint64)
 Keys = NDArray[np.uint64]

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.client.calls import PLAINLY, Manner
+from pslib.client.calls import PLAINLY, Manner, PushName
 from pslib.client.endpoint import Endpoint
 from pslib.client.failover import Failover
 from pslib.client.gradients import by_table, check_push, checked_keys, moment_of, prepared
 from pslib.client.load import FILE_PATIENCE_S, load_onto
 from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
-from pslib.client.pending import PendingPull, PendingPush, Pulled
-from pslib.client.session import ClientSession, PushName
+from pslib.client.pending import PendingPull, PendingPush
+from pslib.client.session import ClientSession
 from pslib.client.tables import all_of, files_of, set_up, setup_of, stats_of, tables_there
 from pslib.clock import Clock
 from pslib.config import Timing
@@ -31,11 +31,10 @@ from pslib.validation import checked
 from pslib.wire.applied_pushes import record_salt
 from pslib.wire.codec import Codec
 from pslib.wire.dense_delta import KnownDense
-from pslib.wire.messages import CLIENT_STREAMS, Load, Message, Save, Setup, Stats
+from pslib.wire.fields import Message
+from pslib.wire.messages import CLIENT_STREAMS, Load, Save, Setup, Stats
 from pslib.wire.quantization import pack_gradients
 from pslib.wire.staleness import NOTHING_SEEN, Seen
-
-__all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]

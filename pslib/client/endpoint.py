@@ -28,9 +28,8 @@ from pslib.errors import (
 from pslib.transport import ClientLink
 from pslib.wire.codec import Buffer, Codec
 from pslib.wire.error_codes import error_of
-from pslib.wire.messages import Failure, Message
-
-__all__ = ["Endpoint"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure
 
 log = logging.getLogger("pslib")
 IDLE_S = 0.25

@@ -13,9 +13,8 @@ from cython_ext.common.hashing import partition_of
 from pslib.clock import Clock
 from pslib.errors import PslibError, UnavailableError
 from pslib.text import counted
-from pslib.wire.messages import CLIENT_STREAMS, Erase, Message, Pushed, TrimLog
-
-__all__ = ["erase_everywhere", "trim_logs"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import CLIENT_STREAMS, Erase, Pushed, TrimLog
 
 CHUNK_KEYS = 1 << 16
 PATIENCE_S = 30.0

@@ -13,9 +13,8 @@ from pslib.config import ClusterConfig
 from pslib.errors import PslibError, ServerLeftError
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import TableSpec
-from pslib.wire.messages import Message, Missing, Result, Setup
-
-__all__ = ["Failover"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Missing, Result, Setup
 
 log = logging.getLogger("pslib")
 

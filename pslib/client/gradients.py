@@ -23,18 +23,6 @@ from pslib.table.wire_format import DENSE_TYPES
 from pslib.validation import came
 from pslib.wire.staleness import Seen
 
-__all__ = [
-    "batch_counts",
-    "by_table",
-    "check_process",
-    "check_push",
-    "check_timeout",
-    "checked_keys",
-    "moment_of",
-    "prepared",
-]
-
-
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 

@@ -11,12 +11,11 @@ import numpy as np
 from pslib.client.endpoint import Endpoint
 from pslib.client.tables import all_of, rows_of
 from pslib.errors import UnknownTableError
-from pslib.wire.messages import CheckLoad, DescribeTables, Load, Message, Result, Setup
+from pslib.wire.fields import Message
+from pslib.wire.messages import CheckLoad, DescribeTables, Load, Result, Setup
 
 if TYPE_CHECKING:
     from pslib.checkpoint import Manifest
-
-__all__ = ["FILE_PATIENCE_S", "LoadSource", "OpenLoad", "load_onto"]
 
 
 @dataclass(frozen=True, slots=True)

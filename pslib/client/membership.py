@@ -23,9 +23,8 @@ from pslib.process.machine import allow_peers
 from pslib.process.shutdown import preemption
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.error_codes import COUNTS_AS_LOST
-from pslib.wire.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Message, Register, Registered
-
-__all__ = ["ANYWHERE", "Joined", "MemberHandle", "Place", "join"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Register, Registered
 
 log = logging.getLogger("pslib")
 CUT_BEAT_S = 0.01

@@ -18,9 +18,6 @@ from pslib.errors import PslibError, WaitTimeoutError
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.staleness import Seen
 
-__all__ = ["Pending", "PendingPull", "PendingPush", "Pulled"]
-
-
 log = logging.getLogger("pslib")
 ValueT = TypeVar("ValueT")
 

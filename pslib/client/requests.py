@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from pslib.config import Timing
 from pslib.wire.codec import Buffer, Codec
+from pslib.wire.fields import Message
 from pslib.wire.flow_control import ClientShares
-from pslib.wire.messages import Message, Push, Reserve
-
-__all__ = ["Expired", "Outgoing", "RequestTable"]
+from pslib.wire.messages import Push, Reserve
 
 
 class Outgoing(NamedTuple):

@@ -15,8 +15,6 @@ from pslib.wire.dense_delta import VERSIONS
 from pslib.wire.messages import Pulled
 from pslib.wire.quantization import floats_of, rows_of
 
-__all__ = ["first_unit", "parts_of", "pulled_fits", "store_pulled"]
-
 
 def pulled_fits(
     call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: BlockBounds

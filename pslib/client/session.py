@@ -48,11 +48,10 @@ from pslib.table.partition_map import BlockBounds, PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.error_codes import error_of
-from pslib.wire.messages import NOBODY, Failure, Message, Pulled, Pushed
+from pslib.wire.fields import Message
+from pslib.wire.messages import NOBODY, Failure, Pulled, Pushed
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.staleness import NOTHING_SEEN, Seen, StalenessCounter
-
-__all__ = ["ClientSession", "Manner", "Moment", "PullCall", "PushName"]
 
 BOUNCE_PAUSE_S = 0.005
 """First pause of a part that was refused twice; a partition in flight arrives in some 10 ms. With 20 ms

@@ -13,9 +13,8 @@ from pslib.client.pending import Pending
 from pslib.errors import PreemptedError, PslibError, SupersededError, UnknownTableError
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.wire.counters import merge_results
-from pslib.wire.messages import DescribeTables, Message, Result, Setup
-
-__all__ = ["all_of", "files_of", "rows_of", "set_up", "setup_of", "stats_of", "tables_there"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import DescribeTables, Result, Setup
 
 
 def all_of(pending: Sequence[Pending[Message]], outcome: str) -> list[Message]:

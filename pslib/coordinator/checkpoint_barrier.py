@@ -25,10 +25,8 @@ from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.leases import RankedLeases
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
-from pslib.wire.fields import json_array
-from pslib.wire.messages import NOWHERE, CutReady, CutStep, CutTable, Done, Failure, Message, Result, SaveSoon
-
-__all__ = ["CheckpointBarrier", "moment_of_cut"]
+from pslib.wire.fields import Message, json_array
+from pslib.wire.messages import NOWHERE, CutReady, CutStep, CutTable, Done, Failure, Result, SaveSoon
 
 AGAIN_S = 1.0
 """Delay after a cancelled cut; it doubles each time, up to a minute."""

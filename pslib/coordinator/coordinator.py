@@ -15,9 +15,8 @@ from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 from pslib.update_log.coordinator_log import has_begun
 from pslib.wire.codec import Buffer, Codec
-from pslib.wire.messages import Failure, Message, Status
-
-__all__ = ["Coordinator", "open_journal", "run_coordinator"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure, Status
 
 log = logging.getLogger("pslib")
 LINGER_S = 3.0

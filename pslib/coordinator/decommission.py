@@ -11,8 +11,6 @@ from typing import Any
 
 from pslib.coordinator.membership import Membership
 
-__all__ = ["Decommission"]
-
 LEAVE_BEATS = 2.0
 """Heartbeats that an empty server stays after every process has the new map.
 

@@ -10,8 +10,6 @@ from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
 from pslib.text import counted
 
-__all__ = ["FailureDetector"]
-
 
 class FailureDetector:
     """Failure detector: a pure state machine for the loss of members.

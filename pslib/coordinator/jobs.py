@@ -18,7 +18,7 @@ from pslib.metrics.metrics import ScoreCounts
 from pslib.metrics.ranking import plain_ranks
 from pslib.storage import shown
 from pslib.text import counted
-from pslib.wire.fields import plain_of
+from pslib.wire.fields import Message, plain_of
 from pslib.wire.messages import (
     Clock,
     Clocks,
@@ -27,21 +27,10 @@ from pslib.wire.messages import (
     Failure,
     JobResult,
     Lease,
-    Message,
     NextLease,
     OpenJob,
     Result,
 )
-
-__all__ = [
-    "CollectiveJob",
-    "JobRegistry",
-    "epochs_done",
-    "examples_of",
-    "moment_of_job",
-    "planned_of",
-    "results_of",
-]
 
 SCORES_KEPT = 16
 """Parts of an evaluation kept before they are merged."""

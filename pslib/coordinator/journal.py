@@ -17,6 +17,7 @@ import numpy as np
 
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
+from pslib.wire.fields import Message
 from pslib.wire.journal import Entry
 from pslib.wire.messages import (
     EndLease,
@@ -24,15 +25,12 @@ from pslib.wire.messages import (
     Heartbeat,
     Lease,
     Leave,
-    Message,
     Missing,
     NextLease,
     OpenJob,
     Register,
     Stop,
 )
-
-__all__ = ["CoordinatorJournal"]
 
 POSITIONS_S = 5.0
 """Interval between records of a trainer's lease positions: the work that a successor may have to repeat."""

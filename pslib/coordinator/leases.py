@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
-
-
 DONE_BATCH = 1 << 62
 """Upper bound on the batches of a lease."""
 

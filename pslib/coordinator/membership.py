@@ -14,8 +14,6 @@ from pslib.config import ANY_RANK, ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 
-__all__ = ["Member", "Membership", "Wave"]
-
 
 @dataclass(slots=True)
 class Member:

@@ -25,9 +25,8 @@ from pslib.coordinator.membership import Membership, Wave
 from pslib.errors import ConfigurationError
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
-from pslib.wire.messages import Failure, Hand, Message, NextHand, Result, Scale
-
-__all__ = ["Rebalance", "ScaleRequests", "even_owners"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure, Hand, NextHand, Result, Scale
 
 WAVE_UNITS = 256
 """Units per source and wave: a wave of small partitions takes some tenths of a second."""

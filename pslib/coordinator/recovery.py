@@ -19,8 +19,6 @@ from pslib.coordinator.rebalance import Rebalance
 from pslib.storage import shown
 from pslib.wire.messages import Register
 
-__all__ = ["Recovery"]
-
 
 class Recovery:
     """Recovery decisions: the state with which a server without its predecessor's state begins.

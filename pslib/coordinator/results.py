@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["RESULTS_TOLD", "fresh_results", "of_kind"]
-
 RESULTS_TOLD = 500
 """Results kept: 100 bytes each, 600 for a ranking at twenty places; a third of a header's limit."""
 

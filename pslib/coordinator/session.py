@@ -23,7 +23,7 @@ from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.status import details_of, figures_of, phase_of
 from pslib.wire.counters import is_sound
 from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
-from pslib.wire.fields import plain_of
+from pslib.wire.fields import Message, plain_of
 from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import (
     Beat,
@@ -37,7 +37,6 @@ from pslib.wire.messages import (
     JobResult,
     Lease,
     Leave,
-    Message,
     Missing,
     NextHand,
     NextLease,
@@ -51,8 +50,6 @@ from pslib.wire.messages import (
     Stop,
 )
 from pslib.wire.permissions import refusal
-
-__all__ = ["CoordinatorSession"]
 
 NO_OWNERS = np.empty(0, np.uint16)
 EVENTS_TOLD = 100

@@ -13,8 +13,6 @@ from pslib.storage import shown
 from pslib.text import counted
 from pslib.wire.counters import APPLIED_COUNTERS, LARGEST_COUNTERS, SERVER_COUNTERS, TRAINER_COUNTERS
 
-__all__ = ["details_of", "figures_of", "phase_of"]
-
 _PHASES = {
     "fit": "training",
     "evaluate": "evaluating",

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["atomic_output", "real_file", "refuse_existing"]
-
 NAME_SHOWN = 40
 """Characters of the final name kept in the temporary name; file systems limit the length of a name."""
 

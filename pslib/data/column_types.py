@@ -15,18 +15,6 @@ from pslib.data.features import field_problem
 from pslib.schema import Schema, SparseField
 from pslib.storage import shown
 
-__all__ = [
-    "ColumnKinds",
-    "KeyKinds",
-    "column_problems",
-    "is_list",
-    "key_kind",
-    "kinds_of",
-    "label_problem",
-    "plain_kinds",
-    "weight_problem",
-]
-
 KeyKinds = dict[str, tuple[str, str, str]]
 """Key kind of each vocabulary: ``"integer"`` or ``"string"``, with a column and a file that have it."""
 

@@ -15,19 +15,6 @@ from pyarrow import types
 
 from cython_ext.common.hashing import hash_ints, hash_strings, null_key
 
-__all__ = [
-    "KeySource",
-    "bitmap_of",
-    "elements_of",
-    "given_source",
-    "key_source",
-    "keys_of",
-    "lists_of",
-    "numbers_of",
-    "plain_text",
-    "validity_of",
-]
-
 KeySource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, int | None, NDArray[np.uint64] | None]
 """Values, bitmap, its first bit, salt (None: values are keys), and the keys that the values are indices of.
 """

@@ -24,8 +24,6 @@ from pslib.storage import is_uri, open_uri, parent_and_name, real_place, shown, 
 from pslib.table.tables import text_hash
 from pslib.text import counted
 
-__all__ = ["ParquetData", "RowGroup", "files_below", "files_of"]
-
 SUFFIXES = (".parquet", ".parq", ".pq")
 """File suffixes read from a folder; a file named explicitly may have any suffix."""
 

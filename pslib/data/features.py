@@ -23,8 +23,6 @@ from cython_ext.common.hashing import hash_ints, mix64
 from pslib.data.columns import KeySource, given_source, key_source, keys_of, numbers_of, validity_of
 from pslib.schema import LOG_BUCKETS, SparseField
 
-__all__ = ["field_keys", "field_problem", "field_source"]
-
 _PARTS = {
     "hour": pc.hour,
     "weekday": pc.day_of_week,

@@ -21,8 +21,6 @@ from pslib.errors import DataError
 from pslib.settings import Setting, Settings
 from pslib.storage import below, escaped, is_uri, open_uri, shown
 
-__all__ = ["FileWatch", "StreamSettings"]
-
 FILE_NAME = "[^/]+"
 
 

@@ -28,8 +28,6 @@ from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, SparseField
 from pslib.table.tables import text_hash
 
-__all__ = ["SORT_AT_ONCE", "NegativeSampler", "Sampling", "catalogue_of", "item_counts", "record_batches"]
-
 Named: TypeAlias = tuple[NDArray[np.uint64], pa.Array]
 
 SORT_AT_ONCE = 1 << 22

@@ -19,8 +19,6 @@ from cython_ext.common.hashing import mix64
 from cython_ext.data.shuffle import shuffled
 from pslib.errors import ConfigurationError
 
-__all__ = ["LEASE_ROWS_MAX", "WINDOW_ROWS", "GroupSlice", "LeasePiece", "Order", "default_lease_rows"]
-
 WINDOW_ROWS = 262_144
 """Rows shuffled together: 54 MB of keys for 26 sparse fields, decoded once and used for several leases."""
 

@@ -26,19 +26,6 @@ import pyarrow.parquet as pq
 from pslib.clock import Clock, SystemClock
 from pslib.storage import is_uri, open_uri
 
-__all__ = [
-    "AHEAD",
-    "READ_BYTES",
-    "ChunkStatistics",
-    "OpenedAhead",
-    "about_each",
-    "footer_of",
-    "is_far",
-    "open_file",
-    "parquet_from",
-    "statistics_in",
-]
-
 THREADS = 16
 """Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
 

@@ -17,8 +17,6 @@ from pslib.data.window import DecodedWindow, WindowDecoder
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 
-__all__ = ["LeaseReader"]
-
 NO_KEYS = np.empty(0, np.uint64)
 
 

@@ -15,8 +15,6 @@ from pslib.data.parquet_files import ChunkStatistics, open_file, parquet_from, s
 from pslib.schema import Schema
 from pslib.storage import shown
 
-__all__ = ["DENSE", "LABEL", "WEIGHT", "Rule", "first_problem", "one_line", "place_of", "statistics_problems"]
-
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 

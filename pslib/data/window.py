@@ -26,15 +26,6 @@ from pslib.schema import DenseField, Schema
 from pslib.storage import shown as shown_path
 from pslib.text import counted
 
-__all__ = [
-    "DecodedWindow",
-    "GroupScanner",
-    "ListBuffer",
-    "Lists",
-    "WindowDecoder",
-    "unreadable",
-]
-
 Lists = tuple[NDArray[Any], NDArray[Any], int | None]
 """Elements, offsets and salt, as `cython_ext.data.batch_keys.batch_keys` takes them."""
 

@@ -27,17 +27,6 @@ from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
 
-__all__ = [
-    "LOGIT_BINS",
-    "LOGIT_LIMIT",
-    "PROBABILITY_CLIP",
-    "EvalResult",
-    "GroupedAuc",
-    "LogitBins",
-    "ScoreCounts",
-    "grouped_auc",
-]
-
 # Log loss clips probabilities to [CLIP, 1 - CLIP]: float32 can't tell 1 - 6e-8 from 1, and one confident
 # mistake must not make the mean infinite. A single example costs at most 16.1.
 PROBABILITY_CLIP = 1e-7

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from pslib.metrics.metrics import PROBABILITY_CLIP
 
-__all__ = ["Difference", "paired_difference"]
-
 Floats = NDArray[np.float32]
 
 

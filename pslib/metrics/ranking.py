@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from pslib.metrics.metrics import ScoreCounts
 
-__all__ = ["RankResult", "counts_of_ranks", "mean_ranks", "plain_ranks", "result_of_ranks"]
-
 
 @dataclass(frozen=True, slots=True)
 class RankResult:

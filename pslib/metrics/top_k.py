@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from pslib.errors import ConfigurationError
 from pslib.process.blas import cores_given
 
-__all__ = ["NearestIndex", "best_of", "top_k"]
-
 CHUNK = 1 << 24
 """Scores per chunk: 64 MiB of float32."""
 ROWS = 1024

@@ -12,8 +12,6 @@ from typing import Any
 from pslib.errors import ConfigurationError
 from pslib.validation import is_finite
 
-__all__ = ["FORMAT", "Coefficients", "TableCost", "read_coefficients", "row_cost", "shipped_coefficients"]
-
 FORMAT = 2
 SHIPPED = "coefficients.json"
 TEXTS = ("machine", "date", "about")

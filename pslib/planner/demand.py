@@ -8,8 +8,6 @@ from pslib.planner.coefficients import Coefficients
 from pslib.planner.simulate import BatchCost
 from pslib.planner.workload import KEY_BYTES, Workload
 
-__all__ = ["Demand"]
-
 HEADER_BYTES = 250.0
 """Bytes of a message's header with table, arrays and push name, and of ZeroMQ's and TCP's headers."""
 US = 1e-6

@@ -10,8 +10,6 @@ from pslib.planner.demand import US, Demand
 from pslib.planner.workload import MachineSpec
 from pslib.process.machine import files_for
 
-__all__ = ["CARD", "Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
-
 PARTITION_ROWS = 1 << 20
 """Planned rows of one partition."""
 PARTITIONS_A_SERVER = 16

@@ -16,8 +16,6 @@ from pslib.planner.scenes import cluster_rate
 from pslib.planner.simulate import Simulated
 from pslib.planner.workload import MachineSpec, Workload
 
-__all__ = ["Plan", "PlanRequest", "make_plan", "plan_lines"]
-
 HEADROOM = 0.7
 """Planned share of memory, cores and network; the rest is for growth, uneven hashing, a failed peer."""
 HELPED_BY_SERVERS = (

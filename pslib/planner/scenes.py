@@ -11,8 +11,6 @@ from pslib.planner.limits import Cluster
 from pslib.planner.simulate import Scene, Simulated, simulate
 from pslib.planner.workload import MachineSpec, Workload
 
-__all__ = ["cluster_rate", "one_machine_rate"]
-
 PAIRS_MAX = 256
 """Most server-trainer pairs simulated one by one: 16 batches of each then take half a second."""
 FEWEST = 4

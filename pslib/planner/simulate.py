@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["BatchCost", "Cores", "Events", "Network", "Scene", "Simulated", "Worker", "simulate"]
-
 READ_AHEAD = 4
 """Same as `pslib.trainer.pipeline.pipeline.READ_AHEAD`."""
 SETTLED_SHARE = 0.25

@@ -12,8 +12,6 @@ from pslib.errors import ConfigurationError
 from pslib.table.policies import WEIGHT_BYTES
 from pslib.table.tables import RowLayout, TableSpec
 
-__all__ = ["MachineSpec", "Workload", "distinct_share"]
-
 KEY_BYTES = 8
 KEYS_MAX = 2.0**64
 RANKS_MAX = 4096

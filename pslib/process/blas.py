@@ -14,8 +14,6 @@ from pathlib import Path
 
 from pslib.process.machine import cores
 
-__all__ = ["TRAINERS_HERE", "blas_threads", "cores_given", "describe_blas", "kernels_for"]
-
 TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
 """Environment variable: number of trainers that share this machine's cores."""
 

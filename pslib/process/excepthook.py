@@ -9,8 +9,6 @@ from types import TracebackType
 from pslib.config import DEBUG_VARIABLE
 from pslib.errors import PslibError
 
-__all__ = ["told", "uncaught_in_a_line"]
-
 
 def told(error: BaseException) -> bool:
     """Return True if the error's message suffices: the fault is not in pslib."""

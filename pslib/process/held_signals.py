@@ -8,8 +8,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["HeldSignals"]
-
 _RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 """Signals whose handlers usually raise: Ctrl-C, a request to leave, a closed terminal, a time limit."""
 

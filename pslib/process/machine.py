@@ -17,19 +17,6 @@ from pathlib import Path, PurePosixPath
 
 from pslib.errors import ConfigurationError
 
-__all__ = [
-    "allow_peers",
-    "control_groups",
-    "cores",
-    "cpu_quota",
-    "files_for",
-    "memory_bytes",
-    "memory_limit",
-    "oom_kills",
-    "physical_bytes",
-    "quota_words",
-]
-
 PROC = Path("/proc")
 
 V2 = ""

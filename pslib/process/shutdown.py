@@ -21,8 +21,6 @@ from types import FrameType
 from pslib.clock import SystemClock
 from pslib.errors import PreemptedError
 
-__all__ = ["ASKED_LINE", "HARD_S", "TOGETHER_VARIABLE", "Preemption", "leave_signal", "preemption"]
-
 TOGETHER_VARIABLE = "PSLIB_SIGTERM_COMES_TO_ALL"
 """Environment variable: 1 where SIGTERM is sent to all processes at once."""
 

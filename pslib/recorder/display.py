@@ -12,8 +12,6 @@ from tqdm import tqdm
 from pslib.recorder.status import Status, Window
 from pslib.text import behind_text, counted, epoch_text
 
-__all__ = ["Display", "display_for", "is_terminal", "result_text", "short"]
-
 _SPEAKS_OF_TRAINING = ("training", "done", "failed", "preempted", "interrupted")
 PLAIN_EVERY_S = 10.0  # if stderr is a file or a pipe, as in a batch job
 

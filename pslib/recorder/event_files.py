@@ -16,8 +16,6 @@ from typing import Any
 from pslib.clock import utc_now_s
 from pslib.errors import ConfigurationError
 
-__all__ = ["EVENT_FOLDER", "EventFile", "check_event_files"]
-
 EVENT_FOLDER = "tensorboard"
 """Folder below that of the run."""
 VERSION = "brain.Event:2"

@@ -10,8 +10,6 @@ import numpy as np
 from pslib.recorder.display import short
 from pslib.recorder.status import Window
 
-__all__ = ["picture"]
-
 _COLOURS = ("#1f6fb4", "#d1495b", "#2e8b57")
 _FEW_POINTS = 30
 

@@ -28,8 +28,6 @@ from pslib.recorder.event_files import EVENT_FOLDER, EventFile
 from pslib.recorder.picture import picture
 from pslib.recorder.status import Status, Window, auc_of
 
-__all__ = ["RunRecorder"]
-
 log = logging.getLogger("pslib")
 
 ENDS = ("done", "failed")

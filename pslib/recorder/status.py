@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from pslib.metrics.metrics import LOGIT_BINS, LogitBins
 from pslib.wire.counters import TABLE_COUNTERS
 
-__all__ = ["Status", "Window", "auc_of"]
-
 
 def _no_bins() -> NDArray[np.int64]:
     return np.zeros(LOGIT_BINS, np.int64)

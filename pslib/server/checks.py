@@ -18,22 +18,9 @@ from pslib.table.optimizers import Optimizer, rate_problem
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.error_codes import failure_of
-from pslib.wire.messages import (
-    Adopt,
-    Erase,
-    Failure,
-    Keep,
-    Maintain,
-    Message,
-    Pull,
-    Push,
-    Release,
-    Reserve,
-    Setup,
-)
+from pslib.wire.fields import Message
+from pslib.wire.messages import Adopt, Erase, Failure, Keep, Maintain, Pull, Push, Release, Reserve, Setup
 from pslib.wire.quantization import gradients_of, request_problem
-
-__all__ = ["RATE_MAX", "RequestChecks", "push_options_problem"]
 
 RATE_MAX = 1e6
 """Maximum factor of a learning rate; no schedule is known to go beyond a few thousand."""

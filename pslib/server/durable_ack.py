@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 from pslib.update_log import RollingLog
 
-__all__ = ["DurableAck"]
-
 
 class DurableAck:
     """Queue of replies that wait until all records of their shards, as of then, are durable.

@@ -17,8 +17,6 @@ from pslib.server.server import Server
 from pslib.transport import MemoryTransport, Transport
 from pslib.update_log import ServerLog
 
-__all__ = ["Embedded"]
-
 log = logging.getLogger("pslib")
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Message, NextHand, Release, Setup
-
-__all__ = ["Action", "Migration"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, NextHand, Release, Setup
 
 IN_FLIGHT_MAX = 16
 """Maximum images in flight from one server. Its queues, and those of others, are full of pushes: with 4 of

@@ -26,9 +26,8 @@ from pslib.errors import (
 )
 from pslib.server.migration import Action, Migration
 from pslib.wire.error_codes import failure_of
-from pslib.wire.messages import Failure, Hand, Message, Setup
-
-__all__ = ["MigrationThread"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure, Hand, Setup
 
 log = logging.getLogger("pslib")
 PAUSE_S = 0.02

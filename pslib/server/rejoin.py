@@ -16,9 +16,8 @@ from typing import Any
 
 from pslib.errors import CheckpointError, CheckpointIncompatibleError, LogFullError, UnavailableError
 from pslib.shard.shard import Shard
-from pslib.wire.messages import NOBODY, Load, Message, Release, Setup
-
-__all__ = ["FIRST_VALUES", "Rejoin"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import NOBODY, Load, Release, Setup
 
 log = logging.getLogger("pslib")
 FIRST_VALUES = "first values"

@@ -16,6 +16,7 @@ from pslib.wire.applied_pushes import FencedError
 from pslib.wire.counters import STORE_COUNTERS
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import failure_of
+from pslib.wire.fields import Message
 from pslib.wire.messages import (
     CLIENT_STREAMS,
     Adopt,
@@ -28,7 +29,6 @@ from pslib.wire.messages import (
     Keep,
     Load,
     Maintain,
-    Message,
     Pull,
     Push,
     Release,
@@ -39,8 +39,6 @@ from pslib.wire.messages import (
     Witness,
 )
 from pslib.wire.quantization import QuantizedRows
-
-__all__ = ["Loads", "ShardRequest", "ShardTurns", "Work", "run_on_shard", "saves_over", "shard_stats"]
 
 Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
 """Loads a checkpoint into a shard, checks whether it could, or lists the tables that it needs."""

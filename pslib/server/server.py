@@ -26,10 +26,9 @@ from pslib.transport import Keys, Transport, ZmqTransport
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 from pslib.wire.codec import Buffer, Codec
 from pslib.wire.counters import merge_results
+from pslib.wire.fields import Message
 from pslib.wire.flow_control import CreditPool
-from pslib.wire.messages import Keep, Message, Release
-
-__all__ = ["Server", "run_server"]
+from pslib.wire.messages import Keep, Release
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1

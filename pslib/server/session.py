@@ -20,12 +20,14 @@ from pslib.server.durable_ack import DurableAck
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
 from pslib.shard.key_slices import KeySlice
-from pslib.shard.shard import Shard, ShardPart
+from pslib.shard.serving import ShardPart
+from pslib.shard.shard import Shard
 from pslib.shard.sync_steps import refused_in_step
 from pslib.wire.codec import Buffer, Codec, Reply
 from pslib.wire.counters import merge_results
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import fitting
+from pslib.wire.fields import Message
 from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import (
     Adopt,
@@ -40,7 +42,6 @@ from pslib.wire.messages import (
     Keep,
     Load,
     Maintain,
-    Message,
     Pull,
     Pulled,
     Push,
@@ -57,9 +58,6 @@ from pslib.wire.messages import (
 )
 from pslib.wire.permissions import refusal
 from pslib.wire.quantization import QuantizedRows
-
-__all__ = ["ServerSession"]
-
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),

@@ -24,8 +24,6 @@ from pslib.update_log.shard_log import ShardLog
 from pslib.wire.journal import Note
 from pslib.wire.messages import CheckLoad, DescribeTables, Load
 
-__all__ = ["SHORT_ROWS", "ShardThread", "load_again", "load_into"]
-
 SHORT_ROWS = 1024
 """Rows (or 16 dense parameters each) that the receive thread serves itself: some 50 us, less than handing
 them to another thread and their reply back.

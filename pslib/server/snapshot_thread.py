@@ -12,8 +12,6 @@ from pslib.shard.shard import Shard
 from pslib.shard.snapshot import Piece
 from pslib.shard.state import ShardState
 
-__all__ = ["SnapshotThread", "SnapshotTurns"]
-
 ROOM_BYTES = 4 << 20
 """Bytes of pieces that wait to be encoded; as many again wait to be written."""
 REST_S = 0.005

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.wire.messages import Arrays
-
-__all__ = ["KeySlice", "Shares", "counts_of", "cuts", "joined", "placed", "whole"]
+from pslib.wire.fields import Arrays
 
 Keys = NDArray[np.uint64]
 Places = NDArray[np.int32]

@@ -31,8 +31,6 @@ from pslib.wire.journal import Note
 from pslib.wire.messages import Erase, Push
 from pslib.wire.quantization import gradients_of
 
-__all__ = ["applied_erase", "applied_push", "block_pieces", "note_of_own", "note_of_step", "seen", "units_in"]
-
 
 def applied_push(shard: ShardState, message: Push, shares: Shares, fresh: int) -> Push:
     """Return the push with only the keys of ``shares`` and the dense blocks of ``fresh``."""

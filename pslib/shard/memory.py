@@ -18,8 +18,6 @@ from pslib.table.policies import WEIGHT_BYTES, WHEN_FULL, ByBloom
 from pslib.table.tables import RowLayout, TableSpec
 from pslib.wire.journal import Note
 
-__all__ = ["MemoryHeadroom"]
-
 KEY_BYTES = 32
 """Maximum index bytes of one new key: 16 just after an index has grown, and the old one beside it."""
 LEAST_KEY_BYTES = 16

@@ -14,8 +14,6 @@ from pslib.shard.state import MINE, NOT_OWNED, ShardState
 from pslib.wire.applied_pushes import check_marks
 from pslib.wire.messages import Adopt, Image, Keep, Release
 
-__all__ = ["Moves"]
-
 
 class Moves:
     """Moves of a shard's units, and the record of past ones.

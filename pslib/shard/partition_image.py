@@ -21,8 +21,6 @@ from pslib.table.tables import RowLayout, TableSpec
 from pslib.text import counted
 from pslib.wire.messages import Adopt, Image
 
-__all__ = ["adopt_block", "adopt_rows", "image_of"]
-
 
 def image_of(shard: ShardState, unit: int, map_version: int, tables: Iterable[str] | None = None) -> Image:
     """Build the image of a unit: rows, counts, filters, state, marks; of a partition all tables or these."""

@@ -22,11 +22,9 @@ from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import DenseSpec, TableSpec
-from pslib.wire.fields import Plain
+from pslib.wire.fields import Message, Plain
 from pslib.wire.journal import Entry, Note
-from pslib.wire.messages import Adopt, Erase, Image, Load, Maintain, Message, Push, Release, Setup
-
-__all__ = ["Replay", "images_of", "state_of", "units_of_images"]
+from pslib.wire.messages import Adopt, Erase, Image, Load, Maintain, Push, Release, Setup
 
 Newest = Mapping[int, int]
 """Record number of the newest image of each unit."""

@@ -23,21 +23,10 @@ from pslib.shard.state import MINE, ShardState
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.wire.applied_pushes import record_salt
 from pslib.wire.dense_delta import DenseDelta
+from pslib.wire.fields import Arrays
 from pslib.wire.journal import Entry
-from pslib.wire.messages import Arrays, Erase, Pull, Push
+from pslib.wire.messages import Erase, Pull, Push
 from pslib.wire.quantization import QuantizedRows, floats_of, gradients_of
-
-__all__ = [
-    "ShardPart",
-    "Steps",
-    "apply_steps",
-    "erase_steps",
-    "finish",
-    "fresh_units",
-    "pull_steps",
-    "push_steps",
-    "replay_push",
-]
 
 ROW_FLOATS = 16
 """Dense parameters that cost as much as a row."""

@@ -28,8 +28,6 @@ from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.messages import Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.wire.quantization import QuantizedRows
 
-__all__ = ["Shard", "ShardPart"]
-
 
 class Shard(ShardState):
     """Partitions and dense blocks of one shard thread: its state, and the requests on it."""

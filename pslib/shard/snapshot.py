@@ -20,8 +20,6 @@ from pslib.table.policies import ByBloom, ByCount
 from pslib.table.tables import RowLayout, TableSpec
 from pslib.wire.messages import BeginSave, EndSave, Save, SaveFiles
 
-__all__ = ["HELD", "Cuts", "ImageSink", "Piece"]
-
 PIECE_ROWS = 8192
 PIECE_BYTES = 1 << 20
 """Bytes of one step: a request may wait for it, half a millisecond."""

@@ -24,8 +24,6 @@ from pslib.wire.applied_pushes import Marks
 from pslib.wire.journal import Entry, Journal
 from pslib.wire.messages import NOBODY
 
-__all__ = ["MINE", "NOT_OWNED", "SLICE_ROWS", "ShardCounters", "ShardState"]
-
 SLICE_ROWS = 8192
 """Rows of a long request that are served before a short one has its turn: 0.1 to 0.4 ms of a table's time.
 Rows in slices of 8,192 take 1.02 to 1.05 times as long as all at once, of 2,048 1.07 to 1.11 (3 million

@@ -18,8 +18,6 @@ from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.wire.messages import Setup
 
-__all__ = ["DenseBlocks", "dense_of", "make_store", "specs_of", "store_parts"]
-
 FloatRows = NDArray[np.float32]
 PartNumbers = tuple[int, int, FloatRows, FloatRows, FloatRows, int, FloatRows, int, FloatRows]
 

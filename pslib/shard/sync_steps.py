@@ -34,8 +34,6 @@ from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.wire.messages import NOBODY, Push
 from pslib.wire.quantization import floats_of, gradients_of
 
-__all__ = ["SyncSteps", "refused_in_step"]
-
 Rows = NDArray[np.float32]
 
 

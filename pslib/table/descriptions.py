@@ -9,15 +9,6 @@ from typing import Any
 from pslib.errors import ConfigurationError
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = [
-    "check_tables",
-    "dense_differences",
-    "model_description",
-    "model_differences",
-    "models_of",
-    "table_differences",
-]
-
 Model = Mapping[str, Any]
 NAMES_SAID = 6
 """Most columns or dense parameters named in a message; a model may have hundreds."""

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from pslib.settings import FLOAT32_MAX, Setting, Settings, kind_and_fields, numbers_of
 
-__all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Initializer(Settings):

@@ -17,25 +17,6 @@ from numpy.typing import NDArray
 
 from pslib.settings import Setting, Settings, kind_and_fields, numbers_of
 
-__all__ = [
-    "FTRL",
-    "HYPERPARAMETERS_MAX",
-    "MODIFIERS",
-    "OPTIMIZERS",
-    "SGD",
-    "Adagrad",
-    "Adam",
-    "AdamL2",
-    "AdamW",
-    "Momentum",
-    "Optimizer",
-    "RowwiseAdagrad",
-    "dense_problem",
-    "optimizer_from_dict",
-    "rate_problem",
-]
-
-
 HYPERPARAMETERS_MAX = 8
 """Length of the float32 array of an optimizer's numbers for its kernel."""
 

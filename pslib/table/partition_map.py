@@ -14,13 +14,6 @@ from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
 
-__all__ = [
-    "BlockBounds",
-    "PartitionMap",
-    "mask_of_units",
-    "units_of_mask",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionMap:

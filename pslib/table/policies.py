@@ -16,27 +16,6 @@ from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
 from pslib.validation import came
 
-__all__ = [
-    "ADMISSIONS",
-    "CLOCKS",
-    "EVICTIONS",
-    "STORAGES",
-    "WEIGHT_BYTES",
-    "WHEN_FULL",
-    "Admission",
-    "ByAge",
-    "ByBloom",
-    "ByChance",
-    "ByCount",
-    "ByNorm",
-    "ByScore",
-    "Compact",
-    "Eviction",
-    "Policy",
-    "Score",
-    "policy_from_dict",
-]
-
 STORAGES = ("float32", "bfloat16", "float16", "int8")
 """Storage types of weights, in the kernel's order; all arithmetic is float32."""
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}

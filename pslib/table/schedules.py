@@ -13,17 +13,6 @@ from typing import Annotated, Any
 
 from pslib.settings import Setting, Settings, kind_and_fields
 
-__all__ = [
-    "SCHEDULES",
-    "Constant",
-    "Cosine",
-    "InverseSqrt",
-    "Linear",
-    "Schedule",
-    "StepDecay",
-    "schedule_from_dict",
-]
-
 BATCHES_MAX = 1 << 40
 """Upper bound of settings that count batches."""
 

@@ -28,20 +28,6 @@ from pslib.table.policies import (
 )
 from pslib.validation import came, check_fields
 
-__all__ = [
-    "DIM_MAX",
-    "PARTS_MAX",
-    "POLICY_KINDS",
-    "DenseSpec",
-    "PartSpec",
-    "RowLayout",
-    "TableSpec",
-    "counter_names",
-    "policies_from_dict",
-    "scale_name",
-    "text_hash",
-]
-
 NAME_BYTES_MAX = 200
 """Longest table name; its file names are longer, and file systems allow 255 bytes."""
 DIM_MAX = 4096

@@ -15,8 +15,6 @@ import numpy as np
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
 
-__all__ = ["DENSE_TYPES", "FLOAT32", "ROW_TYPES", "WireFormat", "check_type"]
-
 ROW_TYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(np.uint16),

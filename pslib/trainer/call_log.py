@@ -24,8 +24,6 @@ from pslib.storage import shown
 from pslib.trainer.collective import Job, JobSpec, PassedJob
 from pslib.trainer.progress import Progress
 
-__all__ = ["Calls", "collective"]
-
 LOOKS = ("evaluate", "predict", "rank", "recommend", "export")
 """Calls that read rows and change none."""
 Given = ParamSpec("Given")

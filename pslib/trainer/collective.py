@@ -24,21 +24,8 @@ from pslib.data.order import Order
 from pslib.errors import PslibError
 from pslib.table.tables import text_hash
 from pslib.trainer.progress import Progress
-from pslib.wire.fields import json_array
-from pslib.wire.messages import (
-    Arrays,
-    Clock,
-    EndLease,
-    JobResult,
-    Lease,
-    Message,
-    NextLease,
-    OpenJob,
-    Result,
-    Status,
-)
-
-__all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]
+from pslib.wire.fields import Arrays, Message, json_array
+from pslib.wire.messages import Clock, EndLease, JobResult, Lease, NextLease, OpenJob, Result, Status
 
 log = logging.getLogger("pslib")
 NO_TABLE = np.empty(0, np.uint8)

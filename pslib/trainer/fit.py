@@ -23,8 +23,6 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.retrieval.towers import sampler_of
 from pslib.trainer.settings import TrainerSettings
 
-__all__ = ["Fit", "FitTools"]
-
 
 @dataclass(frozen=True, slots=True)
 class FitTools:

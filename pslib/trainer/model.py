@@ -18,21 +18,6 @@ from pslib.schema import Schema
 from pslib.table.tables import TableSpec
 from pslib.validation import came
 
-__all__ = [
-    "KeptStep",
-    "ModelInParts",
-    "Step",
-    "Stepper",
-    "StepperInStages",
-    "TrainableModel",
-    "check_predictions",
-    "check_step",
-    "dense_shapes_of",
-    "first_dense_of",
-    "own_table_of",
-    "takes_products",
-]
-
 
 class Step(Protocol):
     """Result of a training step: loss, logits, gradients of rows and of dense parameters."""

@@ -12,8 +12,6 @@ from pslib.client.client import Client
 from pslib.metrics.metrics import LogitBins
 from pslib.wire.staleness import StalenessCounter
 
-__all__ = ["STALENESS_BINS", "Progress"]
-
 STALENESS_BINS = 33
 """Histogram bins of staleness: 0, 1, ... 31, and more."""
 

@@ -20,8 +20,6 @@ from pslib.recorder import RunRecorder
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local, unwritable
 
-__all__ = ["check_out", "record"]
-
 log = logging.getLogger("pslib")
 
 LOOK_S = 0.5

@@ -17,24 +17,6 @@ from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.model import ModelInParts, TrainableModel, own_table_of, takes_products
 
-__all__ = [
-    "CONSISTENCIES",
-    "NO_CACHE",
-    "OF_CONSISTENCY",
-    "PRODUCTS",
-    "CacheSettings",
-    "CheckpointSettings",
-    "EveryBatches",
-    "EverySeconds",
-    "Increments",
-    "KeepLast",
-    "TrainerSettings",
-    "TrainingSettings",
-    "check_fits",
-    "row_rate_problems",
-    "table_of",
-]
-
 EVERY_S_MAX = 1e9
 """Maximum interval: thirty years."""
 EverySeconds = Annotated[

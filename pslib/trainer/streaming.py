@@ -27,8 +27,6 @@ from pslib.trainer.collective import Job, JobSpec
 from pslib.trainer.progress import Progress
 from pslib.wire.fields import json_array
 
-__all__ = ["StreamWindow", "WindowJobs", "windows"]
-
 WINDOW_LEASE = np.zeros(1, np.uint32)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from pslib.client.client import PendingPush
-from pslib.client.session import PushName
+from pslib.client.calls import PushName
+from pslib.client.pending import PendingPush
 from pslib.cluster import Cluster
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
@@ -47,8 +47,6 @@ from pslib.trainer.run_records import check_out, record
 from pslib.trainer.settings import TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 from pslib.validation import checked, checked_calls
-
-__all__ = ["Trainer"]
 
 NO_STREAM_SETTINGS = StreamSettings()
 EPOCHS_A_JOB = 64

@@ -28,8 +28,6 @@ import sys
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["VARIABLE", "is_loopback", "is_ours", "tcp_address", "unix_address", "wanted"]
-
 VARIABLE = "PSLIB_SAME_HOST"
 """Value tcp disables Unix sockets on one machine, for measurements or to look for faults."""
 

@@ -22,8 +22,6 @@ from zmq.utils import z85
 from pslib.transport.keys import Keys
 from pslib.transport.link import Peer
 
-__all__ = ["ZapHandler", "encrypt_client", "encrypt_server", "peer_of"]
-
 log = logging.getLogger("pslib")
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 DOMAIN = b"pslib"

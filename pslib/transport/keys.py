@@ -26,9 +26,7 @@ from typing import Any
 import zmq
 
 from pslib.errors import ConfigurationError
-from pslib.wire.permissions import ROLES
-
-__all__ = ["Keys", "add_key", "make_keys", "read_folder", "read_keys", "remove_key", "write_keys"]
+from pslib.wire.fields import ROLES
 
 SUFFIX = ".keys"
 ALLOWED_MAX = 10_000

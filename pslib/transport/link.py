@@ -7,8 +7,6 @@ from typing import Protocol
 
 from pslib.wire.codec import Buffer
 
-__all__ = ["ClientLink", "Peer", "ServerLink", "Transport"]
-
 
 class Peer(bytes):
     """Identity of a connection, with the role of the key that it was opened with.

@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 from pslib.errors import AddressInUseError
 from pslib.wire.codec import Buffer
 
-__all__ = ["MemoryTransport"]
-
 PeerT = TypeVar("PeerT")
 
 

@@ -19,8 +19,6 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pslib.transport.addresses import tcp_address
 
-__all__ = ["REFUSED_KEY", "Monitor", "mechanism_at", "mismatch", "troubles"]
-
 log = logging.getLogger("pslib")
 EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED

@@ -15,8 +15,6 @@ import zmq
 from pslib.config import Limits
 from pslib.wire.codec import Buffer
 
-__all__ = ["NOW", "OPTIONS", "Router"]
-
 BATCH_MAX = 64
 """Messages received at a time, before sending has its turn."""
 COPIED_BYTES = 1 << 16

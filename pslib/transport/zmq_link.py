@@ -21,8 +21,6 @@ from pslib.transport.monitor import Monitor, troubles
 from pslib.transport.router import NOW, OPTIONS, Router
 from pslib.wire.codec import Buffer
 
-__all__ = ["ZmqTransport"]
-
 TURNS_A_CHECK = 64
 """Turns between checks of silent peers on a busy link; an idle one checks each time that nothing has come."""
 SERVER_HEARTBEAT_MS = 10_000

@@ -21,8 +21,6 @@ from pslib.wire.fields import Message
 from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import ALL_MESSAGES
 
-__all__ = ["entries_of", "first_note", "pieces_of"]
-
 NOTE = ""
 """Kind of an entry that is a note, not a message."""
 _COUNT_BYTES = 8

@@ -15,8 +15,6 @@ from pslib.update_log.recovery_scan import SUFFIX
 from pslib.update_log.segments import RollingLog
 from pslib.wire.journal import Entry, Note
 
-__all__ = ["CoordinatorLog", "has_beginning", "has_begun"]
-
 log = logging.getLogger("pslib")
 ASKED, IMAGE = 1, 2
 """Record kinds: a change of the coordinator, and an image of its whole state."""

@@ -12,8 +12,6 @@ from pathlib import Path
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogCorruptError, LogError, LogFullError, UnavailableError
 
-__all__ = ["LOCK", "NO_SPACE", "NUMBER", "DiskFiles", "claim", "in_words"]
-
 Buffer = bytes | bytearray | memoryview
 PIECES_MAX = 512
 """Pieces of one call; the system allows 1,024."""

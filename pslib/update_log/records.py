@@ -17,25 +17,6 @@ from typing import NamedTuple
 from cython_ext.wire.checksums import crc32
 from pslib.errors import LogCorruptError, LogForeignError
 
-__all__ = [
-    "FORMAT_VERSION",
-    "HEADS_BYTES",
-    "HEAD_BYTES",
-    "Ahead",
-    "Damage",
-    "Head",
-    "Read",
-    "Record",
-    "body_at",
-    "corrupt",
-    "head_at",
-    "latest_claim",
-    "padding",
-    "record_pieces",
-    "segment_start",
-    "start_of_segment",
-]
-
 FORMAT_VERSION = 1
 MAGIC = b"pslibLOG"
 _START = struct.Struct("<8sIIQQII")

@@ -25,8 +25,6 @@ from pslib.update_log.records import (
     start_of_segment,
 )
 
-__all__ = ["SUFFIX", "TRIM", "Segment", "Survey"]
-
 SUFFIX = ".log"
 TRIM = 0
 """Kind of the only record that a log writes itself: records below the number in ``subject`` are not needed.

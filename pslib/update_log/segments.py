@@ -27,8 +27,6 @@ from pslib.update_log.records import (
 )
 from pslib.update_log.recovery_scan import SUFFIX, TRIM, Segment, Survey, heads_of
 
-__all__ = ["RollingLog"]
-
 SEGMENT_BYTES = 64 << 20
 RECORDS_BYTES = 256 << 10
 """Bytes read at once when all records are read, so that small records need no system call each."""

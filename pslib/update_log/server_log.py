@@ -20,8 +20,6 @@ from pslib.update_log.segments import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Load
 
-__all__ = ["ServerLog", "SyncThread"]
-
 log = logging.getLogger("pslib")
 ABOUT = "about"
 FOLDER_VERSION = 1

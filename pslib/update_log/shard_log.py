@@ -20,10 +20,9 @@ from pslib.table.tables import RowLayout
 from pslib.update_log.contents import entries_of, first_note, pieces_of
 from pslib.update_log.records import Buffer
 from pslib.update_log.segments import RollingLog
+from pslib.wire.fields import Message
 from pslib.wire.journal import Entry, Note
-from pslib.wire.messages import Load, Message, Release
-
-__all__ = ["ShardLog", "recover"]
+from pslib.wire.messages import Load, Release
 
 log = logging.getLogger("pslib")
 CHANGES, IMAGES = 1, 2

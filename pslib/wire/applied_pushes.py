@@ -17,8 +17,6 @@ from cython_ext.common.hashing import mix64_of
 from pslib.errors import ConfigurationError
 from pslib.validation import came
 
-__all__ = ["FencedError", "Marks", "check_marks", "record_salt"]
-
 NUMBERS = 1 << 64
 
 

@@ -17,9 +17,8 @@ import numpy as np
 
 from pslib.config import Limits
 from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
-from pslib.wire.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
-
-__all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope", "Reply"]
+from pslib.wire.fields import ArrayRule, Message, PlainList
+from pslib.wire.messages import ALL_MESSAGES
 
 PROTOCOL_VERSION = 6
 SMALL_BYTES_MAX = 8192

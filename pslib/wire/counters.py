@@ -5,18 +5,6 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-__all__ = [
-    "APPLIED_COUNTERS",
-    "LARGEST_COUNTERS",
-    "SERVER_COUNTERS",
-    "STORE_COUNTERS",
-    "TABLE_COUNTERS",
-    "TRAINER_COUNTERS",
-    "is_sound",
-    "merge_results",
-]
-
-
 STORE_COUNTERS = (
     "narrow_rows",
     "index_bytes",

@@ -18,8 +18,6 @@ from pslib.table.wire_format import DENSE_TYPES
 from pslib.wire.messages import Pull
 from pslib.wire.quantization import put_floats
 
-__all__ = ["VERSIONS", "DenseDelta", "KnownDense"]
-
 Floats = NDArray[np.float32]
 VERSIONS = "versions"
 """Name of the one array in `Pull.known` and `Pulled.dense_versions`."""

@@ -17,9 +17,8 @@ from pslib.errors import (
     UnknownTableError,
 )
 from pslib.wire.applied_pushes import FencedError
-from pslib.wire.messages import Failure, Message
-
-__all__ = ["COUNTS_AS_LOST", "error_of", "failure_of", "fitting"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure
 
 COUNTS_AS_LOST = "the coordinator counts this process as lost"
 """Prefix of the reason when others have this process's rank, or its work."""

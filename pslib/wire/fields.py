@@ -10,25 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = [
-    "ANYBODY",
-    "MEMBERS",
-    "ROLES",
-    "SERVING",
-    "TRAINING",
-    "ArrayRule",
-    "Arrays",
-    "Message",
-    "Plain",
-    "PlainList",
-    "array",
-    "arrays",
-    "json_array",
-    "no_array",
-    "no_arrays",
-    "plain_of",
-]
-
 
 def json_array(plain: Any) -> NDArray[np.uint8]:
     """Encode nested dicts and lists of numbers, strings, booleans and None as JSON, in UTF-8."""

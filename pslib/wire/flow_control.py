@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["SMALL_BYTES", "ClientShares", "CreditPool"]
-
 SMALL_BYTES = 16 << 10
 """Largest small request. Small requests pass larger ones that wait for credit, and may be sent again without
 credit: a pull of 100 rows of 32 floats is 14 KB.

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from pslib.wire.fields import Message, Plain
 
-__all__ = ["Journal", "Note"]
-
 Note = Plain
 """Journal entry that is no message: plain values, with ``note`` as its name."""
 

@@ -7,10 +7,8 @@ line and before any other check. A network without keys has no roles, and everyt
 
 from __future__ import annotations
 
-from pslib.wire.fields import ROLES
-from pslib.wire.messages import DescribeTables, Failure, Heartbeat, Leave, Message, Pull, Register
-
-__all__ = ["ROLES", "refusal"]
+from pslib.wire.fields import ROLES, Message
+from pslib.wire.messages import DescribeTables, Failure, Heartbeat, Leave, Pull, Register
 
 
 def refusal(role: str | None, message: Message) -> Failure | None:

@@ -19,17 +19,6 @@ from cython_ext.wire.selection import gather_rows, scatter_rows
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.messages import Pull, Pulled, Push
 
-__all__ = [
-    "NO_SCALES",
-    "QuantizedRows",
-    "floats_of",
-    "gradients_of",
-    "pack_gradients",
-    "put_floats",
-    "request_problem",
-    "rows_of",
-]
-
 Floats = NDArray[np.float32]
 Places = NDArray[np.int32]
 NO_SCALES = np.empty(0, np.float32)

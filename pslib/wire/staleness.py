@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BETWEEN_MAX", "NOTHING_SEEN", "Seen", "StalenessCounter"]
-
 BETWEEN_MAX = 1 << 32
 """Maximum of one measurement: a larger one is no count, and sums have to fit a heartbeat."""
 

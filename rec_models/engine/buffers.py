@@ -12,8 +12,6 @@ import numpy as np
 from cython_ext.model.row_places import place_of_joined
 from rec_models.engine.tape import Array, Empty
 
-__all__ = ["ResultArrays", "Scratch", "joined"]
-
 
 class Scratch:
     """Arrays reused by the next batch; each part of a batch has the rows of its examples."""

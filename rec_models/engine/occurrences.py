@@ -12,8 +12,6 @@ from cython_ext.model.row_places import occurrences, sum_occurrences
 from pslib.batch import Batch, Ragged
 from pslib.schema import RaggedField
 
-__all__ = ["Occurrences", "SortedOccurrences", "pooled_addends"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedOccurrences:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from pslib.batch import Ragged
 
-__all__ = ["Packed", "Prefixes", "one_step", "packed"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefixes:

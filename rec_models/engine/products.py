@@ -29,16 +29,6 @@ from pslib.errors import ConfigurationError
 from rec_models.engine.buffers import Scratch
 from rec_models.engine.tape import Array, Var
 
-__all__ = [
-    "DenseVar",
-    "PackedWeights",
-    "packed_of",
-    "times",
-    "times_transposed",
-    "transposed_times",
-    "vectors_of",
-]
-
 OWN_FLOAT32 = has_products()
 """True if the kernel also multiplies float32. With NumPy's BLAS instead, a step takes 1.06 (DeepFM) and 1.07
 (DNN) times its processor time at batch 4,096, 1.06 and 1.04 at 512."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from rec_models.engine.occurrences import Occurrences
 from rec_models.engine.tape import Array, Var
 
-__all__ = ["RowsGradient", "RowsVar"]
-
 
 @dataclass(frozen=True, slots=True)
 class RowsGradient:

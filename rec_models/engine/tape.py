@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rec_models.engine.occurrences import Occurrences
 
-__all__ = ["Array", "Empty", "Tape", "Var"]
 
 Array: TypeAlias = NDArray[Any]
 """Floats: float32 in training, float64 in gradient checks; a layer keeps the dtype of its inputs."""

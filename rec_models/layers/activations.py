@@ -7,8 +7,6 @@ import numpy as np
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers.normalization import batch_norm
 
-__all__ = ["dice", "prelu", "relu", "sigmoid", "sigmoid_of", "tanh"]
-
 
 def relu(tape: Tape, x: Var) -> Var:
     """``y = max(x, 0)``; backward ``dx = dy where x > 0``, 0 at the kink. Any shape."""

@@ -6,8 +6,6 @@ import numpy as np
 
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["add", "mixture", "multiply", "row_dot", "sum_vectors"]
-
 
 def add(tape: Tape, first: Var, *others: Var) -> Var:
     """Sum of terms, in order.

@@ -12,8 +12,6 @@ from rec_models.engine.packed_sequences import Packed, Prefixes
 from rec_models.engine.tape import Array, Empty, Tape, Var
 from rec_models.layers.activations import sigmoid_of
 
-__all__ = ["Backward", "attention", "causal_attention", "mixed", "prefix_attention"]
-
 Backward: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
 """Function from the gradient of the output to the gradients of queries, keys and values."""
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["dropout"]
-
 _STEPS = 1 << 16
 """A mask takes 16 random bits per element, a quarter of a float64's; rates are rounded to 1/65,536."""
 

@@ -10,8 +10,6 @@ from pslib.schema import Schema
 from rec_models.engine.occurrences import Occurrences, pooled_addends
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["dense_vectors", "dot", "embedding", "first_order", "list_vectors"]
-
 
 def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema, beside: int = 0) -> Var:
     """Look up one vector for each sparse and ragged field of every example.

@@ -10,21 +10,6 @@ from numpy.typing import NDArray
 from cython_ext.model.fused_layers import fm_gradient, fm_pairs
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = [
-    "bi_interaction",
-    "bilinear_fusion",
-    "bilinear_pairs",
-    "compress",
-    "cross",
-    "cross_matrix",
-    "fm",
-    "inner_products",
-    "matrices_of",
-    "pairs_of",
-    "squeeze_excite",
-    "summed_by_field",
-]
-
 
 def pairs_of(fields: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return left and right fields of all pairs ``i < j``, (P,): (0, 1), (0, 2), ...; P = F (F - 1) / 2."""

@@ -8,8 +8,6 @@ from cython_ext.model.fused_layers import head_gradient, relu_gradient
 from rec_models.engine.products import times, times_transposed
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["linear", "linear_relu", "product", "relu_head"]
-
 
 def linear(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     """Fully connected layer.

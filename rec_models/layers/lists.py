@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from cython_ext.model.row_places import pool_rows
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["Offsets", "facing", "list_max", "list_softmax", "repeated", "summed", "weighted_sum", "windows"]
-
 Offsets: TypeAlias = NDArray[np.int64]
 """(B + 1,): list ``b`` is elements ``offsets[b]`` to ``offsets[b + 1] - 1``."""
 

@@ -7,8 +7,6 @@ import numpy as np
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers.activations import sigmoid_of
 
-__all__ = ["log_loss", "logit_of_product"]
-
 
 def log_loss(
     tape: Tape, logits: Var, labels: Array, total: float | None = None, weights: Array | None = None

@@ -12,8 +12,6 @@ from rec_models.layers.linear import linear, linear_relu, product, relu_head
 from rec_models.layers.normalization import batch_norm
 from rec_models.layers.shapes import reshape
 
-__all__ = ["mlp", "mlp_shapes", "tower", "tower_output", "tower_shapes"]
-
 
 def tower_shapes(
     name: str,

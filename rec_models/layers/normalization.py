@@ -6,8 +6,6 @@ import numpy as np
 
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["batch_norm", "layer_norm", "normalize"]
-
 EPSILON = 1e-5
 """Added to a variance before its root, as the paper and PyTorch do."""
 

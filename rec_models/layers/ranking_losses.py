@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers.activations import sigmoid_of
 
-__all__ = ["Candidates", "bpr_max", "rank_hinge", "sampled_softmax"]
-
 AT_ONCE = 1 << 20
 """Limit of scores in memory at once in `rank_hinge`: their temporary arrays take 30 MB."""
 

@@ -17,8 +17,6 @@ from rec_models.layers.linear import linear
 from rec_models.layers.lists import list_max, windows
 from rec_models.layers.shapes import gather
 
-__all__ = ["cnn", "cnn_shapes", "edge_mean", "grnn", "gru", "gru_shapes", "prefix_mean"]
-
 
 def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var, first: Var | None = None) -> Var:
     """Gated recurrent unit: states of every list after every element.

@@ -12,8 +12,6 @@ from rec_models.engine.occurrences import Occurrences
 from rec_models.engine.row_gradients import RowsVar
 from rec_models.engine.tape import Array, Tape, Var
 
-__all__ = ["concat", "gather", "reshape", "split", "take_fields"]
-
 
 def concat(tape: Tape, *inputs: Var) -> Var:
     """Flatten each example of each input and concatenate them.

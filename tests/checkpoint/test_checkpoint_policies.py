@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from pslib import checkpoint
+from pslib.client.calls import PushName
 from pslib.client.client import Client
-from pslib.client.session import PushName
 from pslib.errors import CheckpointError, MemoryLimitError
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import SGD, Adagrad

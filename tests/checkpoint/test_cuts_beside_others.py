@@ -16,8 +16,7 @@ import pslib
 from pslib.batch import Batch
 from pslib.checkpoint import newest
 from pslib.checkpoint.verification import verify_checkpoint
-from pslib.client.client import PendingPush
-from pslib.client.pending import Pending
+from pslib.client.pending import Pending, PendingPush
 from pslib.trainer.checkpoints.online import TrainerCuts
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.pipeline import pipeline

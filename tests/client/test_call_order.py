@@ -11,7 +11,7 @@ import pytest
 
 from pslib.config import Timing
 from pslib.transport import ZmqTransport
-from tests.client.test_client import PLAIN
+from tests.support.clients import PLAIN
 from tests.support.clusters import cluster_of
 from tests.support.links import LOOPBACK
 

@@ -25,7 +25,8 @@ from pslib.errors import (
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
-from pslib.wire.messages import Message, Setup
+from pslib.wire.fields import Message
+from pslib.wire.messages import Setup
 from tests.support.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
 from tests.support.clusters import cluster_of
 from tests.support.definitions.table import DictTable

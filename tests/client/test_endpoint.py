@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pslib.client.calls import PushName
 from pslib.client.endpoint import Endpoint
 from pslib.client.failover import Failover
 from pslib.client.membership import MemberHandle
 from pslib.client.pending import Pending
-from pslib.client.session import ClientSession, PushName
+from pslib.client.session import ClientSession
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.errors import ServerLeftError, UnavailableError, WaitTimeoutError

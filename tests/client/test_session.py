@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pslib.client.calls import PushName
 from pslib.client.requests import RequestTable
-from pslib.client.session import ClientSession, PushName
+from pslib.client.session import ClientSession
 from pslib.config import Limits
 from pslib.errors import (
     ConfigurationError,

@@ -11,9 +11,10 @@ import pytest
 
 import pslib
 from pslib.client.client import Client
-from pslib.cluster import Embedded, Watcher
+from pslib.cluster import Watcher
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError, UnknownTableError
+from pslib.server.embedded import Embedded
 from pslib.table.optimizers import SGD
 from pslib.table.policies import ByAge, ByCount
 from pslib.table.tables import DenseSpec

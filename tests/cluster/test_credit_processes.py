@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
+from pslib.client.calls import PushName
 from pslib.client.client import Client
-from pslib.client.session import PushName
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.table.tables import PartSpec, TableSpec

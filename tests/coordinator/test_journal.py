@@ -29,17 +29,8 @@ from pslib.metrics.metrics import ScoreCounts
 from pslib.transport import MemoryTransport, ServerLink
 from pslib.update_log import CoordinatorLog, DiskFiles, entries_of, pieces_of
 from pslib.wire.codec import Codec
-from pslib.wire.messages import (
-    EndLease,
-    Failure,
-    Heartbeat,
-    Leave,
-    Message,
-    NextLease,
-    OpenJob,
-    Register,
-    Stop,
-)
+from pslib.wire.fields import Message
+from pslib.wire.messages import EndLease, Failure, Heartbeat, Leave, NextLease, OpenJob, Register, Stop
 
 TIMING = Timing(silence_s=6.0, restart_s=30.0)
 CONFIG = ClusterConfig(

@@ -21,7 +21,7 @@ from pslib.server.shard_thread import load_into
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from pslib.wire.fields import json_array
+from pslib.wire.fields import Message, json_array
 from pslib.wire.messages import (
     NOBODY,
     Done,
@@ -31,7 +31,6 @@ from pslib.wire.messages import (
     Heartbeat,
     Lease,
     Load,
-    Message,
     Missing,
     NextHand,
     NextLease,

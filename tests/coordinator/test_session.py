@@ -11,6 +11,7 @@ from pslib.config import ClusterConfig
 from pslib.coordinator.jobs import SCORES_KEPT
 from pslib.coordinator.leases import stream_of
 from pslib.metrics.metrics import ScoreCounts
+from pslib.wire.fields import Message
 from pslib.wire.messages import (
     Beat,
     Done,
@@ -20,7 +21,6 @@ from pslib.wire.messages import (
     JobResult,
     Lease,
     Leave,
-    Message,
     NextLease,
     OpenJob,
     Pull,

@@ -212,14 +212,14 @@ class TestTheSecurityPage:
             assert hint.rpartition("; ")[2] in codec
 
     def test_its_table_of_roles_has_all_of_them(self):
-        from pslib.wire.permissions import ROLES
+        from pslib.wire.fields import ROLES
 
         table = self.PAGE.split("| role | may |")[1].split("\n\n")[0]
         assert sorted(re.findall(r"^\| (\w+) \|", table, re.MULTILINE)) == sorted(ROLES)
 
     def test_its_script_runs_in_a_cluster_with_keys(self, tmp_path, monkeypatch, capsys):
-        from pslib.cluster import Embedded
         from pslib.config import ClusterConfig
+        from pslib.server.embedded import Embedded
         from pslib.transport import ZmqTransport
         from pslib.transport.keys import make_keys, write_keys
 

@@ -21,12 +21,13 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 from pslib.table.optimizers import SGD
 from rec_models import DNN, LR, build
-from tests.rec_models.test_models import parameters, rows_of
+from tests.rec_models.test_models import rows_of
 from tests.support.models.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,
     SCHEMA,
     assert_same_step,
+    parameters,
     random,
     step_errors,
 )

@@ -21,7 +21,8 @@ from pslib.server.shard_thread import _Loads, load_again
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import SGD
 from pslib.table.tables import TableSpec
-from pslib.wire.messages import CheckLoad, DescribeTables, Failure, Load, Message, Setup
+from pslib.wire.fields import Message
+from pslib.wire.messages import CheckLoad, DescribeTables, Failure, Load, Setup
 from tests.checkpoint.test_checkpoint_policies import joined, save
 from tests.server.test_fenced_loads import KEYS, SPEC, push, rows_of
 from tests.support.clusters import Trainers, cluster_of

@@ -23,7 +23,8 @@ from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from pslib.wire.messages import CheckLoad, Message
+from pslib.wire.fields import Message
+from pslib.wire.messages import CheckLoad
 from tests.checkpoint.test_checkpoint_policies import joined, save
 from tests.support.clusters import Trainers, cluster_of
 

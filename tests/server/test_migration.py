@@ -14,7 +14,8 @@ from pslib.clock import SystemClock
 from pslib.errors import PslibError
 from pslib.server.migration import Action, Migration
 from pslib.server.migration_thread import MigrationThread
-from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Message, Release, Setup
+from pslib.wire.fields import Message
+from pslib.wire.messages import Adopt, Done, Failure, Hand, Image, Keep, Release, Setup
 from tests.support.simulated.protocol_worlds import (
     OneServer,
     keys_in,

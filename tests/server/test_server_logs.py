@@ -13,10 +13,11 @@ import pytest
 from pslib.client.client import Client
 from pslib.client.membership import Place
 from pslib.clock import SystemClock
-from pslib.cluster import Embedded, connect
+from pslib.cluster import connect
 from pslib.config import ClusterConfig
 from pslib.coordinator.coordinator import Coordinator
 from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError, UnavailableError
+from pslib.server.embedded import Embedded
 from pslib.server.server import Server
 from pslib.server.shard_thread import load_into
 from pslib.table.optimizers import SGD

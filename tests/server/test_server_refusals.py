@@ -13,7 +13,8 @@ from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.table.policies import ByAge, ByCount, Compact, Score
 from pslib.wire.codec import Codec
-from pslib.wire.messages import Failure, Maintain, Message, Push, Pushed, Reserve
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure, Maintain, Push, Pushed, Reserve
 from tests.shard.test_maintain import ALL, NO_BLOCKS, NO_FLOATS, PLAIN, content, many, shard_of
 
 CODEC = Codec("refusals")

@@ -17,7 +17,7 @@ from pslib.server.shard_thread import DRAIN_FROM
 from pslib.transport import ZmqTransport
 from pslib.transport.router import BATCH_MAX
 from pslib.wire.messages import Pull, Pulled, Push, Stats
-from tests.client.test_client import PLAIN
+from tests.support.clients import PLAIN
 from tests.support.clusters import cluster_of
 from tests.support.links import LOOPBACK, come
 from tests.support.waiting import PATIENCE_S, WAIT_S, wait_until

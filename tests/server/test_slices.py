@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pslib.server.requests import ShardRequest, ShardTurns
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
-from pslib.wire.messages import Erase, Failure, Message, Pull, Push, Pushed
+from pslib.wire.fields import Message
+from pslib.wire.messages import Erase, Failure, Pull, Push, Pushed
 from tests.simulation.cluster.runs import caught
 from tests.simulation.cluster.world import Planted
 from tests.support.simulated.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of

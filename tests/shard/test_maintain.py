@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cython_ext.common.hashing import partition_of
-from pslib.client.session import PushName
+from pslib.client.calls import PushName
 from pslib.errors import ConfigurationError
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant

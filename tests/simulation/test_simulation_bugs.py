@@ -19,8 +19,9 @@ from pslib.shard.shard import Shard
 from pslib.update_log import CoordinatorLog, RollingLog, shard_log
 from pslib.update_log.shard_log import ShardLog
 from pslib.wire.applied_pushes import Marks
+from pslib.wire.fields import Message
 from pslib.wire.journal import Entry
-from pslib.wire.messages import Adopt, Erase, Image, Message, Push, Release
+from pslib.wire.messages import Adopt, Erase, Image, Push, Release
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.runs import caught, first_error
 from tests.simulation.cluster.world import Planted, World

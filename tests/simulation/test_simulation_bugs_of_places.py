@@ -15,8 +15,9 @@ from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.session import CoordinatorSession
 from pslib.server.rejoin import Rejoin
 from pslib.shard.shard import Shard
+from pslib.wire.fields import Message
 from pslib.wire.journal import Entry
-from pslib.wire.messages import Heartbeat, Message, Setup
+from pslib.wire.messages import Heartbeat, Setup
 from tests.simulation.cluster.mishaps import Mishaps
 from tests.simulation.cluster.runs import caught, first_error
 from tests.simulation.cluster.world import Planted, World

@@ -13,14 +13,15 @@ from pslib.coordinator.leases import stream_of
 from pslib.errors import PslibError
 from pslib.server import requests
 from pslib.shard.shard import Shard
-from pslib.wire.messages import CLIENT_STREAMS, CheckLoad, Lease, Load, Message, NextLease, OpenJob
+from pslib.wire.fields import Message
+from pslib.wire.messages import CLIENT_STREAMS, CheckLoad, Lease, Load, NextLease, OpenJob
 from tests.simulation.cluster.history import History, SimulationError
 from tests.simulation.cluster.members import COORDINATOR, TIMING
 from tests.simulation.cluster.mishaps import Mishaps
+from tests.simulation.cluster.runs import with_log, without_log
 from tests.simulation.cluster.trainer import Held, Trainer
 from tests.simulation.cluster.workload import Script, lease_scripts
 from tests.simulation.cluster.world import PARTITION_BITS, Planted, World
-from tests.simulation.runs import with_log, without_log
 
 SEEDS = 25
 LOAD_JOB = 1

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.client.calls import Moment
-from pslib.client.session import ClientSession, PushName
+from pslib.client.calls import Moment, PushName
+from pslib.client.session import ClientSession
 from pslib.shard import partition_image
 from pslib.shard.replay import Replay
 from pslib.shard.shard import Shard

@@ -9,8 +9,8 @@ import pytest
 from pslib.coordinator.failure_detector import FailureDetector
 from pslib.errors import MemoryLimitError
 from pslib.shard.key_slices import Shares
-from pslib.shard.serving import Steps
-from pslib.shard.shard import PushPart, Shard
+from pslib.shard.serving import ShardPart, Steps
+from pslib.shard.shard import Shard
 from pslib.update_log import RollingLog
 from pslib.wire.messages import Push
 from tests.simulation.cluster.history import SimulationError
@@ -107,7 +107,7 @@ class FullShard(Shard):
 
     refused = 0
 
-    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[ShardPart]:
         if (message.number + self.refused) % 3 == 0 and self.refused < 20:
             self.refused += 1
             raise MemoryLimitError("memory limit: planted")

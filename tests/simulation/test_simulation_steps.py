@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.client.calls import BEGINNING, Counts
-from pslib.client.session import ClientSession, PushName
-from pslib.shard.shard import PushPart, Shard
+from pslib.client.calls import BEGINNING, Counts, PushName
+from pslib.client.session import ClientSession
+from pslib.shard.serving import ShardPart
+from pslib.shard.shard import Shard
 from pslib.shard.sync_steps import SyncSteps
 from pslib.table.policies import Score
 from pslib.table.tables import PartSpec, TableSpec
@@ -234,7 +235,7 @@ def test_every_maintenance_happens_once_in_many_more_worlds() -> None:
 class MaintainsAgain(Shard):
     """A maintenance leaves no marks: its second copy counts."""
 
-    def maintain(self, message: Maintain) -> PushPart:
+    def maintain(self, message: Maintain) -> ShardPart:
         record, self.marks.record = self.marks.record, lambda *_: None  # type: ignore[method-assign]
         try:
             return super().maintain(message)
@@ -245,9 +246,9 @@ class MaintainsAgain(Shard):
 class KeepsUnitsForItself(Shard):
     """Says nothing of units that it does not own: they are never maintained."""
 
-    def maintain(self, message: Maintain) -> PushPart:
+    def maintain(self, message: Maintain) -> ShardPart:
         super().maintain(message)
-        return PushPart({})
+        return ShardPart({})
 
 
 @pytest.mark.usefixtures("maintaining")

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from pslib.client.client import Client
 from pslib.clock import SystemClock
-from pslib.cluster import Cluster, Embedded
+from pslib.cluster import Cluster
 from pslib.config import ClusterConfig, Timing
+from pslib.server.embedded import Embedded
 from pslib.transport import Transport
 from tests.support.waiting import PATIENCE_S, wait_until
 

@@ -12,7 +12,7 @@ from pslib.shard.stores import make_store
 from pslib.table.initializers import Constant, Initializer, Normal, Uniform
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions.table import table as definitions
+from tests.support.definitions import table as definitions
 
 ALL = [Constant(0.25), Uniform(0.01), Uniform(3.0), Normal(0.01), Normal(2.0)]
 ANY_U64 = st.integers(0, 2**64 - 1)

@@ -15,8 +15,8 @@ from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.definitions.storage import INT8, STORAGE_NAMES
-from tests.support.definitions.table import mix64_of, unmix64
+from tests.support.definitions.storage import INT8, STORAGE_NAMES, mix64_of
+from tests.support.definitions.table import unmix64
 
 DIM = 16
 MOST_PUSHES = 30

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pslib
-from pslib.client.client import PendingPush
-from pslib.client.pending import Pending
+from pslib.client.pending import Pending, PendingPush
 from pslib.cluster import Cluster
 from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import WaitTimeoutError

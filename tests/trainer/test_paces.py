@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import pslib
 from pslib.batch import Batch
+from pslib.client.calls import Moment, PushName
 from pslib.client.pending import Pulled
-from pslib.client.session import Moment, PushName
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pslib.client.client import PendingPush
+from pslib.client.pending import PendingPush
 from pslib.table.optimizers import SGD
 from pslib.table.policies import ByAge, ByNorm, Eviction
 from pslib.table.tables import TableSpec

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pslib.client.client import PendingPush
+from pslib.client.pending import PendingPush
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, ServerLeftError, UnavailableError
 from pslib.metrics.metrics import EvalResult, ScoreCounts

@@ -23,7 +23,8 @@ from pslib.transport import Keys, ZmqTransport
 from pslib.transport.curve import encrypt_client
 from pslib.transport.keys import make_keys, read_folder, write_keys
 from pslib.wire.codec import PROTOCOL_VERSION, Codec
-from pslib.wire.messages import ALL_MESSAGES, Message, Pull, Pulled, Result, Stats, Status
+from pslib.wire.fields import Message
+from pslib.wire.messages import ALL_MESSAGES, Pull, Pulled, Result, Stats, Status
 from tests.support.messages import example
 from tests.support.processes.command import Command
 from tests.support.waiting import PATIENCE, PATIENCE_S

@@ -16,7 +16,8 @@ from pslib.transport import Keys
 from pslib.transport.curve import encrypt_client
 from pslib.transport.keys import make_keys, read_keys, write_keys
 from pslib.wire.codec import Codec
-from pslib.wire.messages import ALL_MESSAGES, Message, Pull, Reserve, Stats, Status
+from pslib.wire.fields import Message
+from pslib.wire.messages import ALL_MESSAGES, Pull, Reserve, Stats, Status
 from tests.support.messages import EXAMPLES, example, mutants
 from tests.support.processes.command import Command
 

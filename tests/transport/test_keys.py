@@ -21,7 +21,7 @@ from pslib.transport.keys import (
     remove_key,
     write_keys,
 )
-from pslib.wire.permissions import ROLES
+from pslib.wire.fields import ROLES
 
 MADE = make_keys()
 

@@ -19,7 +19,8 @@ from pslib.client.pending import Pending
 from pslib.clock import STALL_S, AwakeClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import WaitTimeoutError
-from pslib.wire.messages import Message, Registered
+from pslib.wire.fields import Message
+from pslib.wire.messages import Registered
 
 ROOT = Path(__file__).parents[2]
 

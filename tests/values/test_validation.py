@@ -374,7 +374,8 @@ def test_a_line_says_what_was_expected_and_what_came(value: Any, hint: Any, line
 
 
 def test_calls_of_every_batch_are_not_wrapped() -> None:
-    from pslib.client.client import Client, PendingPull
+    from pslib.client.client import Client
+    from pslib.client.pending import PendingPull
 
     for call in (Client.pull, Client.push, PendingPull.wait):
         assert not hasattr(call, "__wrapped__")

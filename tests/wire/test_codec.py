@@ -14,17 +14,8 @@ from hypothesis.extra import numpy as npst
 
 from pslib.errors import RemoteProtocolError
 from pslib.wire.codec import DTYPES, PROTOCOL_VERSION, SMALL_BYTES_MAX, SMALL_ROOM_BYTES, Codec
-from pslib.wire.messages import (
-    ALL_MESSAGES,
-    ArrayRule,
-    EndLease,
-    Message,
-    Plain,
-    PlainList,
-    Pull,
-    Pulled,
-    Push,
-)
+from pslib.wire.fields import ArrayRule, Message, Plain, PlainList
+from pslib.wire.messages import ALL_MESSAGES, EndLease, Pull, Pulled, Push
 
 CODEC = Codec("demo")
 U64 = st.integers(0, 2**64 - 1)

@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from pslib.config import Limits
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.wire.codec import NAME_CHARS_MAX, PROTOCOL_VERSION, Codec
-from pslib.wire.messages import (
-    Failure,
-    Message,
-    Pull,
-    Result,
-    Stats,
-)
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure, Pull, Result, Stats
 from tests.wire.test_codec import CODEC, PUSH, header_of
 
 

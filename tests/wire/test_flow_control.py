@@ -20,8 +20,9 @@ from pslib.server.requests import ShardRequest, run_on_shard
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.wire.codec import Codec
+from pslib.wire.fields import Message
 from pslib.wire.flow_control import SMALL_BYTES, ClientShares, CreditPool
-from pslib.wire.messages import Done, Failure, Message, Pull, Pulled, Push, Reserve
+from pslib.wire.messages import Done, Failure, Pull, Pulled, Push, Reserve
 from tests.support.simulated.protocol_worlds import NO_BLOCKS, setup_of
 
 CODEC = Codec("demo")

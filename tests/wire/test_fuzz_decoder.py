@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pslib.errors import RemoteProtocolError
 from pslib.wire.codec import Codec, Envelope
-from pslib.wire.messages import ALL_MESSAGES, Message
+from pslib.wire.fields import Message
+from pslib.wire.messages import ALL_MESSAGES
 from tests.support.messages import SEEDS, changed_header, mutants
 
 CODEC = Codec("demo")

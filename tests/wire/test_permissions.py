@@ -9,8 +9,9 @@ from pslib.coordinator.session import CoordinatorSession
 from pslib.server.session import REQUESTS
 from pslib.transport import Peer
 from pslib.wire.codec import Codec
-from pslib.wire.messages import ALL_MESSAGES, Failure, Heartbeat, Leave, Message, Register, Stop
-from pslib.wire.permissions import ROLES, refusal
+from pslib.wire.fields import ROLES, Message
+from pslib.wire.messages import ALL_MESSAGES, Failure, Heartbeat, Leave, Register, Stop
+from pslib.wire.permissions import refusal
 from tests.support.messages import EXAMPLES, example
 from tests.support.simulated.protocol_worlds import OneServer
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.client.session import PushName
+from pslib.client.calls import PushName
 from pslib.cluster import Cluster
 from pslib.trainer.settings import CacheSettings
 from pslib.wire.messages import Erase, Maintain, Pull, Pulled, Pushed

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pslib.client.calls import PushName
 from pslib.client.client import Client
-from pslib.client.session import PushName
 from pslib.errors import ConfigurationError
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec

@@ -29,23 +29,12 @@ from pslib.data.convert.csv_criteo import (
     roles_of,
     with_fractions,
 )
-from pslib.data.convert.job import Conversion, ConvertReport, Progress, rejects_path
+from pslib.data.convert.job import Conversion, ConvertReport, Progress
 from pslib.data.convert.json_lines import json_columns, json_parser
 from pslib.data.convert.libffm import FfmFields, ffm_parser, ffm_schema, looker
 from pslib.data.convert.records import Piece, Rejects, parse_piece, pieces
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
-
-__all__ = [
-    "REJECTS_SHARE_MAX",
-    "ConvertReport",
-    "convert_criteo",
-    "convert_csv",
-    "convert_jsonl",
-    "convert_libffm",
-    "convert_libsvm",
-    "rejects_path",
-]
 
 REJECTS_SHARE_MAX = 0.001  # a larger share means another format rather than a valid file with a few bad lines
 

@@ -20,22 +20,6 @@ from pslib.data.convert.records import Parsed, Parser, Piece
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 
-__all__ = [
-    "CRITEO_DENSE",
-    "CRITEO_LABEL",
-    "CRITEO_SPARSE",
-    "OtherValues",
-    "criteo_schema",
-    "csv_parser",
-    "header_of",
-    "libsvm_parser",
-    "no_other_numbers",
-    "roles_of",
-    "tokens_of",
-    "with_fractions",
-]
-
-
 CRITEO_LABEL = "label"
 CRITEO_DENSE = tuple(f"I{number}" for number in range(1, 14))
 CRITEO_SPARSE = tuple(f"C{number}" for number in range(1, 27))

@@ -18,8 +18,6 @@ import pyarrow as pa
 from pslib.errors import DataError
 from pslib.text import counted
 
-__all__ = ["Damaged", "Unpacked", "opened"]
-
 PACKED_BYTES = 64 << 10
 """Bytes read at once from a compressed file."""
 

@@ -19,8 +19,6 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 from pslib.text import counted
 
-__all__ = ["Conversion", "ConvertReport", "Progress", "rejects_path"]
-
 ROW_GROUP_ROWS = 65_536  # four per shuffle window of the reader
 
 Progress = Callable[[int], None]

@@ -20,8 +20,6 @@ from pslib.data.convert.csv_criteo import SAMPLE_ROWS, labelled, no_other_number
 from pslib.data.convert.records import Parsed, Parser
 from pslib.errors import DataError
 
-__all__ = ["json_columns", "json_parser"]
-
 _PLAIN = {
     frozenset({"int"}): pa.int64(),
     frozenset({"float"}): pa.float64(),

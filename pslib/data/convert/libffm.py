@@ -15,8 +15,6 @@ from pslib.data.convert.csv_criteo import labelled, tokens_of
 from pslib.data.convert.records import Parsed, Parser
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
-__all__ = ["FfmFields", "ffm_parser", "ffm_schema", "looker", "merged"]
-
 FIELDS_MAX = 10_000
 """Most fields; a larger number suggests that the index is written first."""
 

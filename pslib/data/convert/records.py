@@ -19,8 +19,6 @@ from pslib.data.convert.decompress import Damaged, Unpacked, opened
 from pslib.errors import DataError
 from pslib.text import counted
 
-__all__ = ["Parsed", "Piece", "RejectedRecord", "Rejects", "parse_piece", "pieces"]
-
 PIECE_BYTES = 4 << 20  # read at once: large enough for Arrow's parser to be fast, small beside any memory
 RECORD_BYTES_MAX = 16 << 20  # the longest line; a longer one means that this is not a text file of records
 QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote would swallow the file

@@ -18,8 +18,6 @@ from pslib.schema import Schema
 from pslib.storage import shown
 from pslib.text import counted
 
-__all__ = ["DENSE_FAR", "CheckReport", "ColumnReport", "FileReport", "check"]
-
 LABEL_NAMES = ("label", "click", "Label")  # assumed label names without a schema
 SCAN_ROWS = 65_536  # decoded at a time, so that memory does not depend on the size of a row group
 GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside these bounds, reading or shuffling suffers

@@ -18,13 +18,6 @@ from pslib.data.column_types import is_list, key_kind, label_problem, weight_pro
 from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
 from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
-__all__ = [
-    "ColumnReport",
-    "ColumnScan",
-    "KeySample",
-    "read_alike",
-]
-
 KEYS_MAX = 8_192
 """Most keys kept, at least half after a cut: a share is known to 0.016 (two standard errors)."""
 

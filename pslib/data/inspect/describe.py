@@ -17,8 +17,6 @@ from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.storage import shown
 from pslib.text import counted
 
-__all__ = ["Choice", "Description", "describe"]
-
 RARE_VALUES, RARE_SHARE = 10_000, 0.25
 """Distinct values, and share of them seen once, from which on a column gets an admission threshold."""
 UNIQUE_SHARE = 0.9

@@ -11,8 +11,6 @@ from pyarrow import types
 
 from pslib.data.dataset import open_parquet
 
-__all__ = ["LabelSample", "leak_of"]
-
 SAMPLE_ROWS = 65_536
 SAMPLE_GROUPS = 8
 """Row groups sampled, evenly over the files, since data may be sorted by its label."""

@@ -28,8 +28,6 @@ from pslib.settings import Setting, Settings
 from pslib.text import counted
 from pslib.validation import came
 
-__all__ = ["FILES", "SIDECAR", "Generated", "GeneratorConfig", "PartSummary", "generate", "generated_schema"]
-
 METADATA_KEY = "pslib.generated"
 SIDECAR = "generated.json"
 FILES = ("train.parquet", "test.parquet", SIDECAR)

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 
 from cython_ext.common.hashing import mix64
 
-__all__ = ["BLOCK_ROWS", "Block", "PlantedModel", "zipf_knots"]
-
 # Rows made at once; also the granularity of the random numbers, so that it can't change without changing
 # what a seed means.
 BLOCK_ROWS = 65_536

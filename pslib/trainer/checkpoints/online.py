@@ -24,20 +24,8 @@ from pslib.errors import CheckpointError, PslibError
 from pslib.process.shutdown import preemption
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.settings import CheckpointSettings
-from pslib.wire.fields import plain_of
-from pslib.wire.messages import (
-    BeginSave,
-    CutStep,
-    CutTable,
-    EndSave,
-    Message,
-    Result,
-    SaveFiles,
-    SaveSoon,
-    Status,
-)
-
-__all__ = ["CutManifest", "TrainerCuts"]
+from pslib.wire.fields import Message, plain_of
+from pslib.wire.messages import BeginSave, CutStep, CutTable, EndSave, Result, SaveFiles, SaveSoon, Status
 
 log = logging.getLogger("pslib")
 LOOK_S = 0.1

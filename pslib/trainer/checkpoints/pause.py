@@ -14,8 +14,6 @@ from pslib.errors import PslibError
 from pslib.trainer.progress import Progress
 from pslib.wire.messages import NOWHERE, CutReady
 
-__all__ = ["CheckpointPause", "JobGate"]
-
 TURN_S = 0.2
 
 

@@ -44,8 +44,6 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 from pslib.wire.fields import json_array
 
-__all__ = ["CheckpointJobs", "Position", "description_of"]
-
 log = logging.getLogger("pslib")
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
 """Delay after a save without enough space; it doubles each time."""

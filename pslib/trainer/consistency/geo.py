@@ -35,9 +35,10 @@ from cython_ext.data.distinct import distinct
 from cython_ext.model.row_places import scatter_add_rows
 from cython_ext.table.store import Store
 from pslib.batch import Batch
-from pslib.client.client import Client, PendingPull, PendingPush
+from pslib.client.calls import Manner, Moment, PushName
+from pslib.client.client import Client
 from pslib.client.gradients import batch_counts
-from pslib.client.session import Manner, Moment, PushName
+from pslib.client.pending import PendingPull, PendingPush
 from pslib.errors import ConfigurationError, PslibError
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.initializers import Constant
@@ -48,8 +49,6 @@ from pslib.trainer.collective import HeldLease
 from pslib.trainer.pipeline.pace import AsyncPace, LeasePlan, StalenessBound
 from pslib.trainer.pipeline.row_source import ComputedBatch, PulledRows
 from pslib.wire.staleness import Seen
-
-__all__ = ["GeoCopy", "GeoPace", "GeoRows", "geo_problems"]
 
 COPY_BITS = 8
 """Partitions of a copy, as a power of two, so that only one grows at a time."""

@@ -28,8 +28,6 @@ from pslib.trainer.pipeline.row_source import CachedRows, RowSource, ServerRows
 from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 
-__all__ = ["JobPlan", "Mode", "TrainingMode", "plan_of"]
-
 
 class JobPlan(Protocol):
     """Step numbers of the batches of a job."""

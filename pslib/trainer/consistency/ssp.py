@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pslib.client.pending import Pending
 from pslib.trainer.collective import HeldLease
 from pslib.trainer.pipeline.pace import AsyncPace, StalenessBound
-from pslib.wire.messages import Clocks, Message
-
-__all__ = ["SspPace"]
+from pslib.wire.fields import Message
+from pslib.wire.messages import Clocks
 
 PAUSE_S = 0.002
 PAUSE_MAX_S = 0.05

@@ -13,13 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from pslib.client.calls import Manner
-from pslib.client.client import Client, PendingPush
+from pslib.client.client import Client
+from pslib.client.pending import PendingPush
 from pslib.table.tables import TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.pipeline.pace import LeasePlan
 from pslib.trainer.pipeline.row_source import ComputedBatch, ServerRows
-
-__all__ = ["SyncPlan", "SyncRows"]
 
 
 class SyncPlan:

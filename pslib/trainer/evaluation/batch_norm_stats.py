@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client.client import Client, Pulled
-from pslib.client.session import Manner, PushName
+from pslib.client.calls import Manner, PushName
+from pslib.client.client import Client
+from pslib.client.pending import Pulled
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
@@ -31,8 +32,6 @@ from pslib.trainer.collective import HeldLease, JobSpec
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.progress import Progress
-
-__all__ = ["MEASURED_ROWS", "NormalisingModel", "StatisticsJobs"]
 
 MEASURED_ROWS = 1 << 14
 """A mean of this many is known to 0.8 % of a deviation; activations take 26 MB a layer of 400 units."""

@@ -18,18 +18,6 @@ from pslib.table.optimizers import Optimizer, rate_problem
 from pslib.table.tables import TableSpec
 from pslib.text import counted
 
-__all__ = [
-    "METRICS",
-    "WATCH",
-    "EarlyStopping",
-    "Plateau",
-    "check_epochs",
-    "check_stopping",
-    "followed",
-    "metric_problem",
-    "place_of_metric",
-]
-
 log = logging.getLogger("pslib")
 Result = TypeVar("Result", EvalResult, RankResult)
 

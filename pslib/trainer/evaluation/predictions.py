@@ -21,7 +21,6 @@ from pslib.storage import below, folders_of, open_uri, place_of, real_place, sho
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = ["PartFiles", "PredictionFiles"]
 
 _PART = re.compile(r"part-(\d{6,})\.parquet", re.ASCII)
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client.client import Client, PendingPull
+from pslib.client.client import Client
+from pslib.client.pending import PendingPull
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.reader import LeaseReader
@@ -21,8 +22,6 @@ from pslib.trainer.evaluation.predictions import PredictionFiles
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
-
-__all__ = ["Scorer", "check_label", "data_of", "said_of", "task_of"]
 
 Floats = NDArray[np.float32]
 UNKNOWN = {"positives": 0} | dict.fromkeys(("auc", "logloss", "calibration"), float("nan"))

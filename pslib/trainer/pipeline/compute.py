@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from cython_ext.model.products import has_bfloat16, has_products
 from pslib.batch import Batch
-from pslib.client.client import PendingPush
-from pslib.client.session import PushName
+from pslib.client.calls import PushName
+from pslib.client.pending import PendingPush
 from pslib.process.blas import blas_threads, cores_given, describe_blas
 from pslib.process.machine import quota_words
 from pslib.trainer.model import (
@@ -33,8 +33,6 @@ from pslib.trainer.pipeline.overlap import SLOTS, ComputeThreads, OverlappedStep
 from pslib.trainer.pipeline.pipeline import Prefetched, Send
 from pslib.trainer.pipeline.row_source import ComputedBatch, PulledRows, RowSource
 from pslib.trainer.progress import Progress
-
-__all__ = ["Computer", "ModelThreads"]
 
 log = logging.getLogger("pslib")
 

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.wire.packing import pack_with_feedback
-from pslib.client.client import Client, Pulled
+from pslib.client.client import Client
+from pslib.client.pending import Pulled
 from pslib.config import Limits
 from pslib.table.wire_format import DENSE_TYPES, WireFormat
-
-__all__ = ["DenseLayout", "DensePulls", "ErrorFeedback"]
 
 
 class DenseLayout:

@@ -14,9 +14,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-__all__ = ["SLOTS", "ComputeThreads", "OverlappedSteps", "Stages"]
-
-
 Task = Callable[[], None]
 
 

@@ -13,8 +13,6 @@ from pslib.data.order import Order
 from pslib.table.tables import text_hash
 from pslib.trainer.collective import HeldLease
 
-__all__ = ["AsyncPace", "LeasePlan", "Pace", "StalenessBound", "StepPlan", "epoch_and_index", "step_seed"]
-
 
 @dataclass(frozen=True, slots=True)
 class LeasePlan:

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Protocol
 
 from pslib.batch import Batch
-from pslib.client.client import Client, PendingPush
-from pslib.client.session import Moment
+from pslib.client.calls import Moment
+from pslib.client.client import Client
+from pslib.client.pending import PendingPush
 from pslib.errors import DataError, PreemptedError, PslibError
 from pslib.process.shutdown import preemption
 from pslib.text import counted
@@ -24,8 +25,6 @@ from pslib.trainer.checkpoints.pause import JobGate
 from pslib.trainer.collective import HeldLease, Job
 from pslib.trainer.pipeline.pace import LeasePlan, Pace
 from pslib.trainer.pipeline.row_source import PendingRows, RowSource
-
-__all__ = ["Compute", "Pipeline", "Prefetched"]
 
 READ_AHEAD = 4
 """Batches queued between reading and pulling: hides the decoding of a window's next piece."""

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from cython_ext.model.row_cache import RowCache
 from cython_ext.table.store import initial_rows
 from pslib.batch import Batch
-from pslib.client.client import Client, PendingPull, PendingPush
+from pslib.client.calls import Manner, Moment, PushName
+from pslib.client.client import Client
 from pslib.client.gradients import batch_counts
-from pslib.client.session import Manner, Moment, PushName
+from pslib.client.pending import PendingPull, PendingPush
 from pslib.table.optimizers import SGD, Momentum, RowwiseAdagrad
 from pslib.table.tables import TableSpec
 from pslib.table.wire_format import FLOAT32, ROW_TYPES, WireFormat
@@ -26,15 +27,6 @@ from pslib.trainer.progress import CacheCounters
 from pslib.trainer.settings import CacheSettings
 from pslib.wire.quantization import QuantizedRows
 from pslib.wire.staleness import NOTHING_SEEN, Seen
-
-__all__ = [
-    "CachedRows",
-    "ComputedBatch",
-    "PendingRows",
-    "PulledRows",
-    "RowSource",
-    "ServerRows",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,17 +31,6 @@ from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.retrieval.towers import Parameters, RankedItems, Sides, places_in
 from pslib.trainer.settings import TrainerSettings
 
-__all__ = [
-    "PathTo",
-    "Paths",
-    "Ranker",
-    "Retrieval",
-    "ServedParameters",
-    "lasting",
-    "sound",
-    "strings",
-]
-
 SCORES_MAX = 1 << 25
 """Scores computed at once: 128 MiB of float32."""
 

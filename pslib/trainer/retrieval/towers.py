@@ -21,17 +21,6 @@ from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, Schema, SparseField
 
-__all__ = [
-    "MatchingModel",
-    "Parameters",
-    "RankedItems",
-    "RankingModel",
-    "Sides",
-    "sampler_of",
-    "sides_of",
-    "whole_batches",
-]
-
 Array: TypeAlias = NDArray[Any]
 
 PULL_KEYS = 65_536

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslib.data.convert import records
-from pslib.data.convert.convert import convert_criteo, convert_csv, convert_libsvm, rejects_path
+from pslib.data.convert.convert import convert_criteo, convert_csv, convert_libsvm
 from pslib.data.convert.csv_criteo import CRITEO_DENSE, CRITEO_SPARSE
+from pslib.data.convert.job import rejects_path
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from pslib.errors import ConfigurationError, DataError
 from tests.support.real_data import real_data

@@ -14,13 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.cli.main import main
-from pslib.data.convert.convert import (
-    convert_criteo,
-    convert_csv,
-    convert_jsonl,
-    convert_libffm,
-    rejects_path,
-)
+from pslib.data.convert.convert import convert_criteo, convert_csv, convert_jsonl, convert_libffm
+from pslib.data.convert.job import rejects_path
 from pslib.data.convert.records import Piece
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, SparseField

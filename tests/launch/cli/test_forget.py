@@ -32,7 +32,8 @@ from pslib.table.optimizers import SGD
 from pslib.table.policies import ByCount
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
-from pslib.wire.messages import Erase, Message, Pushed, TrimLog
+from pslib.wire.fields import Message
+from pslib.wire.messages import Erase, Pushed, TrimLog
 from tests.support.clusters import Trainers, cluster_of
 
 ITEM = TableSpec("item", (PartSpec("v", 2, SGD(1.0), Constant(0.0)),))

@@ -15,8 +15,7 @@ import rich_click as click
 from launch.cli.command import Command, Group
 from launch.cli.config import commands_page
 from launch.cli.main import COMPLETE_VARIABLE, GROUPS, cli, main
-from tests.launch.cli.test_cli import refused
-from tests.support.job_folder import save
+from tests.support.job_folder import refused, save
 from tests.support.processes.standin_launch import ROOT
 
 ESCAPE = "\x1b"

@@ -16,7 +16,8 @@ import pytest
 
 import pslib
 from launch.cli.main import main
-from launch.job.job import LoadSection, read_job
+from launch.job.job import read_job
+from launch.job.sections import LoadSection
 from launch.supervisor.discovery import (
     NOTE,
     ended_run,

@@ -21,7 +21,8 @@ from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import ConfigurationError
 from pslib.update_log.coordinator_log import CoordinatorLog, has_beginning
 from pslib.update_log.files import DiskFiles
-from pslib.wire.messages import Heartbeat, Lease, Leave, Message, NextLease, OpenJob, Register
+from pslib.wire.fields import Message
+from pslib.wire.messages import Heartbeat, Lease, Leave, NextLease, OpenJob, Register
 
 LOGGED = ClusterConfig(servers=1, trainers=2, durability="log", timing=Timing(restart_s=60.0))
 

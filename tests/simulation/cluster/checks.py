@@ -10,7 +10,7 @@ import numpy as np
 from cython_ext.common.hashing import partition_of
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
-from pslib.wire.fields import plain_of
+from pslib.wire.fields import Message, plain_of
 from pslib.wire.messages import (
     Adopt,
     Beat,
@@ -23,7 +23,6 @@ from pslib.wire.messages import (
     Heartbeat,
     Keep,
     Lease,
-    Message,
     NextLease,
     Push,
     Register,

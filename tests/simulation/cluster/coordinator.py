@@ -10,7 +10,8 @@ from pslib.config import ClusterConfig
 from pslib.coordinator.coordinator import Coordinator
 from pslib.coordinator.session import CoordinatorSession
 from pslib.update_log import CoordinatorLog
-from pslib.wire.messages import Heartbeat, Message
+from pslib.wire.fields import Message
+from pslib.wire.messages import Heartbeat
 from tests.simulation.cluster.members import COORDINATOR
 from tests.simulation.cluster.moves import with_restless_moves
 from tests.simulation.cluster.network import CODEC, Process

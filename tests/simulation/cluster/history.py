@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.data.distinct import partitions_touched
-from pslib.client.session import PullCall
+from pslib.client.calls import PullCall
 from tests.simulation.cluster.workload import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
 
 DENSE = "dense"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pslib.client.calls import Manner, Moment
-from pslib.client.session import ClientSession, PushName
+from pslib.client.calls import Manner, Moment, PushName
+from pslib.client.session import ClientSession
 from pslib.coordinator.leases import stream_of
 from pslib.shard.shard import Shard
 from pslib.wire.messages import Erase, Lease, OpenJob, Push

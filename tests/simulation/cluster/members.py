@@ -13,7 +13,8 @@ from pslib.client.pending import Pending
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
 from pslib.table.partition_map import PartitionMap
-from pslib.wire.messages import Leave, Message, Register, Registered
+from pslib.wire.fields import Message
+from pslib.wire.messages import Leave, Register, Registered
 from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.network import CODEC, Process
 from tests.support.simulated.files import KilledError

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pslib.errors import PslibError
-from pslib.wire.messages import Message, TrimLog
+from pslib.wire.fields import Message
+from pslib.wire.messages import TrimLog
 from tests.simulation.cluster.members import COORDINATOR, TIMING
 from tests.simulation.cluster.network import CODEC, HEALS_S, Process
 

@@ -11,7 +11,8 @@ from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import PslibError
 from pslib.server.migration import Action, Migration
-from pslib.wire.messages import Failure, Hand, Message, Result, Scale
+from pslib.wire.fields import Message
+from pslib.wire.messages import Failure, Hand, Result, Scale
 from tests.simulation.cluster.members import COORDINATOR, Asker
 from tests.simulation.cluster.network import CODEC
 

@@ -13,8 +13,9 @@ from pslib.server.requests import ShardRequest, ShardTurns, Work
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap
+from pslib.wire.fields import Message
 from pslib.wire.flow_control import CreditPool
-from pslib.wire.messages import Failure, Keep, Load, Message, Release, TrimLog
+from pslib.wire.messages import Failure, Keep, Load, Release, TrimLog
 from tests.simulation.cluster.checkpoints import Loads
 from tests.simulation.cluster.history import SimulationError
 from tests.simulation.cluster.logs import Forgotten, ServerLogs

@@ -9,27 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pslib.client.calls import PushName
 from pslib.client.failover import Failover
 from pslib.client.membership import Joined, Place
-from pslib.client.session import ClientSession, PushName
+from pslib.client.session import ClientSession
 from pslib.config import ANY_RANK
 from pslib.coordinator.checkpoint_barrier import moment_of_cut
 from pslib.errors import MemoryLimitError, PslibError
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.dense_delta import KnownDense
-from pslib.wire.fields import json_array
-from pslib.wire.messages import (
-    NOWHERE,
-    CutReady,
-    CutStep,
-    Done,
-    EndLease,
-    Lease,
-    Message,
-    NextLease,
-    OpenJob,
-    Stats,
-)
+from pslib.wire.fields import Message, json_array
+from pslib.wire.messages import NOWHERE, CutReady, CutStep, Done, EndLease, Lease, NextLease, OpenJob, Stats
 from tests.simulation.cluster.members import COORDINATOR, Member
 from tests.simulation.cluster.workload import DENSE_BLOCKS, DENSE_LENGTH, DIMS, SETUP, Op, Script, packed
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pslib.table.tables import TableSpec
 from tests.support.definitions.optimizers import sum_of_squares
-from tests.support.definitions.table import GOLDEN, DictTable, Floats, Keys, mix64, partition_of
+from tests.support.definitions.storage import GOLDEN
+from tests.support.definitions.table import DictTable, Floats, Keys, mix64, partition_of
 
 ALWAYS, COUNT, BLOOM, CHANCE = range(4)
 NEVER, BY_SHOWS, BY_SCORE = range(3)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib import SGD, Constant, PartSpec, TableSpec, connect
-from pslib.client.client import CLIENT_STREAMS, Client
-from pslib.client.session import PushName
+from pslib.client.calls import PushName
+from pslib.client.client import Client
+from pslib.wire.messages import CLIENT_STREAMS
 
 TABLE = "own"
 KEYS_A_PUSH = 2

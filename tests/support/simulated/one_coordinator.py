@@ -10,17 +10,8 @@ from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.leases import stream_of
 from pslib.coordinator.session import CoordinatorSession
 from pslib.wire.codec import Codec
-from pslib.wire.messages import (
-    EndLease,
-    Heartbeat,
-    Leave,
-    Message,
-    NextLease,
-    OpenJob,
-    Register,
-    Result,
-    Status,
-)
+from pslib.wire.fields import Message
+from pslib.wire.messages import EndLease, Heartbeat, Leave, NextLease, OpenJob, Register, Result, Status
 
 __all__ = ["CODEC", "EVERYBODY", "NO_WINDOWS", "Cluster"]
 

@@ -19,19 +19,8 @@ from pslib.table.optimizers import SGD
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.codec import Buffer, Codec
-from pslib.wire.messages import (
-    Adopt,
-    Done,
-    Image,
-    Message,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Release,
-    Setup,
-    Stats,
-)
+from pslib.wire.fields import Message
+from pslib.wire.messages import Adopt, Done, Image, Pull, Pulled, Push, Pushed, Release, Setup, Stats
 from tests.support.definitions.table import unmix64
 
 BITS = 4
