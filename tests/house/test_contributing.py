@@ -20,7 +20,7 @@ DIFFS = {
 PLACES = {"A setting": 1, "A model": 2, "An optimizer": 3, "A place to run": 1, "A message": 3}
 NUMBERS = {"one": 1, "two": 2, "three": 3}
 OF_TESTS = "tests/"
-DEFINITIONS = "tests/support/definitions_"
+DEFINITIONS = "tests/support/definitions/"
 
 
 def hunks_of(diff: str) -> list[tuple[str, str, str]]:

@@ -281,7 +281,7 @@ def test_a_trainer_that_leaves_has_told_what_a_server_has_lost() -> None:
 
 
 def test_clients_that_ask_nobody_what_it_has_lost_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failover, "_report_when_known", lambda *_about: None)
+    monkeypatch.setattr(failover.Failover, "_report_when_known", lambda *_about: None)
     assert any(unnoticed(World(seed, torn("log")).run()) for seed in range(BUGS))
 
 
