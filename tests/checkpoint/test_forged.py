@@ -17,14 +17,14 @@ from launch.cli.main import main
 from pslib.checkpoint import load_shard
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.errors import CheckpointCorruptError, CheckpointError
-from tests.support.forged import changed_bytes, copy_of, rewritten, shard_for, with_checksum
+from tests.checkpoint.forged import changed_bytes, copy_of, rewritten, shard_for, with_checksum
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def tried(folder: Path, first: int, count: int) -> None:
     """Try mutants in a process of its own: what an unchecked offset does is not an exception."""
-    command = [sys.executable, "-m", "tests.support.forged", str(folder), str(first), str(count)]
+    command = [sys.executable, "-m", "tests.checkpoint.forged", str(folder), str(first), str(count)]
     ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=3000)
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr[-300:]}"
 

@@ -1,7 +1,7 @@
 """Forged checkpoints: mutants whose checksums are right, and what ``verify`` and ``load`` make of them.
 
-``python -m tests.support.forged FOLDER FIRST COUNT`` tries mutants in a process of its own, which a fault of
-a kernel or of Arrow would end, and prints a line for each that is not refused as it should be.
+``python -m tests.checkpoint.forged FOLDER FIRST COUNT`` tries mutants in a process of its own, which a fault
+of a kernel or of Arrow would end, and prints a line for each that is not refused as it should be.
 """
 
 from __future__ import annotations
