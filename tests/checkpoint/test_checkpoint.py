@@ -328,7 +328,7 @@ def test_a_file_with_columns_of_other_types_is_refused_with_both_types(tmp_path:
         client.endpoint.ask(client.servers[0], setup_of(5)).wait()
         files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(tmp_path), "00000001")]
         other = setup_of(4).tables["tables"]
-        checkpoint.commit(str(tmp_path), checkpoint.Manifest(other, {}, files, 1, {}, "now"))
+        checkpoint.commit(str(tmp_path), checkpoint.Manifest(other, {"length": 0}, files, 1, {}, "now"))
         client.close()
     with cluster_of(1) as running:
         client = running.client()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from launch.cli.main import main
 from pslib import checkpoint
-from pslib.checkpoint import arrow_files, manifest, sums, verification
+from pslib.checkpoint import arrow_files, sums
 from pslib.checkpoint.diff import diff_checkpoints
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import Client
@@ -80,7 +80,7 @@ def saved(folder: Path, servers: int = 2, spec: TableSpec = SPEC, more: bool = F
 @pytest.fixture(scope="module")
 def blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (manifest, sums, verification):
+        for module in (arrow_files, sums):
             patch.setattr(module, "BLOCK_BYTES", BLOCK)
         yield
 
