@@ -415,7 +415,7 @@ def test_a_job_file_says_what_does_not_go_with_a_stream(folder: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_job(job_file(folder, data=data, training=training))
     assert [line.partition(":")[0] for line in caught.value.problems] == [
-        "training.stopping", "data.stream", "training.epochs", "training.stopping",
+        "data.stream", "training.epochs", "training.stopping", "training.stopping",
     ]  # fmt: skip
     for name, schema, valid in (("gru4rec", {"ragged": ["items"]}, None), ("lr", data["schema"], "a")):
         data = {"train": str(folder), "stream": True, "schema": schema, "valid": valid}

@@ -177,7 +177,7 @@ def test_calibration_measures_steps_and_trainings_with_the_products_that_it_is_a
     with pytest.raises(UnavailableError, match="enough"):
         measure.measure_steps(schema, 0.01, "bfloat16")
 
-    def run_job(job, **_how):
+    def run_job(job, *_all, **_how):
         seen.append(job.training.products)
         return 1
 

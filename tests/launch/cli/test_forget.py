@@ -190,7 +190,7 @@ def test_a_damaged_file_is_not_made_sound_by_a_new_checksum(checkpoint: str) -> 
     data = bytearray((Path(checkpoint) / name).read_bytes())
     data[data.rindex(b"\0\0\x80\x3f") + 2] ^= 1  # a weight
     (Path(checkpoint) / name).write_bytes(data)
-    with pytest.raises(CheckpointCorruptError, match="is damaged"):
+    with pytest.raises(CheckpointCorruptError, match="are damaged"):
         forget_rows(checkpoint, "item", KEYS)
 
 
