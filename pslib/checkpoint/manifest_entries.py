@@ -89,7 +89,7 @@ class _Position(TypedDict):
 class _Progress(TypedDict):
     jobs: list[_Job]
     job: Count
-    leases: NotRequired[_Leases]
+    leases: NotRequired[_Leases | _Empty]
     ranks: NotRequired[list[Count]]
     since_s: NotRequired[Number]
     began: NotRequired[_Position]

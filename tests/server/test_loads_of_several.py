@@ -130,7 +130,7 @@ def test_a_file_that_is_cut_or_gone_is_seen_before(tmp_path: Path, change: str) 
         file.write_bytes(file.read_bytes()[:-1])
     else:
         file.unlink()
-    with pytest.raises(CheckpointError, match=r"expected \d+ bytes, got|there is no such file"):
+    with pytest.raises(CheckpointError, match=r"expected \d+ bytes, got|is missing"):
         check_shard(shard_of(), place, LoadOptions())
     check_shard(shard_of(), place, LoadOptions(tables=()))  # which needs no file
 
@@ -146,7 +146,7 @@ def test_keys_are_counted_in_no_file_that_says_more_of_them_than_it_has(tmp_path
     shard = shard_of()
     check_shard(shard, place, LoadOptions())  # no limit, or one for more rows than there are: none is counted
     shard.room.limit_bytes = 1
-    with pytest.raises(CheckpointError, match="can't read"):
+    with pytest.raises(CheckpointError, match="can't be decoded"):
         check_shard(shard, place, LoadOptions())
 
 

@@ -119,7 +119,7 @@ def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(
                 return push(*arguments, **named)
             lost: Pending[Any] = Pending("a push")
             lost.fail(WaitTimeoutError("planted"))
-            return PendingPush(lost)
+            return lost
 
         cluster.client.push = push_once
         try:
@@ -143,7 +143,7 @@ def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(
 # --- real processes, one of them slow
 
 
-SCRIPT = Path(__file__).parents[1] / "support" / "slow_script.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "slow_script.py"
 BOUND, TRAINERS, ROWS = 3, 3, 12_000
 LEASE_BATCHES = 47
 """ceil(3000 / 64): what the slow trainer certainly has work for; after it, it may be without."""
