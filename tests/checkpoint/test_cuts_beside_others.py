@@ -154,7 +154,7 @@ def test_a_push_of_a_failed_fit_that_is_acknowledged_in_the_next_one_is_in_no_cu
             if next(pushes) != 10:
                 return pending
             is_held.set()
-            return PendingPush(held)
+            return held
 
         monkeypatch.setattr(cluster.client, "push", hold_one)
         trainer = counting(cluster, on_step, checkpoint=every, staleness=2, warmup_batches=0)
