@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -164,11 +163,6 @@ def test_without_faiss_what_to_install_is_said_in_one_line(monkeypatch: pytest.M
         NearestIndex(drawn(3))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("faiss") is None,
-    reason="how many of the best faiss finds only faiss shows, which is no dependency of pslib and is not "
-    "here; make test and CI install it; all around it is tested above, with a module of its interface",
-)
 def test_faiss_finds_nearly_all_of_the_best() -> None:
     rng = np.random.default_rng(0)
     vectors, queries = rng.normal(size=(3000, 16)), rng.normal(size=(50, 16))

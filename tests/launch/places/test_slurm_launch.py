@@ -16,7 +16,11 @@ from launch.places.options import HostOptions, hosts_of
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
-from tests.support.processes.standin_launch import processes_of, run_standins, start_launcher
+from tests.support.processes.standin_launch import (
+    assert_killed_trainer_is_named,
+    processes_of,
+    start_launcher,
+)
 from tests.support.waiting import wait_until
 
 NET = f"10.83.{50 + os.getpid() % 150}"
@@ -127,19 +131,7 @@ def allocation(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.root
 def test_a_run_under_slurm_gathers_results_and_names_a_killed_trainer(allocation, tmp_path):
-    outcome, said = run_standins(
-        tmp_path,
-        {"trainer 0": "die", "trainer 1": "result b;over"},
-        servers=2,
-        trainers=2,
-        hosts=hosts_of(HostOptions(on="slurm")),
-    )
-    assert outcome.exit_code == 0, said
-    assert [result["test"] for result in outcome.results] == ["b"]
-    assert len(said) == 1
-    assert said[0].startswith("trainer 0 (n1, pid ")
-    assert "was killed by signal 9 (SIGKILL)" in said[0]
-    wait_until(lambda: not processes_of(tmp_path), 10, "all processes to end")
+    assert_killed_trainer_is_named(tmp_path, hosts_of(HostOptions(on="slurm")), "n1")
 
 
 @pytest.mark.root

@@ -17,7 +17,12 @@ from launch.cli.main import main
 from launch.places.hosts import read_hosts
 from launch.places.ssh import SshLauncher
 from pslib.data.synthetic.generator import GeneratorConfig, generate
-from tests.support.processes.standin_launch import ROOT, processes_of, run_standins, start_launcher
+from tests.support.processes.standin_launch import (
+    ROOT,
+    assert_killed_trainer_is_named,
+    processes_of,
+    start_launcher,
+)
 from tests.support.waiting import wait_until
 
 SSHD = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
@@ -160,19 +165,7 @@ def test_a_host_that_does_not_answer_ends_the_run_with_sshs_own_words(two_hosts,
 @pytest.mark.root
 def test_a_run_over_ssh_gathers_results_and_names_a_killed_trainer(two_hosts, tmp_path):
     hosts = read_hosts(write_hosts(tmp_path).read_text(), "hosts.txt", "")
-    outcome, said = run_standins(
-        tmp_path,
-        {"trainer 0": "die", "trainer 1": "result b;over"},
-        servers=2,
-        trainers=2,
-        hosts=SshLauncher(hosts, ssh_config=str(two_hosts)),
-    )
-    assert outcome.exit_code == 0, said
-    assert [result["test"] for result in outcome.results] == ["b"]
-    assert len(said) == 1
-    assert said[0].startswith(f"trainer 0 ({ADDRESSES[0]}, pid ")
-    assert "was killed by signal 9 (SIGKILL)" in said[0]
-    wait_until(lambda: not processes_of(tmp_path), 10, "all processes to end")
+    assert_killed_trainer_is_named(tmp_path, SshLauncher(hosts, ssh_config=str(two_hosts)), ADDRESSES[0])
 
 
 @pytest.mark.root

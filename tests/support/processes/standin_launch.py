@@ -144,6 +144,19 @@ def processes_of(folder: Path) -> dict[int, str]:
     return found
 
 
+def assert_killed_trainer_is_named(folder: Path, hosts: HostsLauncher, host: str) -> None:
+    """Assert that a run goes on without a killed trainer and names its host in one line."""
+    outcome, said = run_standins(
+        folder, {"trainer 0": "die", "trainer 1": "result b;over"}, servers=2, trainers=2, hosts=hosts
+    )
+    assert outcome.exit_code == 0, said
+    assert [result["test"] for result in outcome.results] == ["b"]
+    (line,) = said
+    assert line.startswith(f"trainer 0 ({host}, pid ")
+    assert "was killed by signal 9 (SIGKILL)" in line
+    wait_until(lambda: not processes_of(folder), 10, "all processes to end")
+
+
 def start_launcher(folder: Path, behaviours: Mapping[str, str], *hosts: str) -> subprocess.Popen[str]:
     """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up.
 
