@@ -114,7 +114,7 @@ class Setting:
     def _expected(self, kind: type) -> str:
         bounds = self.bounds
         if self.float32 and self.le is None:
-            bounds = f"{bounds} and finite in float32".lstrip()
+            bounds = f"{bounds} and finite in float32" if bounds else "that is finite in float32"
         what = "seconds" if self.unit == "seconds" else _KINDS[kind]
         comma = " or " in bounds or what == "seconds"
         link = " in " if ".." in bounds else ", " if comma else " "

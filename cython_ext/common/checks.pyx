@@ -36,16 +36,23 @@ def vector_levels():
     return tuple(name for name, level in _LEVELS.items() if level <= best)
 
 
+cdef int DEFAULT_LEVEL = -1  # asking the processor traps in a virtual machine: 13 us a call
+
+
 cdef int level_of(object vectors) except -1:
     """Return the level of vectors.h that is named; None: that of ``PSLIB_VECTORS``, else the best."""
+    global DEFAULT_LEVEL
+    if not vectors and DEFAULT_LEVEL >= 0:
+        return DEFAULT_LEVEL
     where = "vectors" if vectors else "PSLIB_VECTORS"
     name = vectors or os.environ.get("PSLIB_VECTORS")
-    if not name:
-        return pslib_best_level()
     levels = vector_levels()
-    if name not in levels:
+    if name and name not in levels:
         raise ValueError(f"{where}: expected one of {', '.join(levels)} on this machine, got {name}")
-    return _LEVELS[name]
+    cdef int level = _LEVELS[name or levels[-1]]
+    if not vectors:
+        DEFAULT_LEVEL = level
+    return level
 
 
 cdef bint is_array_of(object array, object dtype, tuple shape) except -1:

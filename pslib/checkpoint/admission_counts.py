@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
 from pslib.shard.shard import Shard
-from pslib.table.policies import ByBloom, ByCount
+from pslib.table.policies import COUNT_MAX, ByBloom, ByCount
 from pslib.table.tables import TableSpec
 
 log = logging.getLogger("pslib")
-COUNT_MAX = (1 << 16) - 1
 COUNTS, FILTERS = "counts", "filters"
 _BITS = b"pslib.partition_bits"
 _BITS_KNOWN = {str(bits).encode() for bits in range(21)}  # cython_ext.common.hashing.check_partition_bits

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from cython_ext.data.distinct import distinct
 from pslib.checkpoint.admission_counts import counts_problem
 from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, open_place, sync
 from pslib.checkpoint.sums import Sums, sums_of
@@ -353,6 +354,7 @@ def _batch_problem(batch: pa.RecordBatch, schema: pa.Schema) -> str | None:
             return f"has a null in column {name!r}"
     if problem := counts_problem(batch):
         return problem
-    keys = batch.column(0)
-    twice = schema.names[0] == "key" and len(batch.schema) == len(schema) and len(keys.unique()) != len(keys)
-    return "holds a key twice" if twice else None
+    if schema.names[0] != "key" or len(batch.schema) < len(schema):
+        return None
+    keys = batch.column(0).to_numpy()
+    return None if distinct(keys)[0].size == keys.size else "holds a key twice"

@@ -112,9 +112,11 @@ def _each_file(
 def _check_unread(links: list[Link], tables: list[str]) -> None:
     """Decode the files that a load of all does not read: small ones, of which it takes the last."""
     for link in links:
+        specs = link.manifest.specs
         for entry in link.manifest.files:
-            if entry.table not in tables or entry.kind not in (ROWS, GONE):
-                for _ in batches_of(link.path, entry, schema_of(entry, link.manifest.specs)):
+            read_as_dense = link is links[-1] and not entry.table
+            if not read_as_dense and (entry.table not in tables or entry.kind not in (ROWS, GONE)):
+                for _ in batches_of(link.path, entry, schema_of(entry, specs)):
                     pass
 
 

@@ -12,10 +12,10 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 SHOWN_CHARS = 60
-COUNT_MAX = 1 << 62
+WHOLE_MAX = 1 << 62
 """Largest count: sums of a few of them stay in int64."""
 
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Count = Annotated[int, Field(ge=0, le=WHOLE_MAX)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
 FolderName = Annotated[

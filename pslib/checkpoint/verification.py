@@ -65,10 +65,11 @@ def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> Ve
     problems: list[str] = []
     rows = {str(table["name"]): 0 for table in links[-1].manifest.tables}
     files = total = 0
-    for link, entry in ((one, entry) for one in links for entry in one.manifest.files):
+    specs = [link.manifest.specs for link in links]
+    for at, link, entry in ((at, one, entry) for at, one in enumerate(links) for entry in one.manifest.files):
         try:
             verify(link.path, entry, progress)
-            for _ in batches_of(link.path, entry, schema_of(entry, link.manifest.specs)):
+            for _ in batches_of(link.path, entry, schema_of(entry, specs[at])):
                 pass
         except CheckpointError as error:
             problems.append(str(error))

@@ -146,8 +146,10 @@ _BOOLEANS, _BINARY, _STRUCT = (1, 2), 8, 12
 """Types of Thrift's compact protocol that are no plain number."""
 
 
-def statistics_in(footer: pa.Buffer, types: Mapping[str, str]) -> dict[str, list[ChunkStatistics]]:
-    """Read the statistics of columns, of each row group; those that can't be read are left out.
+def statistics_in(
+    footer: pa.Buffer, types: Mapping[str, str], groups: int
+) -> dict[str, list[ChunkStatistics]]:
+    """Read the statistics of columns, of each row group: pyarrow ends the process where they are damaged.
 
     They are hints: no caller relies on them without a look at the values.
 
@@ -157,32 +159,36 @@ def statistics_in(footer: pa.Buffer, types: Mapping[str, str]) -> dict[str, list
         From `footer_of`.
     types : mapping of str to str
         Columns outside of structs and lists, and their physical types. The metadata of a chunk has its path,
-        a list (field 3) of one text, before a number (field 4); so does nothing else in a footer.
+        a list (field 3) of one text, before a number (field 4).
+    groups : int
+        Number of row groups. A column with as many finds is kept; values of statistics and key-value
+        metadata may look like a path.
     """
     data, found = footer.to_pybytes(), {name: list[ChunkStatistics]() for name in types}
     names = {name.encode(): name for name in types}
     for match in _PATH.finditer(data):
-        with suppress(IndexError, KeyError, TypeError, struct.error):
+        with suppress(IndexError):
             size, at = _number(data, match.end())
             name = names.get(data[at : at + size])
             if name is not None and data[at + size] == _NEXT_IS_NUMBER:
-                kind = _NUMBERS[types[name]]
-                found[name].append(_statistics_after(data, at + size + 1, kind))
-    return found
+                found[name].append(_statistics_after(data, at + size + 1, types[name]))
+    return {name: told for name, told in found.items() if len(told) == groups}
 
 
-def _statistics_after(data: bytes, at: int, kind: str) -> ChunkStatistics:
-    """Read the statistics of a chunk, whose field 4 begins at ``at``."""
-    _codec, at = _number(data, at)
-    for field, value in _fields(data, at, 4):
-        if field == _STATISTICS:
-            told = dict(_fields(data, value, 0))
-            ends = (
-                next((told[one] for one in fields if one in told), None) for fields in (_SMALLEST, _LARGEST)
-            )
-            low, high = (None if end is None else struct.unpack(kind, end)[0] for end in ends)
-            nulls = told.get(_NULLS)
-            return ChunkStatistics(low, high, None if nulls is None else nulls >> 1)
+def _statistics_after(data: bytes, at: int, physical_type: str) -> ChunkStatistics:
+    """Read the statistics of a chunk, whose field 4 begins at ``at``; none where they can't be read."""
+    with suppress(IndexError, KeyError, TypeError, struct.error):
+        kind, (_codec, at) = _NUMBERS[physical_type], _number(data, at)
+        for field, value in _fields(data, at, 4):
+            if field == _STATISTICS:
+                told = dict(_fields(data, value, 0))
+                ends = (
+                    next((told[one] for one in fields if one in told), None)
+                    for fields in (_SMALLEST, _LARGEST)
+                )
+                low, high = (None if end is None else struct.unpack(kind, end)[0] for end in ends)
+                nulls = told.get(_NULLS)
+                return ChunkStatistics(low, high, None if nulls is None else nulls >> 1)
     return ChunkStatistics()
 
 

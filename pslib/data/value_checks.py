@@ -130,7 +130,7 @@ def statistics_problems(file: str, footer: pa.Buffer, metadata: pq.FileMetaData,
     rules |= {} if schema.weight is None else {schema.weight: WEIGHT}
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     types = {column.path: column.physical_type for column in columns if column.path in rules}
-    statistics, problems = statistics_in(footer, types), []
+    statistics, problems = statistics_in(footer, types, metadata.num_row_groups), []
     for name, rule in rules.items():
         shown = [group for group, told in enumerate(statistics.get(name, ())) if rule.in_statistics(told)]
         if shown and (problem := _first_in(file, shown, name, rule)):
