@@ -54,7 +54,7 @@ def files_open(pid: int | str = "self") -> int:
 
 
 def trainer_script(rounds: int, keys_a_server: int) -> None:
-    """What each trainer runs: join, say so, wait for the word, work, report, wait, leave."""
+    """Run one trainer: join, say so, wait for the word, work, report, wait, leave."""
     import pslib
 
     cluster = pslib.connect()

@@ -41,7 +41,7 @@ DEEP = {"hidden": [400, 400, 400], "batch_norm": True}
 
 @dataclass(frozen=True)
 class Paper:
-    """How a model is trained here, and what is published.
+    """Settings of a model's training here, and its published result.
 
     Attributes
     ----------

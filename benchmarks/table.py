@@ -235,7 +235,7 @@ def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -
 
 
 def grown(rows: int, dim: int, storage: str) -> tuple[Store, Keys, dict[str, float]]:
-    """As `growth`, and what first touches of as much memory take."""
+    """Run `growth`, and also time the first touches of as much memory."""
     store, keys, figures = growth(rows, dim, storage)
     touches = np.asarray(first_touches(int(figures["resident_bytes_a_row"] * rows)))
     batch = 1e-6 * SMALL_BATCH / figures["insert"]

@@ -94,7 +94,7 @@ def test_tables_that_come_later_are_added(trainer: Client, guest: Client) -> Non
 def test_a_set_up_that_has_come_to_the_first_server_alone_is_finished(
     running: Trainers, trainer: Client, guest: Client
 ) -> None:
-    """Whoever began it may be dead: a pull would be refused by the other servers for ever."""
+    """The client that began it may be dead: the other servers would refuse pulls for ever."""
     message = Setup({"tables": [PLAIN.to_dict()]}, 0, {}, np.empty(0, np.float32))
     trainer.endpoint.ask(trainer.servers[0], message).wait()
     assert guest.take_tables() == (PLAIN,)

@@ -72,7 +72,7 @@ PUSHING = Path(__file__).parents[1] / "support" / "processes" / "pushing_script.
 
 
 def alive(command: Command, names: Sequence[str]) -> list[str]:
-    """Those of some processes that run now."""
+    """Return the named processes that run now."""
     return [name for name in names if psutil.pid_exists(command.pid_of(name))]
 
 

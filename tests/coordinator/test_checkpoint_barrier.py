@@ -507,7 +507,7 @@ def opens(cluster: Cluster, rank: int, job: int, what: str = "fit", leases: int 
     ("what", "cut"), [("fit", False), ("measure", False), ("evaluate", True), ("export", True)]
 )
 def test_no_cut_of_a_fit_is_made_while_somebody_pushes_in_a_later_call(what: str, cut: bool) -> None:
-    """Those batches are in the rows: who went on from it trained them twice."""
+    """Those batches are in the rows already: a run that resumed from the cut trained them twice."""
     cluster = Cluster()
     cluster.lease(0)
     opens(cluster, 1, 2, what)

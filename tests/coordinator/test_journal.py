@@ -415,7 +415,7 @@ def test_time_in_which_a_coordinator_was_stopped_is_no_wait_for_space(tmp_path: 
 
 
 class StoppedClock(SteppedClock):
-    """Of a process that is stopped, for an hour, as it sleeps for the third time."""
+    """Clock of a process that is stopped for an hour in its third sleep."""
 
     naps = 0
 

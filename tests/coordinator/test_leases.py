@@ -144,7 +144,7 @@ def test_streams_of_leases_stay_below_those_of_clients() -> None:
 
 
 class LeaseBookAgainstADict(RuleBasedStateMachine):
-    """Whatever happens, each lease is free, held by one trainer, or done."""
+    """Invariant: each lease is free, held by one trainer, or done."""
 
     LEASES = 6
 

@@ -337,7 +337,7 @@ def lost_server(**begins: Any) -> tuple[OneServer, list[Load]]:
 
 
 def comes_back(server: OneServer, begins: dict[str, Any], load: Callable[[Shard, Load], None]) -> None:
-    """It is told how to begin, and loads so; shards do their work at once."""
+    """Let a server rejoin with these instructions and this load function; shards do their work at once."""
     shards = server.shards
     server.session.rejoin = Rejoin(begins, 3, shards, load, lambda index, work: work(shards[index]))
 
@@ -393,7 +393,7 @@ def test_a_checkpoint_that_does_not_fit_a_trainer_ends_the_server() -> None:
 
 
 def test_a_checkpoint_that_can_not_be_read_now_ends_the_server_as_one_that_may_be_started_again() -> None:
-    """It may have been pruned for a newer one, or its store be away for a moment: the run ended with 64."""
+    """The checkpoint may have been pruned, or its store be away for a moment: the run ended with 64."""
     server = lost_server()[0]
 
     def load(_shard: Shard, _message: Load) -> None:

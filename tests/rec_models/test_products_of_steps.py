@@ -116,7 +116,7 @@ CONFIG = GeneratorConfig(train_rows=600, test_rows=100, seed=2, vocabularies=(50
 
 
 class Older(DNN):
-    """Of before steps could multiply in another type."""
+    """A model written before steps could multiply in another type."""
 
     def stepper(self, run):
         return super().stepper(run)

@@ -228,7 +228,7 @@ def test_a_server_that_fails_as_it_is_set_up_leaves_no_thread_address_or_folder_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, fails: str
 ) -> None:
     class PlantedError(Exception):
-        """Of this test."""
+        """Error raised by this test."""
 
     def fail(*_arguments: object, **_more: object) -> None:
         raise PlantedError

@@ -116,7 +116,7 @@ def test_requests_that_come_while_many_wait_are_not_handed_over_one_after_the_ot
 def test_nobody_is_answered_while_another_may_have_the_servers_place(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a pause of the whole process: a successor may have been told other things."""
+    """After a pause of the whole process a successor may have been told other things."""
     few, looked = Pull({"plain": keys_to(4)}, NO_BLOCKS), threading.Event()
 
     def always(_self: MemberHandle) -> bool:

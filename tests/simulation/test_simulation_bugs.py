@@ -201,7 +201,7 @@ class FinishesTooEarly(JobRegistry):
 
 
 class CountsTooFar(JobRegistry):
-    """Of a lease one batch more counts as applied than is acknowledged."""
+    """Counts one batch more of a lease as applied than is acknowledged."""
 
     def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
         super().progress(member, [(stream, below + 1) for stream, below in streams])
@@ -240,7 +240,7 @@ class ForgetsNames(ShardLog):
 
 
 class ForgetsReleases(ShardLog):
-    """What has been given away is not recorded: after a restart two servers own it."""
+    """Does not record releases: after a restart two servers own the same units."""
 
     def append(self, *entries: Entry) -> None:
         kept = [one for one in entries if not isinstance(one, Release)]
@@ -315,7 +315,7 @@ class BeginsBeforeAllIsAcknowledged(CheckpointBarrier):
 
 
 class ForgetsTakeOvers(LeaseBook):
-    """Of a lease that was taken over from a dead trainer more may be applied than anybody knows of."""
+    """Forgets that a lease was taken over from a dead trainer: more of it may be applied than is known."""
 
     @property
     def taken_over(self) -> bool:

@@ -131,7 +131,7 @@ class ServesAtOnce(Rejoin):
 
 
 class KeepsWhatWasGivenAway(Rejoin):
-    """It owns units again that its predecessor had given to others."""
+    """Owns units again that the server's predecessor had given to others."""
 
     def _bring_back(self, setup: Setup, shard: Shard) -> None:
         self._begins = {**self._begins, "released": []}
@@ -139,7 +139,7 @@ class KeepsWhatWasGivenAway(Rejoin):
 
 
 class BeginsAnywhere(Recovery):
-    """It is told of no checkpoint."""
+    """Names no checkpoint to the server that begins."""
 
     def begins(self, server: Member) -> dict[str, Any]:
         told = super().begins(server)

@@ -159,7 +159,7 @@ class LeavesInTime(Once):
 
 
 class SaysTooMuch(Trainer):
-    """What it has sent counts as acknowledged."""
+    """Counts what it has sent as acknowledged."""
 
     def positions(self) -> dict[int, int]:
         return {stream: held.next for stream, held in self._held.items() if stream < 1 << 63}
@@ -221,7 +221,7 @@ class EndsAreLost(Once):
             self.world.network.after(0.05, partial(self._wait, server, ends))
 
     def _lose(self, server: Server, place: str, left: int) -> None:
-        """What a shard's log had when all had joined stays, and some records more."""
+        """Kill a server and cut its log; it keeps what it held when all had joined, and some records more."""
         self.whom = server.name
         server.end("kill -9, and the end of its log is gone")
         self.world.torn.add(server.name)
@@ -316,7 +316,7 @@ ALONE = Planted(make_mishaps=OneProcessIsStopped, change_config=alone)
 
 
 def lost(world: World) -> list[str]:
-    """What anybody was told of a loss."""
+    """Return all reports of a loss."""
     return [event for event in world.coordinator.session.events if "lost" in event]
 
 

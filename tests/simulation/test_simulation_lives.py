@@ -131,7 +131,7 @@ def test_a_coordinator_that_asks_for_new_servers_only_is_caught(monkeypatch: pyt
 
 
 class NoCoordinator(Mishaps):
-    """It ends when everybody is there."""
+    """The coordinator ends once all processes are there."""
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         return [(self._end_the_coordinator, 3)]

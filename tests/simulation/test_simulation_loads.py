@@ -119,7 +119,7 @@ class SleepyLoader(Trainer):
 
 
 class Weather(Mishaps):
-    """What also befalls clusters that load."""
+    """Further mishaps of clusters that load."""
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 2), (self._stop, 1)]

@@ -89,7 +89,7 @@ class Earned:
 
 
 def calls(choice: random.Random) -> list[Op]:
-    """What the trainer does; some keys come often, some seldom."""
+    """Return the trainer's calls; some keys come often, some seldom."""
     found, step = [], 0
     for number in range(OPS):
         step += LONG if choice.random() < 0.05 else 1
@@ -187,7 +187,7 @@ def earning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caught_error() -> str:
-    """What the first world in which anything is wrong says."""
+    """Return the error of the first world in which anything is wrong."""
     return first_error(lambda seed: PolicyWorld(seed).run(), range(FINDS, BUGS))
 
 

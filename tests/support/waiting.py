@@ -1,4 +1,4 @@
-"""How long tests wait, and for what: a wait says what it is for, and fails when that does not come."""
+"""Waits in tests, with their limits: a wait says what it is for, and fails when that does not come."""
 
 from __future__ import annotations
 

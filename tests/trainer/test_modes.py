@@ -45,7 +45,7 @@ def deepfm() -> DeepFM:
 def train(
     data: Generated, folder: Path, trainers: int, servers: int = 1, **settings: Any
 ) -> tuple[Any, list[Any]]:
-    """What a checkpoint holds after training, and what the trainers evaluate to."""
+    """Return the contents of a checkpoint after training, and the trainers' evaluations."""
 
     def script(cluster: Cluster) -> Any:
         chosen = {"batch_rows": 64, "lease_rows": 130, "seed": 5, "progress": False} | settings
@@ -150,7 +150,7 @@ LEASE_BATCHES = 47
 
 
 def test_no_trainer_runs_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Path) -> None:
-    """What the processes count themselves, and what their clocks tell of it."""
+    """The bound holds in the processes' own counts and by their clocks."""
     ids = np.arange(ROWS)
     table = pa.table({"label": pa.array(ids % 2, pa.int8()), "id": ids, "shared": ids % 7})
     pq.write_table(table, tmp_path / "examples.parquet", row_group_size=3000)

@@ -1,4 +1,4 @@
-"""How far a trainer runs ahead: permits, the bound over the slowest, windows of a copy; without a cluster."""
+"""Limits on a trainer's lead: permits, the bound over the slowest, windows of a copy; without a cluster."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class FillsOneArray(CountingModel):
 
 
 def ahead(staleness: StalenessBound, batches: int) -> list[int]:
-    """How far each of the next batches may run ahead."""
+    """Return the allowed lead of each of the next batches."""
     found = []
     for _ in range(batches):
         found.append(staleness.now)

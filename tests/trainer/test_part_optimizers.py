@@ -61,7 +61,7 @@ def job_of(folder: Path, data: Generated, model: str, rows: str) -> Job:
 
 
 def parts_that_moved(folder: Path, data: Generated, model: str, rows: str) -> dict[str, bool]:
-    """Whether the rows' weights of each part are others than at first, after training as the job says."""
+    """Return, for each part, True if training as the job says has changed the rows' weights."""
     job = job_of(folder, data, model, rows)
     table = job.build_model().table()
     with cluster_of(2) as running:

@@ -1,4 +1,4 @@
-"""How training ends when something fails: with one error, soon, and no thread left."""
+"""Failures end training with one error, soon, and leave no thread."""
 
 from __future__ import annotations
 

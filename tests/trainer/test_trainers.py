@@ -84,7 +84,7 @@ def test_a_trainer_that_comes_late_goes_through_what_is_done(tmp_path: Path) -> 
 
 
 def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Path) -> None:
-    """It falls silent in the middle of a lease, with pushes under way: still every example counts once."""
+    """The trainer falls silent within a lease, with pushes under way: every example still counts once."""
     path = write_examples(tmp_path / "a.parquet", 400)
     vanished = threading.Event()
 
@@ -117,7 +117,7 @@ def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Pat
 
 
 def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_path: Path) -> None:
-    """It was only slow: its leases have gone to the other, and what it pushes late must not count again."""
+    """The trainer was only slow: its leases have gone to the other; its late pushes must not count again."""
     path = write_examples(tmp_path / "a.parquet", 400)
     pushed_late: list[int] = []
     silent, trained, back = (threading.Event() for _ in range(3))

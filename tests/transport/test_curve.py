@@ -94,7 +94,7 @@ def endpoint_of(keys: Keys | None, cluster_id: str = "demo") -> Iterator[Endpoin
 def ask(
     address: str, keys: Keys | None, wait_s: float = 10.0, cluster_id: str = "demo"
 ) -> tuple[Exception, float]:
-    """What a question ends with, and after how many seconds."""
+    """Return the error that a question ends with, and its seconds."""
     with endpoint_of(keys, cluster_id) as endpoint:
         started_s = time.monotonic()
         try:
@@ -143,7 +143,7 @@ def test_a_connection_that_can_not_be_is_one_line_within_three_seconds(
 
 
 def test_a_server_of_another_cluster_is_named_at_once(serve: Any) -> None:
-    """It refuses us in a message of its own cluster, which is none of ours."""
+    """The server refuses the client in a message of its own cluster, which is foreign to the client."""
     server = serve(None)
     error, seconds = ask(server.address, None, cluster_id="other")
     assert isinstance(error, RemoteProtocolError)
@@ -176,7 +176,7 @@ def test_a_server_that_comes_back_with_this_key_is_found(serve: Any) -> None:
 
 
 def test_a_proxy_whose_server_is_gone_is_no_wrong_key() -> None:
-    """It takes the connection and hangs up, as a server with another key does; but it does not greet."""
+    """The proxy takes the connection and hangs up, as a server with another key does, but does not greet."""
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     over = threading.Event()

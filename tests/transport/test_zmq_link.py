@@ -155,7 +155,7 @@ def test_all_messages_go_in_their_order_whatever_they_are_of(closing: Any) -> No
 
 
 def test_whoever_is_sent_a_small_message_is_silent_until_it_answers(closing: Any) -> None:
-    """Of a peer that does not answer `refusals` finds out why."""
+    """For a peer that does not answer, `refusals` finds out why."""
     transport = closing(ZmqTransport())
     server, client = transport.listen(LOOPBACK), transport.connect()
     for _turn in range(2):  # connected by the first, known to the second

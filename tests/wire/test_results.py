@@ -1,4 +1,4 @@
-"""What calls have come to, in a stream of months: a status stays small, and nothing is told twice."""
+"""Results of calls in a stream of months: a status stays small, and nothing is told twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.simulated.one_coordinator import CODEC, EVERYBODY, Cluster
 
 
 def windows_done(cluster: Cluster, count: int) -> None:
-    """As many windows of a stream have been predicted and trained."""
+    """Record that so many windows of a stream have been predicted and trained."""
     figures = {"examples": 1000, "epoch": 1, "auc": 0.7, "logloss": 0.5, "calibration": 1.0}
     outcomes = {"window": {"files": ["a"]}, "evaluate": figures, "fit": {"examples": 1000}}
     for _ in range(count):

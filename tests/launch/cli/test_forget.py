@@ -65,7 +65,7 @@ def save(client: Client, path: Path) -> str:
 
 
 def erase(cluster: Trainers, client: Client, keys: Any = GONE) -> int:
-    """As ``pslib forget`` does it."""
+    """Erase like ``pslib forget``."""
     bits = client.joined.config.partition_bits
 
     def ask(address: str, message: Message) -> Message:
@@ -284,7 +284,7 @@ def test_a_table_or_a_folder_that_holds_nothing_is_refused_before_anything_is_er
 
 
 def looks_at(*rounds: list[int] | None) -> Iterator[list[dict[str, Any]]]:
-    """What looks at one server see, one after the other, and the last for ever; None: nothing is told yet."""
+    """Yield successive looks at one server, the last one for ever; None: the server has told nothing yet."""
     for one in rounds:
         yield [{"address": "tcp://s"} | ({} if one is None else {"log_rounds": one})]
     while True:

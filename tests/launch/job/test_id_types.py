@@ -196,7 +196,7 @@ def test_rows_of_one_checkpoint_after_those_of_another_are_held_to_their_own(fol
 
 
 def test_a_column_that_had_no_values_in_a_checkpoint_may_be_of_any_type_after_it(folder: Path) -> None:
-    """Whatever the rows before the load were made of: they are gone."""
+    """The types of the rows before the load do not matter: those rows are gone."""
     with new_trainer() as trainer:
         trainer.fit(write(folder / "empty.parquet", USERS, [None] * 200))
         place = trainer.save(folder / "empty")
@@ -273,7 +273,7 @@ def test_a_checkpoint_says_only_what_was_trained(folder: Path) -> None:
 
 
 def test_rows_that_nobody_knows_the_types_of_stay_so(folder: Path) -> None:
-    """What was trained before them is gone, and a look at them is no training."""
+    """The load replaces the rows of the fit, whose types say nothing about the loaded rows."""
     place = forgotten(trained(folder))
     with new_trainer() as trainer:
         trainer.fit(folder / "train.parquet")

@@ -375,7 +375,7 @@ def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
 
 
 def test_a_launcher_that_stood_still_does_not_take_a_run_for_one_that_does_not_end(tmp_path):
-    """It said that all trainers were lost beside what the trainer itself had said of its end."""
+    """The launcher reported all trainers as lost, besides the trainer's own report of its end."""
 
     def stand_still(status):
         if status and not (tmp_path / "go").exists():

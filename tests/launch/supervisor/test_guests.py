@@ -37,7 +37,7 @@ class Run(Cluster):
         return super().open(rank, job, leases, by_rank)
 
     def work(self, rank: int, job: int = 0) -> int:
-        """How many leases a trainer gets and ends."""
+        """Take and end leases as a trainer; return their number."""
         for done in range(10):
             lease = self.lease(rank, job=job)
             assert isinstance(lease, Lease)
@@ -66,7 +66,7 @@ def test_a_guest_that_leaves_in_the_middle_of_a_sync_job_does_not_end_the_run() 
 
 
 def test_a_guest_that_joins_a_sync_job_which_others_have_opened_has_no_part_in_it() -> None:
-    """As one that comes later: the others know by then who they wait for."""
+    """A guest that joins later has no part either: the job's members are fixed by then."""
     run = Run()
     run.open(0)
     assert run.open(GUEST) == Result({"ranks": [0, 1]})

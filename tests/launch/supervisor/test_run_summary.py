@@ -129,7 +129,7 @@ def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, 
 
 @pytest.mark.parametrize("broken", ["metrics.jsonl", "summary.json"])
 def test_a_disk_that_is_full_at_the_end_adds_no_line_to_what_ended_the_run(broken, tmp_path, monkeypatch):
-    """Of a run that is done it is the only thing that went wrong, and told with its place."""
+    """For a run that is done the full disk is the only error, and is reported with its place."""
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

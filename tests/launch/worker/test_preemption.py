@@ -30,7 +30,7 @@ LONG = {"batch_rows": 128, "epochs": 8}
 """So many batches that a run is still training when its metrics, a line a second, have said that it does."""
 ROOT = Path(__file__).resolve().parents[3]
 WORK_S = 40
-"""Of work that is not to be finished: whoever ends in half of that has not waited for it."""
+"""Duration of work that is not to be finished: a process that ends in half of that has not waited for it."""
 
 
 # --- one process -------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class _Endpoint(Endpoint):
         return
 
     def turn(self) -> None:
-        """What its thread does again and again."""
+        """Do one turn of the member's thread."""
         self._turn()
 
 
@@ -177,7 +177,7 @@ class Member(Asker):
         return ANYWHERE
 
     def registration(self) -> Register:
-        """What it says to join."""
+        """Return its message to join."""
         own, place = (self.member.incarnation, 1, str(self)), self.member.place
         return Register(self.role, self._where(), *own, place.rank, place.generation, self.member.empty)
 

@@ -34,7 +34,7 @@ class RestlessMoves(Rebalance):
 
     @property
     def moving(self) -> bool:
-        """Whether servers should ask again soon."""
+        """True if servers should ask again soon."""
         return self.more_to_come or super().moving
 
     def send(self, units: list[int], targets: list[int]) -> None:
@@ -65,7 +65,7 @@ class Admin(Asker):
 
     @property
     def done(self) -> bool:
-        """Whether no move is under way and none will begin."""
+        """True if no move is under way and none will begin."""
         return not self.left and not self._scales and self.world.moves.wave is None
 
     def rest(self) -> None:
@@ -132,7 +132,7 @@ class Admin(Asker):
 
 
 class Hands:
-    """What `pslib.server.migration_thread.MigrationThread` does in a thread, in events."""
+    """The thread of `pslib.server.migration_thread.MigrationThread`, in events."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

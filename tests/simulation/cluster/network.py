@@ -196,7 +196,7 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it does nothing for now."""
+        """True if the process is stopped for now."""
         return self._goes_on_s > self.network.now_s
 
     def stop(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ __all__ = ["ByHand", "processes_by_hand"]
 
 @dataclass(frozen=True)
 class ByHand:
-    """Where the coordinator listens, and both processes."""
+    """The coordinator's address, and both processes."""
 
     address: str
     coordinator: subprocess.Popen[str]

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE, wait_until
 ROOT = Path(__file__).resolve().parents[3]
 MARK = "PSLIB_TEST_COMMAND"
 LISTENS = "0A"
-"""How the kernel's list of sockets says that one listens."""
+"""State of a listening socket in the kernel's list of sockets."""
 
 
 def listening_sockets() -> set[str]:
@@ -60,7 +60,7 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What the command has said so far."""
+        """The output of the command so far."""
         return self._output.read_text()
 
     def lines(self, word: str) -> list[str]:
@@ -124,7 +124,7 @@ class Command:
         return listening_sockets() & held
 
     def left_over(self, limit_s: float = 10.0) -> list[str]:
-        """Who is still there after a while, in words; nobody is what a test wants."""
+        """Return descriptions of the processes that remain after a while; tests expect none."""
         end_s = time.monotonic() + PATIENCE * limit_s
         while (left := self.processes()) and time.monotonic() < end_s:
             time.sleep(0.05)

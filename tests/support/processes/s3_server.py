@@ -21,7 +21,7 @@ START_S = 60.0
 
 
 class S3Server:
-    """Where it listens; URIs and file systems that reach it."""
+    """A running S3 server: its port, and URIs and file systems that reach it."""
 
     def __init__(self, port: int) -> None:
         self.port = port

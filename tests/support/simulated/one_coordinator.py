@@ -29,7 +29,7 @@ class Cluster:
         self.session = CoordinatorSession(config, **named)
         self.now_s = 0.0
         self.incarnations: dict[tuple[str, int], int] = {}
-        """Of who has another one than 100 and its rank."""
+        """Incarnations that differ from 100 plus the rank, by role and rank."""
         for number in range(2):
             self.register("server", number)
         for number in range(2):
