@@ -48,9 +48,9 @@ class Paper:
     published : float
         Test AUC, of BARS' leaderboard for frappe_x1.
     options : dict
-        Of the model.
+        Options of the model.
     l2 : float
-        Of rows.
+        Coefficient for rows.
     rate : float
         Learning rate of rows and dense parameters.
     epochs : int

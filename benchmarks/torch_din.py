@@ -45,7 +45,7 @@ class Twin(nn.Module):
     ----------
     model : DIN
     seed : int
-        Of the dense parameters' first values.
+        Seed of the dense parameters' first values.
     keys : (K,) uint64
         All keys of the data, ascending.
     rows : (K, D) float32

@@ -41,12 +41,12 @@ class TorchTwin:
     Parameters
     ----------
     name : str
-        Of the model.
+        Name of the model.
     model : MatchingModel
         Without dropout; its rows step by Adagrad.
     train : Path
     client : Client
-        Of a cluster with the model's table, where nothing is trained yet: first values come from it.
+        Client of a cluster with the model's untrained table, the source of first values.
     batch_rows, seed : int
         As of the trainer.
     """

@@ -258,9 +258,9 @@ def connect(
     cluster_id : str or None
         Default: the environment's PSLIB_CLUSTER_ID.
     servers, shard_threads, partition_bits, server_memory_bytes, credit_bytes : int
-        Of an embedded cluster; see `pslib.config.ClusterConfig`.
+        Settings of an embedded cluster; see `pslib.config.ClusterConfig`.
     durability : {"memory", "log", "disk"}
-        Of an embedded cluster: whether rows survive the end of this process, or a loss of power.
+        Durability of an embedded cluster: rows may survive the end of this process, or a loss of power.
     log : path or None
         Folder of its logs, with ``durability``: what is in it comes back.
     log_bytes : int
@@ -328,9 +328,9 @@ class Watcher:
     Parameters
     ----------
     coordinator, cluster_id : str
-        Which cluster.
+        Address of the coordinator, and id of its cluster.
     keys : Keys or None
-        Where it is encrypted.
+        Keys of an encrypted cluster.
     transport : Transport or None
         Default: one over ZeroMQ, with the keys; closed with the watcher.
 

@@ -72,11 +72,11 @@ class Leaving:
     Attributes
     ----------
     verdict : RunOutcome or None
-        How the run has ended.
+        Outcome of the run.
     killed : list of str
         Processes that had not left when it did.
     waited_for : list of str
-        What the launcher has waited for too long.
+        Events that the launcher has waited for too long.
     took_s : float
     """
 

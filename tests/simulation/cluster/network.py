@@ -137,7 +137,7 @@ class Process:
     network : Network
         Time and messages.
     name : str
-        What it is called on the network; a successor has the same name.
+        Name on the network; a successor has the same one.
     generation : int
         Part of its address.
     """

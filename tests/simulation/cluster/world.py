@@ -63,7 +63,7 @@ class World:
     seed : int
         All that is random.
     planted : Planted
-        What it is made of.
+        Parts that it is made of.
     trace : callable or None
         Is told every delivery.
     """
