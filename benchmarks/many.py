@@ -273,7 +273,7 @@ class Cluster:
         return [json.loads(one.hear(f"many-{answer}")) for one in self.trainers]
 
     def close(self) -> None:
-        """End whoever is left."""
+        """End the remaining processes."""
         for one in self.all:
             one.kill()
 

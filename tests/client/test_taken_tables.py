@@ -122,7 +122,7 @@ def test_the_notebook_of_the_page_on_scaling_reads_rows_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("role", ["reader", "trainer", "admin", "server"])
-def test_whoever_may_pull_may_ask_what_tables_there_are(role: str) -> None:
+def test_every_role_that_may_pull_may_ask_what_tables_there_are(role: str) -> None:
     assert refusal(role, DescribeTables()) is None
     of_a_checkpoint = refusal(role, DescribeTables("/checkpoint"))
     assert (of_a_checkpoint is None) == (role in ("trainer", "admin"))

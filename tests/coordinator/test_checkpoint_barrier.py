@@ -116,7 +116,7 @@ class Cluster:
         assert set(phases) == {"pause"}
 
 
-def test_a_cut_is_led_by_whoever_is_there_where_lower_ranks_have_never_come() -> None:
+def test_a_cut_is_led_by_a_trainer_that_is_there_where_lower_ranks_have_never_come() -> None:
     """A trainer that a launcher could not start in time: the coordinator ended at the first save."""
     cluster = Cluster(absent=1)
     cluster.lease(1)
@@ -186,7 +186,7 @@ def test_another_cluster_goes_on_from_the_table() -> None:
 
 
 def test_keys_of_a_place_in_a_store_are_told_to_servers_alone() -> None:
-    """Lines of a run go to logs, and whoever has a reader's key may ask for its status."""
+    """Lines of a run go to logs, and any client with a reader's key may ask for its status."""
     cluster = Cluster()
     cluster.pause()
     cluster.all_ready()
@@ -515,7 +515,7 @@ def test_no_cut_of_a_fit_is_made_while_somebody_pushes_in_a_later_call(what: str
     assert (cluster.session.cuts._cut is not None) == cut
 
 
-def test_a_cut_that_is_asked_for_in_an_evaluation_waits_for_whoever_is_in_the_next_fit() -> None:
+def test_a_cut_that_is_asked_for_in_an_evaluation_waits_for_the_trainers_of_the_next_fit() -> None:
     cluster = Cluster(leases=1)
     cluster.lease(0)
     cluster.ask(EndLease(0, 10, 1, 1 << 32, 0, {}))

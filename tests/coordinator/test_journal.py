@@ -1,4 +1,4 @@
-"""The coordinator's journal: whoever reads it is where the one was who wrote it; its files on a disk."""
+"""The coordinator's journal: its reader reaches the state of its writer; its files on a disk."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class TestRefusals:
         assert isinstance(answer, Failure)
         assert "has not started yet" in answer.text
 
-    def test_a_late_copy_of_a_wish_changes_nothing_whoever_has_wished_since(self) -> None:
+    def test_a_late_copy_of_a_wish_changes_nothing_whichever_wishes_came_since(self) -> None:
         world = World()
         first, second = Scale(0, [1], 71), Scale(2, [], 72)
         moves = world.moves

@@ -231,7 +231,7 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
 
 @pytest.mark.parametrize("durability", ["log", "disk"])
 def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durability: str) -> None:
-    """By what the journal has of its predecessors, whoever they were and however often it was tried."""
+    """The journal's records of any predecessor show it, however often the run was resumed."""
     cluster, records = Cluster(recovery="log", durability=durability), list[Any]()
     images = [[cluster.session.image(1.0)]]
     for launch in range(1, 4):
@@ -290,7 +290,7 @@ def wave_of(cluster: Cluster) -> Hand:
     return answer
 
 
-def test_whoever_gives_units_away_makes_them_again_from_the_checkpoint() -> None:
+def test_a_server_that_gives_units_away_makes_them_again_from_the_checkpoint() -> None:
     cluster = Cluster()
     hand = wave_of(cluster)
     first = hand.units[:1]

@@ -221,7 +221,7 @@ def test_memory_that_a_thread_may_still_write_to_is_left_to_nobody(
     next(iter(reader.batches(0, 0)))
 
     def hangs(*_: object) -> None:
-        reader.close()  # whoever waited for the thread has given up
+        reader.close()  # the reader that waited for the thread has given up
         raise OSError("an answer that came too late")
 
     monkeypatch.setattr(reader._decoder._scanner, "rows", hangs)

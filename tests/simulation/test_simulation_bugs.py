@@ -135,7 +135,7 @@ class AdoptsNothing(Shard):
     ("make_shard", "text"), [(KeepsWhatItGivesAway, "two owners"), (AdoptsNothing, "no owner")]
 )
 def test_a_unit_with_two_owners_or_none_is_caught(make_shard: type[Shard], text: str) -> None:
-    """Every seed may end with another symptom: whoever waits for such a unit never ends either."""
+    """Every seed may end with another symptom: a process that waits for such a unit never ends."""
     planted = Planted(make_shard=make_shard)
     errors = [first_error(lambda seed: World(seed, planted).run(), [seed]) for seed in range(5)]
     assert all(errors)

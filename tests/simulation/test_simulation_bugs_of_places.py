@@ -26,7 +26,7 @@ from tests.simulation.cluster.world import Planted, World
 
 
 def test_a_generation_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late copy of a registration gives the place back to whoever had it before."""
+    """A late copy of a registration gives the place back to its former holder."""
     refusal = Membership._refusal
 
     def forgiving(
@@ -46,7 +46,7 @@ class Deposed(Mishaps):
 
 
 def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that has been replaced answers whoever has heard its successor, and is obeyed."""
+    """A replaced coordinator answers members that have heard its successor, and is obeyed."""
     heartbeat, answered = CoordinatorSession._heartbeat, MemberHandle._answered
 
     def deaf(self: CoordinatorSession, now_s: float, message: Heartbeat) -> Message:

@@ -62,7 +62,7 @@ class Once(Mishaps):
 
 
 class NobodyComes(Once):
-    """A server is killed, and whoever should start it does not."""
+    """A server is killed, and its launcher does not start it again."""
 
     def happen(self) -> None:
         if server := self.one_server():
@@ -274,7 +274,7 @@ def test_a_question_that_comes_late_and_a_log_of_one_of_two_shards_are_answered_
 
 
 def test_a_trainer_that_leaves_has_told_what_a_server_has_lost() -> None:
-    """A seed in which the report was lost on its way, and whoever would have sent it again had left."""
+    """A seed in which the report was lost on its way, and the trainer that would have resent it had left."""
     world = World(5066, torn("partial")).run()
     assert world.coordinator.session.pushes_missing == 2
     assert not unnoticed(world)

@@ -2,7 +2,7 @@
 
 One trainer makes pushes and maintenances of a table whose keys earn their rows and whose rows leave by age,
 one after the other. A dict does the same in the same order: at the end the servers have its rows, when each
-was last pushed, and its counts of keys without a row, whoever died meanwhile and whatever moved.
+was last pushed, and its counts of keys without a row, whichever processes died and units moved.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def caught_error() -> str:
     return first_error(lambda seed: PolicyWorld(seed).run(), range(FINDS, BUGS))
 
 
-def test_rows_that_come_by_count_and_leave_by_age_are_those_of_a_dict_whoever_dies_and_moves() -> None:
+def test_rows_that_come_by_count_and_leave_by_age_are_those_of_a_dict_through_deaths_and_moves() -> None:
     worlds = [PolicyWorld(seed).run() for seed in range(SEEDS)]
     assert sum(not world.left for world in worlds) == SEEDS
     assert (

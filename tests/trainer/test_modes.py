@@ -101,7 +101,7 @@ def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trai
             assert examples == pytest.approx(dense, abs=1)
 
 
-def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(tmp_path: Path) -> None:
+def test_a_window_of_deltas_that_failed_is_done_again_by_its_leases_next_holder(tmp_path: Path) -> None:
     """Else the successor begins with the window's last batch, and the name of it counts for the whole
     window."""
     path = write_examples(tmp_path / "a.parquet", 320, row_group_rows=320)

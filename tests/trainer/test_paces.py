@@ -80,7 +80,7 @@ def test_a_batch_that_may_not_run_ahead_waits_for_all_before_it_though_the_one_b
     assert begun(pace) == [0, 1]
 
 
-def test_whoever_waits_goes_on_as_soon_as_a_push_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_trainer_goes_on_as_soon_as_a_push_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pslib.trainer.pipeline.pace.TURN_S", 30.0)
     pace, waited = AsyncPace(StalenessBound(0, 0)), threading.Event()
     lease, over = HeldLease(1, 0, 0, 0), threading.Event()

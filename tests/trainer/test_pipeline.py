@@ -44,7 +44,7 @@ def missed_batches(path: Path, load_first: Path | None = None, **settings: int) 
     missed: list[int] = []
 
     def look(batch: Batch, rows: np.ndarray) -> None:
-        time.sleep(0.005)  # slower than the servers: whoever may run ahead does
+        time.sleep(0.005)  # slower than the servers: a trainer that may run ahead does
         same = hash_ints(np.array([7]), SCHEMA.sparse[1].salt, None)[0]
         applied = rows[np.flatnonzero(batch.keys == same)[0], 0] // 5
         missed.append(len(missed) - int(applied))

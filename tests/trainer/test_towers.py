@@ -84,7 +84,7 @@ def test_items_of_the_history_are_left_out_of_every_chunk(
         np.testing.assert_allclose(scores[user], every[user, best], rtol=1e-5)
 
 
-def test_whoever_has_had_everything_is_told_nothing(model: tuple[Sides, Formula], tmp_path: Path) -> None:
+def test_a_user_who_has_had_everything_is_told_nothing(model: tuple[Sides, Formula], tmp_path: Path) -> None:
     sides, parameters = model
     ranked = sides.items([written(tmp_path / "items.parquet", [0, 1])], parameters)
     pq.write_table(pa.table({"user": [7], "before": [[1, 0, 1]]}), tmp_path / "users.parquet")

@@ -313,7 +313,7 @@ def test_trainers_with_different_models_end_with_a_line_for_one_of_them() -> Non
     assert "it has dense parameters examples, got other shapes of them; give the other model a" in str(error)
 
 
-def test_a_maintenance_happens_once_whoever_finishes_its_lease(tmp_path: Path) -> None:
+def test_a_maintenance_happens_once_whichever_trainer_finishes_its_lease(tmp_path: Path) -> None:
     """A trainer vanishes in the middle of a lease, and another one in the very end of it."""
     path = write_examples(tmp_path / "a.parquet", 230)
     table = replace(CountingModel().table(), score=Score(decay=0.5))

@@ -57,7 +57,7 @@ def opened(closing: Any) -> Any:
 def squatter(address: str) -> Iterator[socket.socket]:
     """Another user, who listens at the name that belongs to an address.
 
-    Only root can be somebody else; elsewhere whoever looks takes itself for another user.
+    Only root can be somebody else; elsewhere the checking process takes itself for another user.
     """
     us = os.geteuid()
     root = us == 0
@@ -139,7 +139,7 @@ def test_who_has_no_key_is_refused_there_and_told_by_user_and_process(
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["a client", "a server"])
-def test_whoever_is_told_to_goes_by_tcp(opened: Any, listens: bool) -> None:
+def test_an_endpoint_that_is_told_to_goes_by_tcp(opened: Any, listens: bool) -> None:
     server, client = opened(LOOPBACK, same_host=listens), opened(None, same_host=not listens)
     talk(client, server)
     assert carried_by(server.address) == {"tcp"}

@@ -105,7 +105,7 @@ def ask(
 
 
 @pytest.mark.parametrize("role", sorted(MADE))
-def test_a_server_knows_the_role_of_whoever_asks(serve: Any, role: str) -> None:
+def test_a_server_knows_the_role_of_the_client_that_asks(serve: Any, role: str) -> None:
     server = serve(MADE["server"])
     error, _seconds = ask(server.address, MADE[role])
     assert str(error) == f"{server.address}: {role}"

@@ -80,12 +80,12 @@ class Waiting:
         return answer
 
 
-def test_whoever_was_stopped_while_it_waits_for_others_to_join_has_not_waited() -> None:
+def test_a_process_that_was_stopped_while_it_waits_for_others_to_join_has_not_waited() -> None:
     endpoint: Any = Waiting(questions=9, stopped_s=3600.0)
     assert join(MemberHandle(endpoint, "tcp://c:1", "trainer", ""), start_s=60.0).rank == 3
 
 
-def test_whoever_waits_for_somebody_who_never_joins_gives_up_and_names_him() -> None:
+def test_a_process_that_waits_for_a_server_that_never_joins_gives_up_and_names_it() -> None:
     endpoint: Any = Waiting(questions=10**9, stopped_s=3600.0)
     with pytest.raises(WaitTimeoutError, match="waited 60 s for server 1; look at their logs"):
         join(MemberHandle(endpoint, "tcp://c:1", "trainer", ""), start_s=60.0)

@@ -1,4 +1,4 @@
-"""Credit: what is in flight to a server is bounded, and whoever waits gets its turn."""
+"""Credit: what is in flight to a server is bounded, and every waiting request gets its turn."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def looks_at(*rounds: list[int] | None) -> Iterator[list[dict[str, Any]]]:
         ([[0], [0], [1]], []),
         ([[3, 3], [4, 3], [4, 4]], []),
         ([[0], [0]], ["tcp://s"]),
-        ([None, None, [2], [2]], ["tcp://s"]),  # whoever begins has told nothing, and has done nothing yet
+        ([None, None, [2], [2]], ["tcp://s"]),  # a server that begins has told and done nothing yet
         ([None, None, [2], [2], [3]], []),
         ([None], ["tcp://s"]),
     ],

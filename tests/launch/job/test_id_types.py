@@ -234,7 +234,7 @@ def test_rows_of_a_table_beside_the_models_change_nothing(folder: Path) -> None:
     assert read_manifest(after).about["key_kinds"]["user id"] == ["integer", "user id"]
 
 
-def test_whoever_goes_on_with_another_models_rows_may_have_other_types(folder: Path) -> None:
+def test_a_run_that_goes_on_with_another_models_rows_may_have_other_types(folder: Path) -> None:
     place = trained(folder)
     with new_trainer() as trainer:
         trainer.load(place, other_model=True)

@@ -100,7 +100,7 @@ def test_a_call_that_all_trainers_have_gone_on_without_is_given_up_beside_a_gues
     assert run.session.registry.jobs[0].over
 
 
-def test_jobs_that_go_to_whoever_asks_are_a_guests_too() -> None:
+def test_jobs_that_go_to_any_trainer_that_asks_are_a_guests_too() -> None:
     run = Run()
     run.open(0, by_rank=False)
     run.open(GUEST, by_rank=False)

@@ -17,7 +17,7 @@ class Left(FixedStatus):
         self._folder, self._told = folder, False
 
     def status(self):
-        if self._told:  # and whoever asked has it, for he asks again
+        if self._told:  # and the launcher that asked has it, for it asks again
             (self._folder / "heard").touch()
         pids = [path.name.removeprefix("ready-") for path in self._folder.glob("ready-*")]
         self._told = bool(pids)

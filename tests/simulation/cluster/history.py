@@ -50,7 +50,7 @@ class History:
         self._calls_of[script.stream] = script.ops
 
     def started(self, op: Op) -> None:
-        """A client begins a call; whoever takes a stream over begins the same calls again."""
+        """A client begins a call; the successor in a stream begins the same calls again."""
         if (op.stream, op.number) not in self._started:
             self._started.add((op.stream, op.number))
             self._order[op.stream, op.number] = len(self.ops)

@@ -78,7 +78,7 @@ class _Endpoint(Endpoint):
     def __init__(self, process: Process, link: _Link, first_request_id: int) -> None:
         super().__init__(link, CODEC, TIMING, process, first_request_id)
         self._thread.join()
-        self._thread = threading.current_thread()  # whoever calls is its thread, and never waits for room
+        self._thread = threading.current_thread()  # the calling thread is its own, and never waits for room
 
     def _run(self) -> None:
         return
@@ -202,7 +202,7 @@ class Member(Asker):
         joined = Joined(answer.rank, config, current, answer.term, answer.begins)
         try:
             self.joined(joined)
-        except LogFullError as error:  # whoever can't even begin its log ends, and is started again
+        except LogFullError as error:  # a server that can't begin its log ends, and is restarted
             self.end(str(error))
             return
         self.member.start_heartbeats(joined)

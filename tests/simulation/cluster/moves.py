@@ -119,7 +119,7 @@ class Admin(Asker):
     def _wait(self, servers: int) -> None:
         """Until as many own units as were asked for, and all is at rest."""
         owning = np.unique(self.world.map.owners).size
-        if self.world.mishaps.asked:  # whoever was asked to leave has wished for fewer since
+        if self.world.mishaps.asked:  # a request to leave has asked for fewer servers since
             servers = self.world.moves.wanted
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
