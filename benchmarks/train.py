@@ -141,7 +141,7 @@ def _products(layers: list[Layer]) -> None:
 
 
 def products_bound(batch_rows: int, repeats: int = 15) -> dict[str, float]:
-    """Examples/s if a step were nothing but its matrix products, by who shares out the cores."""
+    """Examples/s if a step were nothing but its matrix products, by the way of sharing out the cores."""
     cores, layers = cores_given(), _layers(batch_rows)
     parts = [[(x[cut], w, g[cut]) for x, w, g in layers] for cut in parts_of(batch_rows)]
     threads = ComputeThreads(cores)

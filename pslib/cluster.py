@@ -348,7 +348,7 @@ class Watcher:
         keys: Keys | None = None,
         transport: Transport | None = None,
     ) -> None:
-        if not cluster_id:  # nobody would ever answer
+        if not cluster_id:  # no process would ever answer
             raise ConfigurationError("cluster_id: expected that of a run, see its logs/cluster.json; got ''")
         self._coordinator, self._own_transport = coordinator, transport is None
         self._transport = transport or ZmqTransport(keys=keys)
@@ -367,7 +367,7 @@ class Watcher:
     def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
         """Counters of each server, asked all at once; None for one that has not answered in time.
 
-        An empty address is nobody's.
+        An empty address belongs to no process.
         """
         check_timeout(timeout_s, or_none="")
         pending = [

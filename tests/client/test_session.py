@@ -1,4 +1,4 @@
-"""The client's machine, scene by scene: what it asks of whom, and what it makes of the answers."""
+"""The client's machine, scene by scene: its requests to each server, and its use of the answers."""
 
 from __future__ import annotations
 

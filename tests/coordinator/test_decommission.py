@@ -1,4 +1,4 @@
-"""Servers that own nothing and go: who must have heard of it, and for how long they stay after that."""
+"""Servers that own nothing and go: the members that must know, and how long the servers stay after that."""
 
 from __future__ import annotations
 

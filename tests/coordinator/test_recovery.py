@@ -166,7 +166,7 @@ def test_a_step_of_all_trainers_can_not_be_made_up_for() -> None:
 
 
 def test_it_is_not_taken_for_its_predecessor_whose_address_it_has() -> None:
-    """No client would have told it of tables, and everybody would have waited for it until all was over."""
+    """No client would have told it of tables, and all would have waited for it until the run was over."""
     cluster = Cluster()
     about = (31, 7, "host", 1, 1, True)
     answer = cluster.ask(Register("server", "s1.0", *about))
@@ -245,14 +245,14 @@ def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durabil
         assert isinstance(comes(cluster, 0, 10 * launch, empty=False), Registered)
         if launch < 3:
             assert isinstance(comes(cluster, 1, 10 * launch), Failure)
-        else:  # somebody has found it
+        else:  # the user has found it
             assert isinstance(comes(cluster, 1, 10 * launch, empty=False), Registered)
             assert cluster.session.error == ""
 
 
 def test_a_server_that_dies_before_it_has_begun_its_log_may_come_back_without_one() -> None:
     session = CoordinatorSession(replace(CONFIG, **LOGGED))
-    for generation in range(2):  # the map is there with the second server; nobody has said that he has it
+    for generation in range(2):  # the map is there with the second server; no member has said that it has it
         for rank in range(2):
             about = (f"s{rank}", 10 * generation + rank + 1, 7, "host", rank, generation, True)
             assert isinstance(session.handle(1.0, Register("server", *about)), Registered)

@@ -208,7 +208,7 @@ class TestJobs:
 
 
 class TestBrokenRequests:
-    """One bad request must not end the one process that everybody needs."""
+    """One bad request must not end the one process that all others need."""
 
     @pytest.mark.parametrize(
         "message",

@@ -130,7 +130,7 @@ def test_a_run_that_was_asked_to_leave_is_not_done_in_its_last_line(tmp_path):
     stream, left = io.StringIO(), {"phase": "preempted", "error": "trainer 0 was asked to leave"}
     looks = [training(10), {"phase": "done", "error": "it has left"}]
     lines, _ = watch(tmp_path, looks, every_s=1, stream=stream, progress=True, summary=left)
-    assert stream.getvalue().splitlines()[-1] == "[   2.0 s] preempted"  # its error is told by who knows it
+    assert stream.getvalue().splitlines()[-1] == "[   2.0 s] preempted"  # its error is told elsewhere
     assert lines[-1]["phase"] == "preempted"
 
 

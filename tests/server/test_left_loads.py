@@ -1,4 +1,4 @@
-"""A load that a script has left while another trainer is at it: nobody trains before it is over."""
+"""A load that a script has left while another trainer is at it: no trainer trains before it is over."""
 
 from __future__ import annotations
 

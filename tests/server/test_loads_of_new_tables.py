@@ -1,4 +1,4 @@
-"""A load of tables that nobody has set up, and somebody who sets them up in another way meanwhile."""
+"""A load of tables that are not set up, and a client that sets them up in another way meanwhile."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tables_of(running: Trainers) -> list[dict[str, TableSpec]]:
 
 
 def set_up(client: Client, spec: TableSpec) -> Iterator[None]:
-    """Set a table up as a client does, a server at a time; who is refused asks no other."""
+    """Set a table up as a client does, a server at a time; once refused it asks no other."""
     message = Setup({"tables": [spec.to_dict()]}, 0, {}, np.empty(0, np.float32))
     for server in client.servers:
         yield
@@ -160,7 +160,7 @@ def test_any_client_must_set_tables_up_before_it_loads_them(
     assert not shard.tables
     shard.make_tables([SPEC])
     late = run_on_shard(shard, request, loads)
-    assert isinstance(late, Failure) == (kind is Load)  # who was refused has trained since, perhaps
+    assert isinstance(late, Failure) == (kind is Load)  # the refused client has trained since, perhaps
     again = run_on_shard(shard, ShardRequest(b"", 0, kind(saved, "2")), loads)
     assert again == ({} if kind is CheckLoad else {"rows": KEYS.size})
 

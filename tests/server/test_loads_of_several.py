@@ -136,7 +136,7 @@ def test_a_file_that_is_cut_or_gone_is_seen_before(tmp_path: Path, change: str) 
 
 
 def test_keys_are_counted_in_no_file_that_says_more_of_them_than_it_has(tmp_path: Path) -> None:
-    """Nobody has compared its checksum yet; NumPy would read beyond the buffer."""
+    """Its checksum has not been compared yet; NumPy would read beyond the buffer."""
     place = saved(tmp_path, FIRST[:100])
     (file,) = tmp_path.glob("t.*.arrow")
     length = struct.pack("<q", 100 * 8)

@@ -1,4 +1,4 @@
-"""A source hands its units over: what it asks of whom, in which order, and again after a loss or restart."""
+"""A source hands its units over: its requests, their order, and retries after a loss or restart."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class TestAgain:
         source.session.answered(0.0, setup, Done())
         (new,) = source.turn()
         assert (new.address, new.message) == ("c", old.message)
-        source.session.answered(0.0, old, None)  # nobody waits for that any more
+        source.session.answered(0.0, old, None)  # no call waits for that any more
         source.session.answered(0.0, new, Done())
         assert source.told() == ([3], [])
 

@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE_S
 from tests.update_log.test_replay import table
 
 STEADY = replace(QUICK, silence_s=20.0, request_s=PATIENCE_S)
-"""Nobody is lost here, also where a thread has no core for a second."""
+"""No process is lost here, also where a thread has no core for a second."""
 
 
 class Logged(Embedded):

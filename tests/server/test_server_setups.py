@@ -1,4 +1,4 @@
-"""Set-ups as a server takes them from anybody, a client in another language too: one description a name."""
+"""Set-ups as a server takes them from any client, in any language: one description a name."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class FloorTooHigh(Marks):
 
 
 class NoFence(Marks):
-    """Epochs are not looked at: who has lost a lease goes on with it."""
+    """Epochs are not looked at: a trainer that has lost a lease goes on with it."""
 
     def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
         return super().fresh(stream, number, 1 << 40, units)
@@ -111,7 +111,7 @@ class LostTrainers(Mishaps):
 def test_a_bug_in_the_marks_is_caught(
     marks: type[Marks], text: str, mishaps: type[Mishaps], first: int
 ) -> None:
-    """``first``: from a seed that soon finds the bug, so that nobody waits for the others."""
+    """``first``: from a seed that soon finds the bug, to save the time of the others."""
     assert text in caught(Planted(marks=marks, make_mishaps=mishaps), first=first)
 
 

@@ -1,4 +1,4 @@
-"""Bugs planted in who has which place, and in what it knows when it is back: simulated clusters find them."""
+"""Bugs planted in the holders of places, and in the state they return with: simulated clusters find them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BUGS = 30
 
 
 class Once(Mishaps):
-    """One thing happens, as soon as everybody is there, and nothing else."""
+    """One thing happens, as soon as all processes are there, and nothing else."""
 
     happened_s = 0.0
     whom = ""
@@ -58,7 +58,7 @@ class Once(Mishaps):
         return self.world.random.choice(alive) if alive else None
 
 
-# --- a server that nobody starts again ---
+# --- a server that is not started again ---
 
 
 class NobodyComes(Once):
@@ -239,7 +239,7 @@ class Remembers(Trainer):
 
 
 def unnoticed(world: World) -> list[Op]:
-    """Pushes that are gone though somebody was told of them who was there long after, and nobody says so."""
+    """Acknowledged pushes that are gone unreported, though a trainer told of them was there long after."""
     told = [one for one in world.trainers if not world.coordinator.session.pushes_missing]
     return [
         op
@@ -285,11 +285,11 @@ def test_clients_that_ask_nobody_what_it_has_lost_are_caught(monkeypatch: pytest
     assert any(unnoticed(World(seed, torn("log")).run()) for seed in range(BUGS))
 
 
-# --- everybody stands still ---
+# --- all processes stand still ---
 
 
 class AllAreStopped(Once):
-    """Everybody is stopped at once, for longer than any limit, and goes on; some a moment later."""
+    """All processes are stopped at once, for longer than any limit, and goes on; some a moment later."""
 
     late_s = 0.3
 

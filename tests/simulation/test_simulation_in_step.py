@@ -81,7 +81,7 @@ def test_steps_wait_for_the_successor_of_a_trainer_and_have_the_bits_of_the_refe
     assert sum(trainer.generation > 1 for world in worlds for trainer in world.trainers) > SEEDS // 4
 
 
-# --- a trainer is killed, and nobody comes ---
+# --- a trainer is killed, without a successor ---
 
 
 class OneIsGone(TrainersDie):

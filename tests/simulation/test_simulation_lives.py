@@ -78,7 +78,7 @@ LEAVE_S = DRAIN_S + HARD_S + SERVERS_S + COORDINATOR_S
 
 
 def leave_all(seed: int) -> World:
-    """One world; raises where anybody had to be killed, or something is left undone."""
+    """One world; raises if a process had to be killed, or something is left undone."""
     world = World(seed, ASKED).run()
     for leaving in world.mishaps.leavings:  # type: ignore[attr-defined]
         if leaving.verdict.exit_code != 75 or leaving.took_s > LEAVE_S + 1.0:

@@ -33,7 +33,7 @@ from tests.support.definitions.table import unmix64
 
 SEEDS = 3
 FINDS, BUGS = 4, 60
-"""From a seed that finds each of the planted bugs, so that nobody waits for the others."""
+"""A seed from which each of the planted bugs is soon found, to save the time of the others."""
 COUNT, KEEP, AGE = 3, 0.5, 5
 EARNED = TableSpec(
     "earned",

@@ -29,7 +29,7 @@ from tests.support.counting import CountingModel, CountStep, write_examples
 from tests.support.training import counts_of, examples_counted, trainer_on
 
 OVER = threading.Event()
-OVER.set()  # who would have to wait is sent home
+OVER.set()  # a trainer that would have to wait is sent home
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def applied(pace: Pace, times: int) -> None:
 def test_a_batch_begins_when_no_more_are_on_their_way_than_it_may_run_ahead() -> None:
     pace = AsyncPace(StalenessBound(2, warmup_batches=6))  # 0, 0, 1, 1, 1, 2, 2, ... ahead
     assert begun(pace) == [0]
-    assert begun(pace) == []  # and who was sent home has not taken another's place in the warm-up
+    assert begun(pace) == []  # and one sent home has not taken another's place in the warm-up
     applied(pace, 1)
     assert begun(pace) == [0, 1]
     applied(pace, 1)

@@ -1,4 +1,4 @@
-"""Links with keys: who gets in, who is told why not, and that nobody waits in silence."""
+"""Links with keys: admitted clients, refused ones with their reason, and no silent waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = make_keys()
 
 
 class Answering:
-    """A server that says ``Failure(internal, ROLE)`` to everybody, in a thread."""
+    """A server that says ``Failure(internal, ROLE)`` to every client, in a thread."""
 
     def __init__(self, keys: Keys | None, address: str = LOOPBACK) -> None:
         self.transport = ZmqTransport(keys=keys)
@@ -138,7 +138,7 @@ def test_a_connection_that_can_not_be_is_one_line_within_three_seconds(
     assert "\n" not in str(error)
     assert seconds < PATIENCE * NAMED_S
     assert server.seen == []
-    if listens:  # and those who may are served as before
+    if listens:  # and admitted clients are served as before
         assert "trainer" in str(ask(server.address, MADE["trainer"])[0])
 
 
@@ -164,7 +164,7 @@ def test_a_key_that_is_refused_is_refused_again_and_never_waits_in_silence(serve
 
 
 def test_a_server_that_comes_back_with_this_key_is_found(serve: Any) -> None:
-    """A port may be somebody else's for a moment; what is asked later finds the right one."""
+    """A port may be another process's for a moment; what is asked later finds the right one."""
     first = serve(OTHERS["server"])
     with endpoint_of(MADE["trainer"]) as endpoint:
         with pytest.raises(AccessError, match="another server key"):
@@ -219,7 +219,7 @@ def test_nobody_listens_with_a_key_that_is_not_a_servers() -> None:
 
 
 def test_nobody_gets_in_while_no_one_answers_for_keys(serve: Any) -> None:
-    """Without ZAP_ENFORCE_DOMAIN, ZeroMQ lets everybody in when its question is not answered."""
+    """Without ZAP_ENFORCE_DOMAIN, ZeroMQ admits every client when its question is not answered."""
     server = serve(MADE["server"])
     server.transport._zap.close()
     error, _seconds = ask(server.address, MADE["trainer"], wait_s=1.0)

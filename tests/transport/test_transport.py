@@ -64,7 +64,7 @@ def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport
     def look_for_ever() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.05)  # here: a slow process has it at once
         while True:
-            client.ready()  # nobody sends
+            client.ready()  # no peer sends
 
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -62,7 +62,7 @@ def test_an_awake_clock_never_goes_back() -> None:
 
 
 class Waiting:
-    """An endpoint that is told so often that somebody is awaited; the first time it was stopped meanwhile."""
+    """An endpoint told so often that a process is awaited; the first time it was stopped meanwhile."""
 
     def __init__(self, questions: int, stopped_s: float) -> None:
         self.machine, self.timing = HandClock(), Timing()
@@ -114,7 +114,7 @@ with cluster_of(servers=2, timing=timing) as running:
 
 
 def test_a_script_that_was_stopped_for_longer_than_all_limits_goes_on() -> None:
-    """Ctrl-Z and fg: nobody in a process that stood still was silent."""
+    """Ctrl-Z and fg: no peer was silent to a process that stood still."""
     script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert script.stdout is not None
     try:

@@ -102,7 +102,7 @@ def test_a_fit_that_is_under_way_counts_as_long_as_somebody_trains() -> None:
     windows_done(cluster, 1)
     cluster.open(0, job=3)
     cluster.pass_time(4, *EVERYBODY)
-    cluster.now_s += 0.25  # nobody is due to be heard
+    cluster.now_s += 0.25  # no member is due to be heard
     assert cluster.status["fit_seconds"] == 0.5 + 4.25
     for rank in (1, 0):
         assert cluster.ask(Leave("trainer", rank, 100 + rank, {}, preempted=True)) == Done()

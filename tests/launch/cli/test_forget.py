@@ -1,4 +1,4 @@
-"""``pslib forget``: rows leave servers and checkpoints, and nobody brings them back."""
+"""``pslib forget``: rows leave servers and checkpoints, and do not come back."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_a_run_that_goes_on_with_another_models_rows_may_have_other_types(folder
 def test_what_was_trained_before_a_load_says_nothing_of_the_rows_after_it(
     folder: Path, other_model: bool
 ) -> None:
-    """Nobody knows what these were made of, or nobody wants to: whatever comes next is taken."""
+    """Their types are unknown, or do not matter: any type that comes next is taken."""
     with new_trainer() as trainer:
         trainer.fit(folder / "texts.parquet")
         place = Path(trainer.save(folder / "texts"))

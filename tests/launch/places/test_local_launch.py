@@ -288,7 +288,7 @@ def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path, 
 
 
 def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_end(tmp_path, monkeypatch):
-    """A server's refusal for want of memory ends each of them, and only then is there nobody left."""
+    """A server's refusal for want of memory ends each of them, and only then is none left."""
     monkeypatch.setattr("launch.supervisor.worker_output.FAILED_S", PATIENCE_S)
     lost = "all trainers are lost before the work was done"
     status = STATUS | {"error": lost, "events": [lost]}

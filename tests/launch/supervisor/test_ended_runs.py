@@ -1,4 +1,4 @@
-"""A run that has ended says so, with its result, to everybody who asks for its cluster or goes on with it."""
+"""A run that has ended says so, with its result, to a command that asks for its cluster or resumes it."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resu
     first = (tmp_path / "saved" / "manifest.json").read_bytes()
     interrupted = json.loads(job.read_text())
     interrupted["data"]["train"] = "other.parquet"
-    bad = pa.table({"click": [0, 1, 7], "user": [1, 2, 3]})  # only who reads all of it sees that
+    bad = pa.table({"click": [0, 1, 7], "user": [1, 2, 3]})  # only a reader of all of it sees that
     pq.write_table(bad, tmp_path / "other.parquet", row_group_size=2, write_statistics=False)
     job.write_text(json.dumps(interrupted))
     settings += ["--set", "training.consistency=sync"]  # in a fit of which nothing is saved as it ends

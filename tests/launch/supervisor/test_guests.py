@@ -1,4 +1,4 @@
-"""Guests of a launched run, such as a notebook: who waits for them, and who does not, by the coordinator."""
+"""Guests of a launched run, such as a notebook: which calls wait for them, by the coordinator."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_jobs_that_go_to_any_trainer_that_asks_are_a_guests_too() -> None:
 
 @pytest.mark.parametrize("trainers", [1, 2, 3])
 def test_where_no_ranks_are_named_all_that_are_there_train_in_step(trainers: int) -> None:
-    """Scripts that are started by hand: nobody can tell which of them are the run's own."""
+    """Scripts that are started by hand: the run's own are not known among them."""
     session = CoordinatorSession(CONFIG)
     for rank in range(2):
         session.handle(0.0, Register("server", f"tcp://server:{rank}", 100 + rank, 7, "host"))

@@ -121,7 +121,7 @@ def records_of(exit_code, out, monkeypatch):
     [(0, "done"), (75, "preempted"), (130, "interrupted"), (64, "failed"), (69, "failed")],
 )
 def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, tmp_path, monkeypatch):
-    """To the coordinator, from which all other figures come, everybody who leaves in order is done."""
+    """The coordinator, source of all other figures, counts every process that leaves in order as done."""
     _, summary = records_of(exit_code, tmp_path, monkeypatch)
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     assert (summary["exit_code"], summary["phase"]) == (exit_code, phase)

@@ -40,7 +40,7 @@ class Checkpoints:
         return f"{moment_of_cut(number)} of life {self._world.lives.number}"
 
     def take(self, number: int, table: dict[str, Any]) -> None:
-        """Copy all units now, where somebody may ever load them."""
+        """Copy all units now, if a process may ever load them."""
         if self._world.config.recovery != "log":
             shards = self._world.live_shards()
             self.tables[self.path_of(number)] = table
@@ -73,7 +73,7 @@ class Checkpoints:
         return "" if self._is_whole(number) else "a unit is missing"
 
     def keep(self, shard: Shard, message: CheckLoad) -> None:
-        """Copy what a shard owns, unless it has been copied: all is as it was when somebody first looked."""
+        """Copy what a shard owns, unless it has been copied: all is as it was at the first look."""
         images = self._images.setdefault(message.path, {})
         for unit in units_of_mask(shard.owned).tolist():
             if unit not in images:

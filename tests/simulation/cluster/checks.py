@@ -63,7 +63,7 @@ class Checks:
         self.returned = 0
         """Servers that have come back without what they knew."""
         self._lost: set[int] = set()
-        """Incarnations that have ever counted as lost when anybody was answered."""
+        """Incarnations that have ever counted as lost when a member was answered."""
         self._terms: dict[str, int] = {}
         self._generations: dict[tuple[str, int], int] = {}
 
@@ -174,7 +174,7 @@ class Checks:
                     )
 
     def _published(self, answer: Beat | Registered) -> None:
-        """A version of the map says the same to everybody, for ever."""
+        """A version of the map says the same to all members, for ever."""
         content = answer.owners.tobytes(), tuple(answer.addresses)
         if self._maps.setdefault(answer.map_version, content) != content:
             raise SimulationError(f"two maps have version {answer.map_version}")
@@ -388,7 +388,7 @@ class Checks:
         if error or world.lives.abandoned:
             return
         if any(member.preempted for member in world.coordinator.session.members.trainers):
-            return  # the rest is for those who come next
+            return  # the rest is for the next holders
         undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
         if undone:
             raise SimulationError(f"all is over, and leases {undone} are not done")

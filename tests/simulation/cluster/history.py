@@ -67,7 +67,7 @@ class History:
             self.acked.update(key for key in _shared(op) if order >= self._sure_from.get(key, 0))
 
     def forgive(self, key: int, row: tuple[float, ...] | None) -> None:
-        """A server has lost what came after a checkpoint: the key has this row now; None: nobody knows."""
+        """A server has lost what came after a checkpoint: the key has this row now; None: unknown."""
         self.failure_detector += 1
         rows = {ABSENT, ITEM_WEIGHTS} if row is None else {row}
         self._begins[key] = rows, len(self.ops_of[key])

@@ -123,7 +123,7 @@ class RankedTrainer(Trainer):
 
 
 class RankedChecks(Checks):
-    """At the end all rows have the bits of the reference after one step; which one, says who has ended."""
+    """At the end all rows have the bits of the reference after one step that is still possible."""
 
     world: RankedWorld
 

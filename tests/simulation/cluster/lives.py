@@ -43,7 +43,7 @@ class Lives:
     # --- from logs ----------------------------------------------------------------------------------------
 
     def end_all(self) -> None:
-        """The launcher is killed, and all processes with it; soon somebody goes on with the run."""
+        """Kill the launcher, and all processes with it; the run is soon resumed."""
         world = self._world
         if self.down or world.coordinator.session.over or world.coordinator.session.error:
             return
@@ -52,7 +52,7 @@ class Lives:
         self.ended()
 
     def ask_all_to_leave(self) -> Leaving | None:
-        """The launcher gets SIGTERM; nobody is started again, and somebody goes on with the run."""
+        """Send SIGTERM to the launcher; no process is started again, and the run is resumed later."""
         world = self._world
         if self.down or world.coordinator.session.over or world.coordinator.session.error:
             return None
@@ -131,6 +131,6 @@ class Lives:
         return history
 
     def begin(self, shard: Shard) -> None:
-        """A new server loads what it owns, before anybody asks it anything."""
+        """A new server loads what it owns, before it gets any request."""
         if self._loads:
             self._world.checkpoints.load(shard, Load(self._loads, "begin"))

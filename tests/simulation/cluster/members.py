@@ -38,7 +38,7 @@ TIMING = Timing(
 )
 TICK_S = 0.1
 WAIT_MAX_S = 25.0
-"""Nobody waits longer for one answer: the weather lasts four seconds, and the slowest message five."""
+"""No process waits longer for one answer: the weather lasts four seconds, and the slowest message five."""
 
 
 class _Link:
@@ -217,7 +217,7 @@ class Member(Asker):
             self.told_to_fail(self.member.reason)
 
     def joined(self, joined: Joined) -> None:
-        """Everybody who is needed is there."""
+        """All needed members are there."""
         raise AssertionError
 
     def progress(self) -> dict[str, Any]:
@@ -238,8 +238,8 @@ class Member(Asker):
         self.end(f"fails: {reason}")
 
     def failed(self, error: PslibError) -> None:
-        """Only who counts as lost may be refused: somebody else does its work."""
-        if not self.leaving:  # it has said good-bye: what it asked before is nobody's any more
+        """Only a member that counts as lost may be refused: another one does its work."""
+        if not self.leaving:  # it has left: answers to its earlier requests are void
             self.told_to_fail(str(error))
 
     def leave(self, preempted: bool = False) -> None:

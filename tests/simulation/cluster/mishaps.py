@@ -37,7 +37,7 @@ class Mishaps:
                 world.network.after(choice.uniform(0.2, until_s), partial(self._befall, kind))
 
     def _befall(self, kind: Callable[[], None]) -> None:
-        if not self.world.lives.down:  # else nobody is there
+        if not self.world.lives.down:  # else no process is there
             kind()
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
@@ -226,7 +226,7 @@ class Mishaps:
             world.network.after(world.random.uniform(0.1, 6.0), partial(world.restart_trainer, trainer))
 
     def _kill_all_trainers_for_good(self) -> None:
-        """All of them get kill -9, and nobody starts them again."""
+        """Kill all of them (kill -9), and start none again."""
         for trainer in self.world.trainers:
             if trainer.alive:
                 trainer.end("kill -9")
@@ -239,7 +239,7 @@ class Mishaps:
         self.slow += 1
 
     def _trim_logs(self) -> None:
-        """Somebody wants the logs to forget what was erased."""
+        """Ask for logs that forget what was erased."""
         world = self.world
         for server in world.servers:
             if server.alive and server.shards:

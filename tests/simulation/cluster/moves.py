@@ -1,4 +1,4 @@
-"""Units on their way: random waves, an administrator who scales, and a server's part in both."""
+"""Units on their way: random waves, an administrator that scales, and a server's part in both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 5.0
 
 
 class RestlessMoves(Rebalance):
-    """Moves what it is told to; plans of its own it makes only once somebody has asked for servers."""
+    """Moves what it is told to; plans of its own it makes only once servers have been asked for."""
 
     more_to_come = False
 

@@ -16,7 +16,7 @@ __all__ = ["CODEC", "HEALS_S", "Network", "Process", "host_of"]
 
 CODEC = Codec("simulated")
 HEALS_S = 4.0
-"""From here on the network is whole, and nobody is harmed any more; what is under way still comes late."""
+"""From here on the network is whole, and no process is harmed; what is under way still comes late."""
 DAYS_S = 86400.0
 
 
@@ -71,7 +71,7 @@ class Network:
             self._trace(f"{self.now_s:9.4f} {text}")
 
     def begin_again(self) -> None:
-        """Another cluster begins in new weather: what is on its way in the old one is nobody's."""
+        """Another cluster begins in new weather: what is on its way in the old one is dropped."""
         self.heals_s = self.now_s + HEALS_S
         self._cluster += 1
 

@@ -217,7 +217,7 @@ class Server(Member):
             self._put(index, work)
 
     def told_to_leave(self) -> None:
-        self.early = bool(self.member.reason)  # nobody can take its units
+        self.early = bool(self.member.reason)  # no server can take its units
         self.leave(preempted=self.early)
 
     def end(self, why: str) -> None:

@@ -54,7 +54,7 @@ class Trainer(Member):
         choice = world.random
         self.session: ClientSession | None = None
         self.leaves_behind = 0
-        """Calls that nobody had acknowledged when it left."""
+        """Calls that were not acknowledged when it left."""
         self.job = int(world.lives.resume.get("job", 0))
         self.working = False
         self._asking = self.draining = False

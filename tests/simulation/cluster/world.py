@@ -1,4 +1,4 @@
-"""One simulated cluster: who is in it, what befalls it, and when it is over."""
+"""One simulated cluster: its processes, their faults, and its end."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class World:
         self.former: list[Server] = []
         """Servers that have been started again since."""
         self.abandoned: set[str] = set()
-        """Names of servers that nobody starts again."""
+        """Names of servers that are not started again."""
         self.torn: set[str] = set()
         """Names of servers whose logs have lost their ends."""
         self.trainers: list[Trainer] = []
@@ -124,7 +124,7 @@ class World:
         self.scripts: dict[int, Script] = {script.stream: script for script in leases}
         self.history = History(leases, PARTITION_BITS)
 
-    # --- who is there -------------------------------------------------------------------------------------
+    # --- live processes -----------------------------------------------------------------------------------
 
     def start_trainer(self, own: bool) -> None:
         """One more trainer; with a stream of its own beside its leases, or without."""
@@ -225,7 +225,7 @@ class World:
 
     @property
     def processes(self) -> list[Process]:
-        """Everybody who lives."""
+        """All live processes."""
         everybody = [self.coordinator, self.admin, *self.servers, *self.trainers]
         return [process for process in everybody if process.alive]
 
@@ -252,7 +252,7 @@ class World:
     # --- what happens -------------------------------------------------------------------------------------
 
     def found(self, error: BaseException) -> None:
-        """Something is wrong, seen where nobody can raise it."""
+        """Record an error seen where it can't be raised."""
         self._errors.append(error)
 
     @property

@@ -1,4 +1,4 @@
-"""A coordinator and one server that nobody watches over: processes as `launch.worker.main` runs them, by
+"""A coordinator and one server without a launcher: processes as `launch.worker.main` runs them, by
 hand."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One ``pslib`` command with real processes, for tests: what it says, whom it has started, what it leaves."""
+"""One ``pslib`` command with real processes, for tests: its output, its processes, its files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def listening_sockets() -> set[str]:
 class Command:
     """A command that runs in the background, the leader of its own process group as in a terminal.
 
-    Everything it starts inherits a mark in its environment, so that nobody is overlooked: not the processes
-    that watch over workers, nor anybody whose parent has died.
+    Everything it starts inherits a mark in its environment, so that no process is overlooked: neither those
+    that watch over workers, nor those whose parent has died.
     """
 
     def __init__(self, folder: Path, *arguments: str | Path) -> None:
