@@ -44,7 +44,7 @@ def modules_of(root: Path, packages: Iterable[str]) -> dict[str, Path]:
 
 
 def imported_by(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
-    """Those of ``modules`` that a file imports."""
+    """Yield the modules of ``modules`` that a file imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

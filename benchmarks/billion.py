@@ -117,7 +117,7 @@ def servers_resident_bytes() -> int:
 
 
 def inside(settings: dict[str, Any]) -> None:
-    """What the trainer process does: fill, train, fill more, train again."""
+    """Run the trainer process: fill, train, fill more, train again."""
     rows = RowwiseAdagrad(0.02)
     schema = generated_schema(config_of(FIELDS, 1))
     model = DeepFM(schema, dim=DIM, hidden=tuple(settings["hidden"]), w_optimizer=rows, v_optimizer=rows)

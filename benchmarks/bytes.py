@@ -66,7 +66,7 @@ COUNTED = 120
 
 @dataclass(frozen=True)
 class Case:
-    """How a training sends numbers, of `WIRES`; how many rows it keeps; how often it pulls what is dense."""
+    """One configuration: wire type (of `WIRES`), rows of the cache, and batches between dense pulls."""
 
     kind: str = "float32"
     cache_rows: int = 0

@@ -1,4 +1,4 @@
-"""What a save costs those who train and read meanwhile, and what it takes; a part of ``checkpoint.py``.
+"""Measure the cost of a save, for itself and for concurrent training and reading; part of ``checkpoint.py``.
 
 A server process holds the rows. A trainer process pulls 4,096 random rows and pushes gradients of them, in
 turn, as fast as it can; a reader process pulls 64 rows every 2 ms and notes how long each pull takes. A round
@@ -175,7 +175,7 @@ def measure_serving(
 def figures_of(
     windows: list[tuple[float, float, float, int, float]], steps: np.ndarray, pulls: np.ndarray
 ) -> dict[str, float]:
-    """What the rounds come to; all ratios are of one round each."""
+    """Return the figures of all rounds; each ratio is taken within one round."""
     found: dict[str, list[float]] = {}
     for calm, began, ended, size, memory in windows:
         rates, late = [], []

@@ -57,12 +57,12 @@ def data(rows: int, seed: int) -> Path:
 
 
 def best_auc(rows: int, seed: int) -> float:
-    """What nothing can do better than on the test data, but by chance."""
+    """Return the best AUC on the test data: only chance exceeds it."""
     return float(json.loads((data(rows, seed) / "generated.json").read_text())["test"]["best_auc"])
 
 
 def work(options: argparse.Namespace) -> None:
-    """What each trainer process does."""
+    """Run one trainer process."""
     mode, folder = MODES[options.mode], data(options.rows, options.seed)
     model = DeepFM(
         generated_schema(config_of(options.rows, options.seed)),
@@ -153,7 +153,7 @@ def run(mode: str, trainers: int, rows: int, seed: int, rate: float) -> dict[str
 
 
 def mean_and_max(counted: list[list[int]]) -> list[float]:
-    """Of all trainers, each of which has counted a sum, how many, and the largest."""
+    """Return the mean and maximum over all trainers, each of which reports a sum, a count and a maximum."""
     total, count = (sum(one[place] for one in counted) for place in (0, 1))
     return [total / count if count else 0.0, max(one[2] for one in counted)]
 

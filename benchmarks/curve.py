@@ -1,4 +1,4 @@
-"""What encryption costs: pull and push through real sockets, plain against CURVE, taking turns.
+"""Measure the cost of encryption: pull and push through real sockets, plain against CURVE, taking turns.
 
 ``python benchmarks/curve.py [--rounds R] [--wire TYPE] [--quick] [--json FILE]`` starts two clusters of one
 server process each, one plain and one with keys, and is the one client of both. Each figure is the median

@@ -1,4 +1,4 @@
-"""What an update log costs: the rate of training in memory, with a log, and synced to disk; and recovery.
+"""Measure the cost of an update log: training rate in memory, with a log, and synced to disk; and recovery.
 
 ``python benchmarks/durability.py [--rounds R] [--rows N] [--recovery-rows N] [--only train|recovery]
 [--folder DIR] [--json FILE] [--quick]``

@@ -1,4 +1,4 @@
-"""What it costs to look whether a push is finite: pushes with and without the look, taking turns.
+"""Measure the cost of checking pushes for non-finite values: with and without the check, taking turns.
 
 python benchmarks/finite.py --servers 2 --processes
 """

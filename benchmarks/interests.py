@@ -42,7 +42,7 @@ KINDS |= {"din_dice": (DIN, "item", {"activation": "dice"}), "din_softmax": (DIN
 
 
 def read(path: Path) -> pa.Table:
-    """One of RecBole's atomic files, its columns without their types."""
+    """Read one of RecBole's atomic files; column names lose their types."""
     table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter="\t", quote_char=False))
     return table.rename_columns([name.split(":")[0] for name in table.column_names])
 

@@ -54,7 +54,7 @@ def files_open(pid: int | str = "self") -> int:
 
 
 def trainer_script(rounds: int, keys_a_server: int) -> None:
-    """What each trainer runs: join, say so, wait for the word, work, report, wait, leave."""
+    """Run one trainer: join, say so, wait for the word, work, report, wait, leave."""
     import pslib
 
     cluster = pslib.connect()
@@ -273,7 +273,7 @@ class Cluster:
         return [json.loads(one.hear(f"many-{answer}")) for one in self.trainers]
 
     def close(self) -> None:
-        """End whoever is left."""
+        """End the remaining processes."""
         for one in self.all:
             one.kill()
 

@@ -1,4 +1,4 @@
-"""What ZeroMQ alone takes for a message in the shape of `many.py`: the floor under all that uses pyzmq.
+"""Measure the cost of a message in ZeroMQ alone, in the shape of `many.py`: the floor for any use of pyzmq.
 
 As many servers and clients as processes, at Unix sockets as processes of one machine meet (at the loopback
 address with ``PSLIB_SAME_HOST=tcp``). In a round each client sends 300 bytes to every server and takes an
@@ -25,7 +25,7 @@ def process_cpu_s(pid: int) -> float:
 
 
 def serve() -> None:
-    """What a server runs: an echo."""
+    """Run a server: an echo."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as frames:
         if os.environ.get("PSLIB_SAME_HOST") == "tcp":
             frames.bind("tcp://127.0.0.1:*")
@@ -37,7 +37,7 @@ def serve() -> None:
 
 
 def ask(rounds: int, addresses: Sequence[str]) -> None:
-    """What a client runs: one socket to all servers, rounds when it hears a line, the end after another."""
+    """Run a client: one socket to all servers; one line of input starts the rounds, another ends it."""
     names = [b"%d" % number for number in range(len(addresses))]
     with zmq.Context() as context, context.socket(zmq.ROUTER) as frames:
         for name, address in zip(names, addresses, strict=True):

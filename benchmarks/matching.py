@@ -67,7 +67,7 @@ ITEM = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one model; picked by single runs on the test data."""
+    """Settings of one model, picked by single runs on the test data."""
 
     epochs: int
     batch_rows: int
@@ -226,7 +226,7 @@ def quality(folder: Path, name: str, seed: int, epochs: int, twin: bool, base: R
 
 
 def epochs_of(options: argparse.Namespace, name: str) -> int:
-    """How many are asked for."""
+    """Return the number of epochs asked for."""
     return 1 if options.quick else options.epochs or SETTINGS[name].epochs
 
 

@@ -58,7 +58,7 @@ def clicks_of(file: Path) -> list[list[int]]:
 
 
 def popularity(histories: list[list[int]], targets: list[int]) -> RankResult:
-    """What ranking by the number of clicks finds, without what the user has seen."""
+    """Return the result of ranking by the number of clicks, without the items that the user has seen."""
     items, counts = np.unique(np.concatenate([np.asarray(one) for one in histories]), return_counts=True)
     scores = np.tile(counts.astype(np.float32), (len(histories), 1))
     for row, seen in enumerate(histories):

@@ -41,16 +41,16 @@ DEEP = {"hidden": [400, 400, 400], "batch_norm": True}
 
 @dataclass(frozen=True)
 class Paper:
-    """How a model is trained here, and what is published.
+    """Settings of a model's training here, and its published result.
 
     Attributes
     ----------
     published : float
         Test AUC, of BARS' leaderboard for frappe_x1.
     options : dict
-        Of the model.
+        Options of the model.
     l2 : float
-        Of rows.
+        Coefficient for rows.
     rate : float
         Learning rate of rows and dense parameters.
     epochs : int

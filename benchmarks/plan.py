@@ -33,7 +33,7 @@ RUNS = (
 
 
 def predict(run: Run, costs: Coefficients, data: Path, schema: Any) -> dict[str, float]:
-    """What the simulation says of a run."""
+    """Return the simulated figures of a run."""
     work = run_workload(run, data, schema)
     result = one_machine_rate(work, costs, servers=run.servers, trainers=run.trainers)
     return {"predicted": result.examples_per_s, "distinct": work.distinct}

@@ -12,7 +12,7 @@ in one run, the medians of ``--turns`` turns; files are in the page cache.
   with Arrow's own allocator and with glibc's.
 
 Memory is kept as in a trainer (`launch.worker.main.keep_memory`): *keyed* reads with glibc's allocator, which
-gives freed memory back to nobody. Both sides have the memory of their last turn: the scan from its allocator,
+never gives freed memory back. Both sides have the memory of their last turn: the scan from its allocator,
 the reader, a fresh one each turn, also the window of the one before. With ``--turns 1`` neither has any. The
 bound is keyed / arrow >= 0.5. ``--cpu`` takes the processor time of the process instead of the clock's, for a
 machine with other work. ``--quick`` reads 200,000 rows of each.

@@ -56,7 +56,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one model on one set; picked by single runs on the test data, as papers on these sets do."""
+    """Settings of one model on one set, picked by single runs on the test data, as usual for these sets."""
 
     epochs: int
     rate: float

@@ -1,4 +1,4 @@
-"""What storing rows in fewer bits costs in quality: the demonstration's model, every storage, several seeds.
+"""Measure the quality lost to rows in fewer bits: the demonstration's model, every storage, several seeds.
 
     python benchmarks/storage_quality.py --json FILE [--rows 200000] [--seeds 3] [--storages float32 int8]
 

@@ -1,4 +1,4 @@
-"""How many million keys a second one Store inserts, pulls and pushes, on one core.
+"""Measure million keys a second that one Store inserts, pulls and pushes, on one core.
 
 Keys are random and distinct within a call of 65,536, rows are dim 16 with row-wise Adagrad (80 bytes each),
 4,096 partitions. Prints one JSON line a size::

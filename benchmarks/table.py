@@ -3,7 +3,7 @@
 ``python benchmarks/table.py [--rows N ...] [--storage TYPE] [--only growth|widths] [--quick] [--warm]
 [--rounds R] [--json FILE] [--chart FILE]``
 
-Contenders take turns, batch by batch, in another random order every round (who follows an update pays for
+Contenders take turns, batch by batch, in another random order every round (the one after an update pays for
 writing its lines back), and each figure is a median over their batches in processor time of the thread, so
 that a neighbour on the machine hits all of them alike or not at all. Compare ratios: absolute figures belong
 to the machine. Peers that are not there (a C++ compiler with absl, torch, fbgemm-gpu-cpu) are left out.
@@ -235,7 +235,7 @@ def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -
 
 
 def grown(rows: int, dim: int, storage: str) -> tuple[Store, Keys, dict[str, float]]:
-    """As `growth`, and what first touches of as much memory take."""
+    """Run `growth`, and also time the first touches of as much memory."""
     store, keys, figures = growth(rows, dim, storage)
     touches = np.asarray(first_touches(int(figures["resident_bytes_a_row"] * rows)))
     batch = 1e-6 * SMALL_BATCH / figures["insert"]

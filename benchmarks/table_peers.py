@@ -1,4 +1,4 @@
-"""What people would use instead of the table: absl's map, torch and FBGEMM, each where it is there.
+"""Alternatives to the table: absl's map, torch and FBGEMM, each where it is installed.
 
 Each peer is a dict of name to (prepare, call): prepare takes keys or row numbers that nobody has read before
 it and is not timed, call is.

@@ -45,7 +45,7 @@ class Twin(nn.Module):
     ----------
     model : DIN
     seed : int
-        Of the dense parameters' first values.
+        Seed of the dense parameters' first values.
     keys : (K,) uint64
         All keys of the data, ascending.
     rows : (K, D) float32
@@ -104,7 +104,7 @@ class Twin(nn.Module):
 
 
 def batches(file: Path, epoch: int, seed: int | None) -> Iterator[Batch]:
-    """Those of an epoch as one trainer reads them; without a seed in the file's order."""
+    """Yield the batches of an epoch as one trainer reads them; without a seed in the file's order."""
     data = ParquetData([str(file)], SCHEMA)
     lease_rows = default_lease_rows(data.rows, BATCH_ROWS)
     order = Order(seed or 0, [group.rows for group in data.row_groups], lease_rows, shuffle=seed is not None)

@@ -41,12 +41,12 @@ class TorchTwin:
     Parameters
     ----------
     name : str
-        Of the model.
+        Name of the model.
     model : MatchingModel
         Without dropout; its rows step by Adagrad.
     train : Path
     client : Client
-        Of a cluster with the model's table, where nothing is trained yet: first values come from it.
+        Client of a cluster with the model's untrained table, the source of first values.
     batch_rows, seed : int
         As of the trainer.
     """
@@ -101,7 +101,7 @@ class TorchTwin:
     # --- ranking ------------------------------------------------------------------------------------------
 
     def rank(self, test: Path, items: Path, at: tuple[int, ...], history: str | None) -> RankResult:
-        """As `pslib.Trainer.rank` does, without what an example had before."""
+        """Rank like `pslib.Trainer.rank`, without the items of an example's history."""
         sides = sides_of(self._model)
         examples = ParquetData([str(test)], sides.example_schema(history, [sides.goal(None)]))
         ranker = Ranker(sides, sides.items([str(items)], self), self, history, exclude_seen=True)

@@ -65,7 +65,7 @@ DIM, HIDDEN = 16, (400, 400, 400)
 FIELDS, KEYS = 26, 10_000_000
 TEST_ROWS = 200_000
 FADE = 0.1
-"""How fast values say less as they get rarer: with 0 most of the signal is in keys too rare to be learnt."""
+"""Rate at which rarer values lose signal: with 0 most of the signal is in keys too rare to be learnt."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _products(layers: list[Layer]) -> None:
 
 
 def products_bound(batch_rows: int, repeats: int = 15) -> dict[str, float]:
-    """Examples/s if a step were nothing but its matrix products, by who shares out the cores."""
+    """Examples/s if a step were nothing but its matrix products, by the way of sharing out the cores."""
     cores, layers = cores_given(), _layers(batch_rows)
     parts = [[(x[cut], w, g[cut]) for x, w, g in layers] for cut in parts_of(batch_rows)]
     threads = ComputeThreads(cores)
@@ -214,7 +214,7 @@ def job_of(model: str, batch_rows: int, place: Path, config: GeneratorConfig, op
 
 
 def _schedule(rates: Rates, batches: int) -> dict[str, Any]:
-    """Of learning rates, over an epoch of so many batches."""
+    """Return the learning rate schedule of an epoch of so many batches."""
     if not rates.falling:
         return {"name": "Constant"}
     return {"name": "Linear", "batches": batches, "hold": int(batches * (1 - rates.falling))}
@@ -239,7 +239,7 @@ def train(job: dict[str, Any], staleness: int, out: Path) -> dict[str, Any]:
 
 
 def saving(job: dict[str, Any], staleness: int, out: Path, rounds: int) -> dict[str, float]:
-    """What saves one after the other cost a training: runs with and without them, in turns.
+    """Measure the cost of back-to-back saves to a training: runs with and without them, in turns.
 
     ``kept`` is a ratio of whole runs, in which a save was under way for ``share`` of the time; what is kept
     while one is, if the rest goes on as without, is ``kept_meanwhile``.

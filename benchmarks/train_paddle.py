@@ -145,7 +145,7 @@ def table_settings(name: str) -> dict[str, Any]:
 
 def role(options: argparse.Namespace) -> None:
     """Be the server or the trainer, as the environment says."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive who started it
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive its parent
     signal.alarm(int(options.timeout) + 5)  # kills also what hangs in C++
     import paddle
     from paddle.distributed import fleet
@@ -188,7 +188,7 @@ def role(options: argparse.Namespace) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
+    """Ports of loopback without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -206,7 +206,7 @@ def latency_block(
 
 
 def medians_of(blocks: list[dict[str, float]]) -> dict[str, float]:
-    """Of each figure."""
+    """Return the median of each figure."""
     return {name: statistics.median(one[name] for one in blocks) for name in blocks[0]}
 
 

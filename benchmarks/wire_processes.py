@@ -137,7 +137,7 @@ def serve_bare() -> None:
 
 @contextmanager
 def bare_server() -> Iterator[Bare]:
-    """A bare ZeroMQ server in a process of its own, and who asks it."""
+    """A bare ZeroMQ server in a process of its own, and its client."""
     command = [sys.executable, __file__, "serve"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -150,7 +150,7 @@ def bare_server() -> Iterator[Bare]:
         process.wait()
 
 
-# --- somebody else who pushes ------------------------------------------------------------------------------
+# --- another client that pushes ---------------------------------------------------------------------------
 
 
 def push_at_full_rate(begin: Callable[[int], Callable[[], object]], keys_a_push: int, in_flight: int) -> None:

@@ -11,7 +11,7 @@ folder = sys.argv[1] if len(sys.argv) > 1 else "runs/demo/data"  # from `pslib d
 
 
 class Network(torch.nn.Module):
-    """Whatever you have: (B, F, D) vectors of the fields and (B, N) numbers in, (B,) logits out."""
+    """Your own network: (B, F, D) vectors of the fields and (B, N) numbers in, (B,) logits out."""
 
     def __init__(self) -> None:
         super().__init__()

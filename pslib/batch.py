@@ -81,11 +81,11 @@ class Batch:
     negatives : (K,) int32
         Places of items that were drawn for the whole batch; empty where the model wants none.
     log_q : (U,) float32
-        Of each key, the logarithm of its chance to be drawn; empty without negatives.
+        Logarithm of each key's chance to be drawn; empty without negatives.
     more_labels : (B, M) float32 or None
         0 or 1, of the schema's further labels; None where it names none.
     weights : (B,) float32 or None
-        How much each example counts in the loss, 0 or more; None: all alike.
+        Weight of each example in the loss, 0 or more; None: all alike.
     """
 
     labels: NDArray[np.float32]

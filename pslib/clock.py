@@ -42,7 +42,7 @@ class AwakeClock:
     """Clock that stops while this process is stopped: measures the silence of others.
 
     A process that was stopped (Ctrl-Z, a debugger, a paused virtual machine, a machine without a free core)
-    could hear nobody, and nobody was silent. So the time between two looks counts as `STALL_S` at most, which
+    heard nothing, though none was silent. So the time between two looks counts as `STALL_S` at most, which
     still lets every wait end. What others may have decided meanwhile is for the machine's clock to say.
 
     Parameters

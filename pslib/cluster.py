@@ -258,9 +258,9 @@ def connect(
     cluster_id : str or None
         Default: the environment's PSLIB_CLUSTER_ID.
     servers, shard_threads, partition_bits, server_memory_bytes, credit_bytes : int
-        Of an embedded cluster; see `pslib.config.ClusterConfig`.
+        Settings of an embedded cluster; see `pslib.config.ClusterConfig`.
     durability : {"memory", "log", "disk"}
-        Of an embedded cluster: whether rows survive the end of this process, or a loss of power.
+        Durability of an embedded cluster: rows may survive the end of this process, or a loss of power.
     log : path or None
         Folder of its logs, with ``durability``: what is in it comes back.
     log_bytes : int
@@ -328,9 +328,9 @@ class Watcher:
     Parameters
     ----------
     coordinator, cluster_id : str
-        Which cluster.
+        Address of the coordinator, and id of its cluster.
     keys : Keys or None
-        Where it is encrypted.
+        Keys of an encrypted cluster.
     transport : Transport or None
         Default: one over ZeroMQ, with the keys; closed with the watcher.
 
@@ -348,7 +348,7 @@ class Watcher:
         keys: Keys | None = None,
         transport: Transport | None = None,
     ) -> None:
-        if not cluster_id:  # nobody would ever answer
+        if not cluster_id:  # no process would ever answer
             raise ConfigurationError("cluster_id: expected that of a run, see its logs/cluster.json; got ''")
         self._coordinator, self._own_transport = coordinator, transport is None
         self._transport = transport or ZmqTransport(keys=keys)
@@ -367,7 +367,7 @@ class Watcher:
     def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
         """Counters of each server, asked all at once; None for one that has not answered in time.
 
-        An empty address is nobody's.
+        An empty address belongs to no process.
         """
         check_timeout(timeout_s, or_none="")
         pending = [

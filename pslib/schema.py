@@ -31,7 +31,7 @@ class DenseField:
     fill : float
         Stands for null and for NaN.
     log1p : bool
-        Whether to feed ``sign(x) * log(1 + |x|)``, the usual squeeze for counts.
+        True to feed ``sign(x) * log(1 + |x|)``, the usual squeeze for counts.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class SparseField:
     of : str, tuple of str or None
         The column that it is made from, or several for a cross of them; default: the one of its name.
     take : {"hour", "weekday", "day", "month"} or None
-        What of a time to take: of a timestamp (in its own time zone), a date or whole seconds since 1970.
+        Part of a time to take: of a timestamp (in its own time zone), a date or whole seconds since 1970.
     buckets : tuple of float, "log" or None
         Ascending bounds of a number's buckets, or the squeeze ``floor(log(x)^2)``. See `pslib.data.features`.
 
@@ -119,7 +119,7 @@ class RaggedField:
     name : str
         Column name.
     pooling : {"sum", "mean"}
-        How the rows of one example are joined; an empty or null list gives zeros.
+        Operation that joins the rows of one example; an empty or null list gives zeros.
     vocabulary : str or None
         As for SparseField.
 

@@ -45,17 +45,17 @@ class Setting:
     ge, gt, le : float or None
         Bounds of a number.
     unit : str
-        What a number counts. A job file takes texts like 16GB for ``bytes``.
+        Unit of a number. A job file takes texts like 16GB for ``bytes``.
     choices : tuple of str
         All values of a text.
     pattern, texts : str
-        What a text must match, as a regular expression and for people.
+        Pattern that a text must match, as a regular expression and for people.
     finite : bool
-        Whether an infinite number is refused.
+        True if an infinite number is refused.
     float32 : bool
-        Whether a kernel takes the number as float32: it must be finite there, and 0 only if it is 0.
+        True if a kernel takes the number as float32: it must be finite there, and 0 only if it is 0.
     example : str
-        How a value of the field's class is made, for messages.
+        Expression that makes a value of the field's class, for messages.
     """
 
     help: str
@@ -292,7 +292,7 @@ def kind_and_fields(
     Parameters
     ----------
     what : str
-        What kinds these are, for messages.
+        Noun for these kinds, for messages.
     plain : mapping
         ``name`` and fields.
     kinds : mapping of name to dataclass

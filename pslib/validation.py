@@ -299,7 +299,7 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
     Parameters
     ----------
     *names : str
-        Which arguments; none: all.
+        Arguments to check; none: all.
     """
 
     def around(function: Callable[Given, Back]) -> Callable[Given, Back]:

@@ -35,7 +35,7 @@ def check_same_training(job: Job, from_logs: bool) -> None:
     ----------
     job : Job
     from_logs : bool
-        Whether it resumes from the run's logs, which hold more of it than a checkpoint.
+        True if it resumes from the run's logs, which hold more of it than a checkpoint.
 
     Raises
     ------

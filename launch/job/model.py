@@ -209,7 +209,7 @@ def build_model(
     Parameters
     ----------
     name : str
-        Of any model of `rec_models`.
+        Name of any model of `rec_models`.
     schema : Schema
     options : mapping
         All keys beside ``model.name``.

@@ -206,7 +206,7 @@ def check_log(name: str, folder: str | None, resume: bool) -> None:
     folder : str or None
         None: the folder of the run, which `prepare_out` checks.
     resume : bool
-        Whether an earlier run resumes from its logs there.
+        True if an earlier run resumes from its logs there.
 
     Raises
     ------
@@ -336,9 +336,9 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     ----------
     out : path
     overwrite : bool
-        Whether to remove the files of an earlier run (`RUN_FILES`); other files always stay.
+        True to remove the files of an earlier run (`RUN_FILES`); other files always stay.
     resume : bool
-        Whether the earlier run resumes: all its files stay.
+        True if the earlier run resumes: all its files stay.
 
     Raises
     ------

@@ -166,7 +166,7 @@ class HostsLauncher(ABC):
     hosts : sequence of Host
         Hosts in the order of server and trainer numbers; the coordinator runs on the first.
     insecure_network : bool
-        Whether processes without keys may listen on addresses that other machines reach.
+        True if processes without keys may listen on addresses that other machines reach.
     port : int
         Port of the coordinator; 0 is any free one.
     options : str

@@ -28,7 +28,7 @@ def keys_of_run(
         Addresses of coordinator and servers that other machines reach. If there are any, keys are made for
         the run only.
     insecure : bool
-        Whether to run without encryption on such addresses.
+        True to run without encryption on such addresses.
 
     Raises
     ------

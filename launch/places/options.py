@@ -27,7 +27,7 @@ class HostOptions:
     per_node : str or None
         With slurm: the processes of each node, as in a hosts file.
     insecure_network : bool
-        Whether to run without encryption on addresses that other machines reach.
+        True to run without encryption on addresses that other machines reach.
     port : int
         Port of the coordinator; 0 is any free one.
     servers, trainers : int or None
@@ -55,11 +55,11 @@ class RunOptions:
     keys : str or None
         Folder of keys to encrypt with; None does not.
     overwrite, resume : bool
-        Whether to replace an earlier run in the folder, or to continue it, from its logs or its checkpoint.
+        True to replace an earlier run in the folder, or to continue it, from its logs or its checkpoint.
     tensorboard : bool
-        Whether to write event files for TensorBoard into the folder.
+        True to write event files for TensorBoard into the folder.
     quiet : bool
-        Whether to show no progress.
+        True to show no progress.
     """
 
     out: str | None = None

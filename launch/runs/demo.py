@@ -51,7 +51,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
     out : Path
         Folder of the run; an earlier demo in it is replaced, its data is kept.
     progress : bool
-        Whether to show a bar.
+        True to show a bar.
 
     Returns
     -------

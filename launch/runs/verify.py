@@ -98,7 +98,7 @@ class VerifyOptions:
     tolerance : float
         Largest accepted loss of AUC, and rise of log loss.
     overwrite : bool
-        Whether earlier runs may be replaced.
+        True if earlier runs may be replaced.
     """
 
     kill: str | None

@@ -40,7 +40,7 @@ class LastSave:
     Attributes
     ----------
     over : bool
-        Whether the checkpoint is written, or will not be.
+        True if the checkpoint is written, or will not be.
     """
 
     def __init__(self, watch: Callable[[], Watcher]) -> None:

@@ -51,7 +51,7 @@ class Running:
     pump : threading.Thread
         Thread that copies output to the log until it ends.
     killed : bool
-        Whether the launcher has killed it.
+        True if the launcher has killed it.
     remarks : str
         As `Command.remarks`.
     """

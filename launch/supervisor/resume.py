@@ -174,7 +174,7 @@ def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) ->
     command : str
         Command that resumes it.
     no_room : bool
-        Whether memory or disk space ran out, so that a resumed run would fail again.
+        True if memory or disk space ran out, so that a resumed run would fail again.
     """
     go_on = "go on, when there is room, with" if no_room else "go on with"
     if log is not None:

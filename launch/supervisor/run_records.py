@@ -42,11 +42,11 @@ def run_recorded(
     out : Path or None
         Folder of the records; None: no records.
     progress : bool
-        Whether to show a bar.
+        True to show a bar.
     facts : mapping
         Further entries of the summary, beside the figures of the run.
     tensorboard : bool
-        Whether to write event files for TensorBoard too.
+        True to write event files for TensorBoard too.
 
     Returns
     -------

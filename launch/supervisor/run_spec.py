@@ -120,7 +120,7 @@ class Plan:
     logs : Path
         Folder of one output log per process; must exist.
     echo : bool
-        Whether to show the trainers' output.
+        True to show the trainers' output.
     keys : mapping of str to Keys, or None
         Encryption keys by role; each process gets its own, the coordinator a server's.
     log : str or None
@@ -128,7 +128,7 @@ class Plan:
     launch : Identity or None
         Identity in a resumed run; None: a new run.
     saves : bool
-        Whether to save when the launcher is asked to leave.
+        True to save when the launcher is asked to leave.
     """
 
     config: ClusterConfig
@@ -161,7 +161,7 @@ class Outcome:
     reason : str or None
         Cause of a failure in one line.
     final : bool
-        Whether a restart would fail again.
+        True if a restart would fail again.
     """
 
     exit_code: int

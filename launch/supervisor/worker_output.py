@@ -24,7 +24,7 @@ class WorkerOutput:
     Parameters
     ----------
     echo : bool
-        Whether to show the trainers' output.
+        True to show the trainers' output.
     trainers : int
         Number of trainers; with more than one, their output lines get a name.
     say : callable
@@ -47,7 +47,7 @@ class WorkerOutput:
     final : set of Task
         Processes with an error that a successor would repeat: the first of them, which ends the run.
     asked : bool
-        Whether a worker has reported a SIGTERM that was sent to all processes.
+        True if a worker has reported a SIGTERM that was sent to all processes.
     echoes : set of Task
         Processes with such an error after the first, for example a successor that retries a save on the full
         disk. Their lines are not shown.

@@ -23,13 +23,13 @@ class LoadOptions:
     Attributes
     ----------
     state : bool
-        Whether to load optimizer state; else it starts fresh and optimizers may differ.
+        True to load optimizer state; else it starts fresh and optimizers may differ.
     tables : tuple of str or None
         Load rows of these tables only; None: all tables and dense parameters.
     step, time_s : int, float
         Last-seen time of loaded rows, unless everything is loaded.
     new_tables : bool
-        Whether to create tables that are not set up; else they are refused.
+        True to create tables that are not set up; else they are refused.
     """
 
     state: bool = True

@@ -34,11 +34,11 @@ class ExportOptions:
     Attributes
     ----------
     state : bool
-        Whether to write optimizer state, and scales of int8 tables.
+        True to write optimizer state, and scales of int8 tables.
     columns : bool
         One column per float, ``v_0``, ``v_1``, ...; else one fixed-size list per part.
     overwrite : bool
-        Whether existing files may be replaced.
+        True if existing files may be replaced.
     """
 
     state: bool = False

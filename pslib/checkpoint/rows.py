@@ -92,9 +92,9 @@ class RowReader:
     now : float
         Last-seen time of rows without one, in the unit of the table's clock.
     same_clock : bool
-        Whether the checkpoint's table has the same clock; else its last-seen times are ignored.
+        True if the checkpoint's table has the same clock; else its last-seen times are ignored.
     with_state : bool
-        Whether to load optimizer state; else it starts fresh.
+        True to load optimizer state; else it starts fresh.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class Manner:
     contributors : tuple of int
         Ranks of all contributors to the step, ascending; empty: the push is applied alone, at once.
     maintain : bool
-        Whether tables are maintained after the sync step.
+        True if tables are maintained after the sync step.
     """
 
     rate: float = 1.0

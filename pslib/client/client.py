@@ -238,7 +238,7 @@ class Client:
         keys : mapping of table name to (n,) uint64
             Keys may repeat.
         dense : bool
-            Whether to read all dense parameters too.
+            True to read all dense parameters too.
         step, time_s
             The reader's time: the reply includes weight decay that a row has missed up to ``step``.
         rows_as, dense_as : str
@@ -365,7 +365,7 @@ class Client:
         step, time_s
             Now, in the units of `push`: rows age up to it.
         decay : bool
-            Whether to decay counts too: PaddlePaddle does it once a day.
+            True to decay counts too: PaddlePaddle does it once a day.
         name : PushName or None
             As for `push`: it is applied once however often it is sent.
         """
@@ -424,7 +424,7 @@ class Client:
         ----------
         path : str
         state : bool
-            Whether to load optimizer state too; without it rows and dense parameters begin with a fresh one.
+            True to load optimizer state too; without it rows and dense parameters begin with a fresh one.
         tables : sequence of str or None
             Rows of these tables only, and nothing else changes; None: all tables and dense parameters.
         step, time_s : int, float

@@ -83,7 +83,7 @@ class Endpoint:
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
-        self._room_wanted = 0  # callers who wait for room
+        self._room_wanted = 0  # callers that wait for room
         self.every_heartbeat: Callable[[], None] | None = None
         self.bytes_sent = 0
         self.bytes_received = 0

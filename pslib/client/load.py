@@ -25,7 +25,7 @@ class OpenLoad:
     Attributes
     ----------
     number, fingerprint
-        Of the call.
+        Number and fingerprint of the call.
     source
         The checkpoint to load.
     """

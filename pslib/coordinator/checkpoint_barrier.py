@@ -77,7 +77,7 @@ class CheckpointBarrier:
     base : str
         Name of the last committed checkpoint; an increment is based on it.
     asked : bool
-        Whether an unscheduled checkpoint is requested.
+        True if an unscheduled checkpoint is requested.
     on_saved : callable
         Called with path and moment of each committed checkpoint.
     """

@@ -43,7 +43,7 @@ class Coordinator:
         A predecessor's records are replayed first. Every later change is written before a reply reports
         it.
     ranks_named : bool
-        Whether the awaited trainers name their ranks; see `pslib.coordinator.membership.Membership`.
+        True if the awaited trainers name their ranks; see `pslib.coordinator.membership.Membership`.
     """
 
     def __init__(
@@ -188,13 +188,13 @@ def run_coordinator(
     announce : callable
         Called once with the address, when processes can connect.
     insecure_network : bool
-        Whether ``listen`` may be reachable from other machines without encryption.
+        True if ``listen`` may be reachable from other machines without encryption.
     keys : Keys or None
         The server-side keys of an encrypted cluster.
     journal : str or None
         Folder of its journal, for a restart.
     resume : bool
-        Whether an ended run is resumed: its failures and leaves no longer count.
+        True if an ended run is resumed: its failures and leaves no longer count.
     tell_end : callable or None
         Called once with the final status, when the cluster is over and its counters are complete.
     ranks_named : bool

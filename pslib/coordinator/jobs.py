@@ -56,7 +56,7 @@ class CollectiveJob:
     words : dict
         The textual result of its only lease, if any: it becomes part of the outcome.
     given_up : bool
-        Whether all trainers have left it.
+        True if all trainers have left it.
     examples_before : int
         Examples of a fit that were trained in an earlier run, which this one continues.
     failed_at : set of (int, int)

@@ -43,7 +43,7 @@ class CoordinatorJournal:
     ----------
     members : Membership
     registry : JobRegistry
-        Of the session whose requests are journalled.
+        Registry of the session whose requests are journalled.
 
     Attributes
     ----------

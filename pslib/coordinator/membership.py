@@ -72,7 +72,7 @@ class Membership:
     config : ClusterConfig
         Expected numbers of servers and trainers.
     ranks_named : bool
-        Whether the awaited trainers name their ranks, as those of a launcher do: one that names none then
+        True if the awaited trainers name their ranks, as those of a launcher do: one that names none then
         gets a rank beyond theirs, however early it registers, and the start does not count it.
 
     Attributes

@@ -232,7 +232,7 @@ class Rebalance:
         ----------
         now_s : float
         busy : bool
-            Whether an operation under way forbids moves: a cut, a save or a load.
+            True if an operation under way forbids moves: a cut, a save or a load.
         """
         self._paused = busy
         self._look_who_is_new(now_s)

@@ -70,7 +70,7 @@ class Recovery:
         Returns
         -------
         bool
-            Whether it may begin. One that may not must write no log: the next one would resume from it.
+            True if it may begin. One that may not must write no log: the next one would resume from it.
         """
         config = self._members.config
         if not empty or not self._members.is_owner(server):  # moving units may be there

@@ -142,7 +142,7 @@ class Sampling:
     alpha : float
         Exponent of the item count.
     each : bool
-        Whether ``count`` are drawn for each example of a batch, one example after the other.
+        True if ``count`` are drawn for each example of a batch, one example after the other.
     told : float or None
         Exponent of the count in `NegativeSampler.log_q`; None: ``alpha``.
     """

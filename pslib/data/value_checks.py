@@ -66,7 +66,7 @@ class Rule:
     bad : callable
         Mask of an array's values that break the rule, ``(n,)`` bool.
     in_statistics : callable
-        Whether a row group's statistics show such a value.
+        True if a row group's statistics show such a value.
     """
 
     expected: str

@@ -34,7 +34,7 @@ class RequestChecks:
     Parameters
     ----------
     limits : Limits
-        Of the codec that would send the reply.
+        Limits of the codec that would send the reply.
     shards : sequence of Shard
         All shards of the server, with its tables.
     """

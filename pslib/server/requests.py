@@ -66,7 +66,7 @@ class ShardRequest:
     results : dict of int to outcome
         Outcomes of shards.
     answered : bool
-        Whether its reply has been built; a push of a sync step may be refused before all shards are done.
+        True if its reply has been built; a push of a sync step may be refused before all shards are done.
     taker : callable or None
         Takes the reply, for a request of the server itself.
     """

@@ -77,7 +77,7 @@ class ServerSession:
     Parameters
     ----------
     codec : Codec
-        Of this cluster.
+        Codec of this cluster.
     shards : sequence of Shard
         All shards of this server; the session reads their table descriptions only.
     credit : CreditPool or None

@@ -86,7 +86,7 @@ class ByCount(Policy):
 
 @dataclass(frozen=True, slots=True)
 class ByBloom(Policy):
-    """As `ByCount`, with counts estimated by one counting Bloom filter per partition.
+    """Like `ByCount`, with counts estimated by one counting Bloom filter per partition.
 
     A filter never undercounts, up to 255; a key that shares its counters with others is admitted early. It
     takes ``counters`` bytes per partition for any number of keys. Source: Fan, Cao, Almeida and Broder,

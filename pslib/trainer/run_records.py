@@ -62,11 +62,11 @@ def record(
     out : path or None
         Folder of the records; None writes no file.
     progress : bool
-        Whether to show a bar.
+        True to show a bar.
     seed : int
         For the summary.
     tensorboard : bool
-        Whether to write event files too.
+        True to write event files too.
     """
     if not cluster.embedded or (out is None and not progress):
         return

@@ -134,13 +134,13 @@ class Trainer:
         data : path, or several
             Files, folders or globs.
         epochs : int
-            How often every example is seen.
+            Number of times that every example is seen.
         valid : path, or several, or None
             Data to evaluate on after each epoch.
         stopping : EarlyStopping or None
-            What the results on ``valid`` are for: lower rates, an early end, the best epoch's parameters.
+            Uses of the results on ``valid``: lower rates, an early end, the best epoch's parameters.
         best : path, URI or None
-            Where the checkpoint of the best epoch is kept, for ``stopping.restore``.
+            Place of the best epoch's checkpoint, for ``stopping.restore``.
 
         Raises
         ------
@@ -256,13 +256,13 @@ class Trainer:
         ----------
         data : path, or several
         label : str or None
-            Whose task, where the schema has several labels; None: the first.
+            Label of the task, where the schema has several; None: the first.
         predictions : path, URI or None
             Folder for the prediction of each example
             (`pslib.trainer.evaluation.predictions.PredictionFiles`), other than that of the data, which
             needs no label then: without one the figures are nan.
         name : str
-            What lines and records of the run call it, ``"test"`` for example.
+            Name in lines and records of the run, ``"test"`` for example.
 
         Raises
         ------
@@ -329,14 +329,14 @@ class Trainer:
         valid : path, or several
             Examples to rank items for, as `rank` reads them.
         epochs : int
-            How often every example is seen, at most.
+            Number of times that every example is seen, at most.
         stopping : EarlyStopping or None
-            What the rankings are for: lower rates, an early end, the best epoch's parameters. Its metric is
+            Uses of the rankings: lower rates, an early end, the best epoch's parameters. Its metric is
             that of a ranking, ``recall@20``.
         best : path or None
             Folder where the best epoch is kept; needed with a stopping that restores it.
         items : path, or several, or None
-            Whose items are ranked; None: those of ``data``.
+            Data whose items are ranked; None: those of ``data``.
         at, history, target, exclude_seen
             As for `rank`.
 
@@ -393,7 +393,7 @@ class Trainer:
             Parquet. For a model of sessions: the items so far, a list column ``history``, and the one that
             came next. For a model of queries and items: the fields of a query, and its item.
         items : path, or several
-            Whose items are ranked: the training sessions; or rows with the fields of items, each item at
+            Data whose items are ranked: the training sessions; or rows with the fields of items, each item at
             least once. A null among them is no item, and a target that is null is a miss.
         at : sequence of int
             The k of Recall@k, MRR@k and NDCG@k; see `pslib.metrics.ranking`.
@@ -404,7 +404,7 @@ class Trainer:
         exclude_seen : bool
             Leave out what is in the history; needs one.
         name : str
-            What lines and records of the run call it, ``"test"`` for example.
+            Name in lines and records of the run, ``"test"`` for example.
 
         Raises
         ------
@@ -515,7 +515,7 @@ class Trainer:
             0: the checkpoint is ``path``. Else it is a new folder ``checkpoint-N`` in ``path``, and when it
             is complete, all but the newest ``keep_last`` complete ones there are removed.
         space_s : float
-            How long to try again, and say so, where there is no space for it; 0: not at all.
+            Seconds of retries, each reported, while there is no space for it; 0: none.
 
         Raises
         ------
@@ -559,12 +559,12 @@ class Trainer:
             Rows of these tables only: dense parameters, other tables and the position in the training stay as
             they are. None loads everything.
         resume : bool
-            Whether a script whose `fit` was saved while it went on goes on exactly: calls that were done are
+            True if a script whose `fit` was saved while it went on goes on exactly: calls that were done are
             passed over, and of the one that was under way every example counts once. One that begins with
             `evaluate` or the like, where that one trained, may look at it and nothing more. False: all is
             new.
         other_model : bool
-            Whether to go on with what a model of another class, with other columns, or with parameters of
+            True to go on with what a model of another class, with other columns, or with parameters of
             other names has learned, where the numbers fit. False: that is refused, as it mostly is a slip;
             so is data later whose keys are made of numbers where the checkpoint's were made of texts, or the
             other way round.

@@ -51,9 +51,9 @@ class Keys:
     public, secret : str
         The own pair.
     server_secret : str
-        Of listening processes; empty for all others.
+        Secret of listening processes; empty for all others.
     allowed : mapping of str to str
-        Of listening processes: public keys that may connect, and their roles.
+        Public keys that may connect to a listening process, and their roles.
 
     Raises
     ------

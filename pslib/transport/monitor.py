@@ -131,11 +131,11 @@ def troubles(monitor: Monitor, silent: Set[str], role: str | None) -> dict[str, 
     Parameters
     ----------
     monitor : Monitor
-        Of the socket that is connected to all of them.
+        Monitor of the socket that is connected to all of them.
     silent : set of str
         Addresses that have not answered yet.
     role : str or None
-        Of this process's key; None when it has none.
+        Role of this process's key; None when it has none.
     """
     found: dict[str, str | None] = {}
     for event, address in list(monitor.events()):

@@ -44,7 +44,7 @@ class CoordinatorLog:
     clock : Clock
         Clock of the machine; waits are measured by an `AwakeClock`.
     disk : bool
-        Whether a record counts as durable only once synced.
+        True if a record counts as durable only once synced.
     patience_s : float
         Longest wait for the predecessor's end.
     place : str

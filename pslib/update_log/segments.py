@@ -44,7 +44,7 @@ class RollingLog:
     about : mapping of str to plain values
         Identity of the log: stored in every segment, and must be the same when it is opened again.
     disk : bool
-        Whether a record counts as durable once synced, or already once written.
+        True if a record counts as durable only once synced, False if once written.
     place : str
         Name of the folder, for messages.
     segment_bytes : int

@@ -153,9 +153,9 @@ def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt:
     keys : (n,) uint64
     gradients : (n, dim) float32, contiguous
     kind : str
-        Of `ROW_TYPES`.
+        Row type, of `ROW_TYPES`.
     salt : int
-        Of the push, so that its bits are a function of its name and of the key.
+        Salt of the push, so that its bits are a function of its name and of the key.
     """
     if kind == "float32":
         return QuantizedRows(gradients)

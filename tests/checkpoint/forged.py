@@ -164,7 +164,7 @@ def _problem(call: Any) -> str | None:
 
 
 def fault_of(folder: Path, seed: int) -> str | None:
-    """What is wrong with how a mutant is treated; None: as it should be."""
+    """Return the fault in the treatment of a mutant, or None."""
     path = str(mutant(folder, seed))
     shard = shard_for(random.Random(seed).choice(VERSIONS))
     try:

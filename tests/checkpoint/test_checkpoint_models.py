@@ -1,4 +1,4 @@
-"""Whose a checkpoint is: what another model has learned is refused, and what counts as the same model."""
+"""A checkpoint belongs to one model: loading another model's is refused; which models count as the same."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def save(client: Client, folder: Path, spec: TableSpec, token: str = "00000001")
 
 
 def content_of(folder: Path) -> dict[object, object]:
-    """Rows and counted keys by key, in a form that does not depend on who wrote them."""
+    """Rows and counted keys by key, in a form that does not depend on the writer."""
     manifest = json.loads((folder / "manifest.json").read_text())
     found: dict[object, object] = {}
     for entry in manifest["files"]:

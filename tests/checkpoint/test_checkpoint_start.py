@@ -320,7 +320,7 @@ def test_a_checkpoint_whose_files_lie_on_several_machines_is_none_and_leaves_the
     known = checkpoint.read_manifest(str(folder))
     elsewhere = replace(known.files[0], name=known.files[0].name.replace(".", ".0"))
     files = [elsewhere, *known.files[1:]]
-    assert checkpoint.other_tables(str(folder), files, "another")  # whoever saves asks that before
+    assert checkpoint.other_tables(str(folder), files, "another")  # a save asks that first
     with pytest.raises(
         CheckpointError, match=r"1 of its \d+ files are not there as .* that folder"
     ) as caught:

@@ -390,7 +390,7 @@ def test_a_newer_format_is_refused_by_name(one: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_save_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writing thread's error reaches the one who saves, and no thread is left."""
+    """The writing thread's error reaches the saving thread, and no thread is left."""
 
     def full(*_arguments: object) -> int:
         raise OSError(28, "No space left on device")

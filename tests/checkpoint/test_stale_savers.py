@@ -45,7 +45,7 @@ def heir_saves(folder: Path, stale: Manifest) -> HeirSaves:
 
 
 def stand_still(monkeypatch: pytest.MonkeyPatch, where: str, heir_saves: HeirSaves, before: bool) -> None:
-    """Let the successor save when who commits first comes to one of its steps, or is behind it."""
+    """Let the successor save when the first committer comes to one of its steps, or is behind it."""
     real: Callable[..., None] = getattr(manifest, where)
 
     def step(*details: Any) -> None:

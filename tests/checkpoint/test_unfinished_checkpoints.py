@@ -1,4 +1,4 @@
-"""Checkpoints of a training that went on: everybody may look at one, and nobody goes on with it by a slip."""
+"""Checkpoints of a training that went on: any command may read one, no run resumes from it by accident."""
 
 from __future__ import annotations
 

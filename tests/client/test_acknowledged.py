@@ -118,7 +118,7 @@ def test_a_loss_is_an_event_and_a_figure_and_ends_a_run_that_promised_none(recov
 
 
 def test_a_loss_that_is_told_again_counts_once() -> None:
-    """A coordinator that has stood still finds a copy for each pause of who asked, one behind the other."""
+    """A coordinator that has stood still finds a copy for each pause of the client, one behind the other."""
     session, records = CoordinatorSession(replace(CONFIG, recovery="partial")), list[Any]()
     session.journal.append = records.append
     session.handle(0.0, Register("server", "a", 1, 7, "host", 0))

@@ -159,7 +159,7 @@ def test_any_sequence_of_calls_gives_the_bits_of_a_dict(
 
 
 def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
-    """Its number is settled: nobody can send it again."""
+    """Its number is settled: no client can send it again."""
     with cluster_of(1, server_memory_bytes=4 << 20) as running:
         client = running.client()
         client.setup([PLAIN])

@@ -1,4 +1,4 @@
-"""The thread that asks, callers who wait for room, and futures of replies."""
+"""The thread that asks, callers that wait for room, and futures of replies."""
 
 from __future__ import annotations
 

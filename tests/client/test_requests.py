@@ -195,7 +195,7 @@ def test_who_names_the_old_address_later_means_the_successor_of_the_successor() 
     for peer in ("a", "b", "c"):
         table.start(2.0, peer, Stats())
     assert [peer for peer, _ in _sent(table)] == ["c", "c", "c"]
-    table.redirect(3.0, "x", "a")  # somebody else got that port
+    table.redirect(3.0, "x", "a")  # another process got that port
     table.cancel_all()
     table.start(4.0, "a", Stats())
     assert [peer for peer, _ in _sent(table)] == ["a"]

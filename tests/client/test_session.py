@@ -1,4 +1,4 @@
-"""The client's machine, scene by scene: what it asks of whom, and what it makes of the answers."""
+"""The client's machine, scene by scene: its requests to each server, and its use of the answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestSplit:
         assert messages["0"][1].keys["t"].tolist() == keys_in(1, 0).tolist()
         assert messages["1"][1].keys["t"].tolist() == keys_in(9, 15).tolist()
 
-    def test_rows_come_back_in_the_order_of_the_keys_whoever_answers_first(self) -> None:
+    def test_rows_come_back_in_the_order_of_the_keys_whichever_server_answers_first(self) -> None:
         client = make_client(2, {"t": 1})
         call = client.pull(0.0, {"t": keys_in(9, 1, 15, 1)})
         messages = asked(client)

@@ -1,4 +1,4 @@
-"""Whose rows and dense parameters they are: trainers of one model share them, others are told at once."""
+"""Trainers of one model share rows and dense parameters; trainers of another model are refused at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS = Schema(label="label", sparse=["id", "same"])
 
 
 class OtherModel(CountingModel):
-    """As large as a CountingModel, in rows and in dense parameters."""
+    """A model as large as a CountingModel, in rows and in dense parameters."""
 
 
 class OwnTable(CountingModel):

@@ -94,7 +94,7 @@ def test_tables_that_come_later_are_added(trainer: Client, guest: Client) -> Non
 def test_a_set_up_that_has_come_to_the_first_server_alone_is_finished(
     running: Trainers, trainer: Client, guest: Client
 ) -> None:
-    """Whoever began it may be dead: a pull would be refused by the other servers for ever."""
+    """The client that began it may be dead: the other servers would refuse pulls for ever."""
     message = Setup({"tables": [PLAIN.to_dict()]}, 0, {}, np.empty(0, np.float32))
     trainer.endpoint.ask(trainer.servers[0], message).wait()
     assert guest.take_tables() == (PLAIN,)
@@ -122,7 +122,7 @@ def test_the_notebook_of_the_page_on_scaling_reads_rows_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("role", ["reader", "trainer", "admin", "server"])
-def test_whoever_may_pull_may_ask_what_tables_there_are(role: str) -> None:
+def test_every_role_that_may_pull_may_ask_what_tables_there_are(role: str) -> None:
     assert refusal(role, DescribeTables()) is None
     of_a_checkpoint = refusal(role, DescribeTables("/checkpoint"))
     assert (of_a_checkpoint is None) == (role in ("trainer", "admin"))

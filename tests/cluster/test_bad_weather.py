@@ -179,7 +179,7 @@ def test_processes_that_begin_on_a_full_disk_say_so_in_one_line(
     assert "Traceback" not in (tmp_path / "logs" / "coordinator.log").read_text()
 
 
-# --- a coordinator that nobody can reach -------------------------------------------------------------------
+# --- a coordinator that no process can reach ----------------------------------------------------------------
 
 
 def test_a_coordinator_that_is_stopped_ends_the_run_within_three_silences_and_is_named(

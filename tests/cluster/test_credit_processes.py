@@ -42,7 +42,7 @@ def test_a_stopped_server_does_not_fill_the_memory_of_who_pushes(caplog: pytest.
             pushed, over = [], threading.Event()
 
             def push_for_ever() -> None:
-                """As a caller who never waits for what it has sent."""
+                """Push like a caller that never waits for what it has sent."""
                 while not over.is_set():
                     gradients = np.full((ROWS, DIM), 0.01, np.float32)  # its own, as a batch's is
                     name = PushName(1 << 63, len(pushed))

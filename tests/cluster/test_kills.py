@@ -72,7 +72,7 @@ PUSHING = Path(__file__).parents[1] / "support" / "processes" / "pushing_script.
 
 
 def alive(command: Command, names: Sequence[str]) -> list[str]:
-    """Those of some processes that run now."""
+    """Return the named processes that run now."""
     return [name for name in names if psutil.pid_exists(command.pid_of(name))]
 
 
@@ -87,7 +87,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(1800)]
         *(pytest.param(100, seed, 2.0, 80, marks=SOAK) for seed in (2, 3, 4)),
     ],
 )
-def test_every_acknowledged_push_is_in_once_whoever_is_killed(
+def test_every_acknowledged_push_is_in_once_whichever_process_is_killed(
     start: Start, tmp_path: Path, kills: int, seed: int, pause_s: float, told: int
 ) -> None:
     """Trainers push, each push with keys of its own, while processes are killed; then all rows are read."""

@@ -68,7 +68,7 @@ def trained_examples(command: Command) -> int:
     return max((json.loads(line).get("examples", 0) for line in lines if line.endswith("}")), default=0)
 
 
-# --- runs in which nobody dies -----------------------------------------------------------------------------
+# --- runs in which no process dies -------------------------------------------------------------------------
 
 
 @pytest.mark.smoke
@@ -237,7 +237,7 @@ def test_every_example_counts_once_when_all_trainers_but_one_are_killed(
 def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_example_counts_once(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    """Both at once, too: for a while there is nobody at all."""
+    """Both at once, too: for a while no process is left."""
     command = launch_counting(start, examples, tmp_path, more=SLOWLY)
     for victims in (("trainer 0", "trainer 1"), ("trainer 1",)):
         pids = {victim: command.pid_of(victim) for victim in victims}

@@ -1,4 +1,4 @@
-"""Servers join and leave while trainers push: nothing is lost, nothing is twice, nobody waits for long."""
+"""Servers join and leave while trainers push: nothing is lost or counted twice, and no trainer waits long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.counting import CountingModel, write_examples
 from tests.support.waiting import PATIENCE_S, wait_until
 
 STEADY = replace(QUICK, silence_s=20.0, request_s=PATIENCE_S)
-"""Nobody is lost here, also where a thread has no core for a second."""
+"""No process is lost here, also where a thread has no core for a second."""
 COUNTS = TableSpec("counts", (PartSpec("v", 2, SGD(learning_rate=1.0), Constant(0.0)),))
 DENSE = DenseSpec(100, SGD(learning_rate=1.0))
 KEYS = 4000
@@ -50,7 +50,7 @@ def counted(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Scaler:
-    """Somebody who scales the cluster while others train, and looks at what comes of it."""
+    """An administrator that scales the cluster during training, and looks at the result."""
 
     def __init__(self, running: Trainers) -> None:
         self._running = running
@@ -170,7 +170,7 @@ PARAMETERS = DenseSpec(100, Adagrad(learning_rate=0.1))
 
 
 class OneTrainer:
-    """The same pushes every time, one after the other; how many, somebody else says."""
+    """The same pushes every time, one after the other; the caller sets their number."""
 
     def __init__(self) -> None:
         self.over = threading.Event()

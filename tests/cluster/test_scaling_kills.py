@@ -1,4 +1,4 @@
-"""Servers are killed while units move to new ones: every push is in once, and nobody helps."""
+"""Servers are killed while units move to new ones: every push is in once, without help."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Speed:
 
 
 def scale(folder: Path, *arguments: str) -> str:
-    """``pslib scale`` as somebody would call it; what it says."""
+    """Run ``pslib scale`` as a user would; return its output."""
     command = [sys.executable, "-P", "-m", "launch.cli.main", "scale", *arguments, str(folder)]
     done = subprocess.run(
         command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=80, check=False
@@ -57,7 +57,7 @@ def scale(folder: Path, *arguments: str) -> str:
 
 
 def trainer_by_hand(folder: Path, examples: Path) -> subprocess.Popen[str]:
-    """The script of the run, started by somebody else while it runs."""
+    """The script of the run, started once more by a user while it runs."""
     address, cluster_id = find_cluster(str(folder / "out"), None)
     environment = {"PSLIB_COORDINATOR": address, "PSLIB_CLUSTER_ID": cluster_id, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(examples), str(folder / "checkpoint"), *PACE]

@@ -77,7 +77,7 @@ class Cluster:
         return dict(answer.cut)
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and everybody is heard meanwhile."""
+        """Let time pass, with heartbeats of all members."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s = min(self.now_s + 1.0, end_s)
@@ -116,7 +116,7 @@ class Cluster:
         assert set(phases) == {"pause"}
 
 
-def test_a_cut_is_led_by_whoever_is_there_where_lower_ranks_have_never_come() -> None:
+def test_a_cut_is_led_by_a_trainer_that_is_there_where_lower_ranks_have_never_come() -> None:
     """A trainer that a launcher could not start in time: the coordinator ended at the first save."""
     cluster = Cluster(absent=1)
     cluster.lease(1)
@@ -186,7 +186,7 @@ def test_another_cluster_goes_on_from_the_table() -> None:
 
 
 def test_keys_of_a_place_in_a_store_are_told_to_servers_alone() -> None:
-    """Lines of a run go to logs, and whoever has a reader's key may ask for its status."""
+    """Lines of a run go to logs, and any client with a reader's key may ask for its status."""
     cluster = Cluster()
     cluster.pause()
     cluster.all_ready()
@@ -292,7 +292,7 @@ def test_a_cut_that_is_asked_for_between_two_fits_is_made_as_the_next_one_begins
     cluster = between_fits(to_come=1)
     assert cluster.ask(SaveSoon()).values["asked"]
     cluster.next_fit(3)
-    assert cluster.lease(0, job=3).state == "wait"  # it may be over before anybody has heard of the cut
+    assert cluster.lease(0, job=3).state == "wait"  # it may be over before any trainer has heard of the cut
     cluster.wait(2.0)
     for _ in range(2):
         for rank in cluster.trainers:
@@ -310,7 +310,7 @@ def test_a_beginning_waits_for_one_attempt_alone() -> None:
     cluster = between_fits(to_come=1)
     cluster.ask(SaveSoon())
     cluster.next_fit(3)
-    cluster.wait(60.0)  # nobody says that it has paused
+    cluster.wait(60.0)  # no trainer says that it has paused
     assert cluster.lease(0, job=3).state == "held"
 
 
@@ -451,7 +451,7 @@ def test_in_step_everybody_goes_on_to_the_last_step_that_anybody_has_begun() -> 
 
 
 def test_in_step_what_a_trainer_said_before_it_was_ready_and_comes_behind_that_changes_nothing() -> None:
-    """Two of its threads tell: nobody trained until the cut was given up, ten seconds later."""
+    """Two of its threads report: no trainer trained until the cut was given up, ten seconds later."""
     cluster = Cluster(by_rank=True)
     for rank in cluster.trainers:
         cluster.lease(rank)
@@ -507,7 +507,7 @@ def opens(cluster: Cluster, rank: int, job: int, what: str = "fit", leases: int 
     ("what", "cut"), [("fit", False), ("measure", False), ("evaluate", True), ("export", True)]
 )
 def test_no_cut_of_a_fit_is_made_while_somebody_pushes_in_a_later_call(what: str, cut: bool) -> None:
-    """Those batches are in the rows: who went on from it trained them twice."""
+    """The later batches are in the rows already: a run that resumed from the cut trained them twice."""
     cluster = Cluster()
     cluster.lease(0)
     opens(cluster, 1, 2, what)
@@ -515,7 +515,7 @@ def test_no_cut_of_a_fit_is_made_while_somebody_pushes_in_a_later_call(what: str
     assert (cluster.session.cuts._cut is not None) == cut
 
 
-def test_a_cut_that_is_asked_for_in_an_evaluation_waits_for_whoever_is_in_the_next_fit() -> None:
+def test_a_cut_that_is_asked_for_in_an_evaluation_waits_for_the_trainers_of_the_next_fit() -> None:
     cluster = Cluster(leases=1)
     cluster.lease(0)
     cluster.ask(EndLease(0, 10, 1, 1 << 32, 0, {}))

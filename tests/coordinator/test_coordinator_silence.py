@@ -1,4 +1,4 @@
-"""The coordinator's machine, scene by scene: who falls silent, and who leaves when."""
+"""The coordinator's machine, scene by scene: members that fall silent, and the order of leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that own nothing and go: who must have heard of it, and for how long they stay after that."""
+"""Servers that own nothing and go: the members that must know, and how long the servers stay after that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Leaving:
 
     @staticmethod
     def incarnation(role: str, number: int) -> int:
-        """Of a first process."""
+        """Return the incarnation of a first process."""
         return number + (10 if role == "server" else 20)
 
     def look(self, now_s: float) -> list[int]:
@@ -65,7 +65,7 @@ class Leaving:
 
 
 def _known_by_all(now_s: float) -> Leaving:
-    """It has left the map, and since ``now_s`` each trainer knows."""
+    """Return a `Leaving` whose server has left the map, which every trainer has known since ``now_s``."""
     leaving = Leaving()
     assert leaving.look(0.0) == [2]
     leaving.all_have_heard()

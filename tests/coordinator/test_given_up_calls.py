@@ -122,7 +122,7 @@ class TestTheDesk:
 
     @pytest.mark.parametrize("what", ["save", "load"])
     def test_a_save_or_load_waits_for_the_earlier_call_that_others_are_in(self, what: str) -> None:
-        """It would save, or change, what they train."""
+        """The call would save, or change, rows that the others still train."""
         cluster = Cluster()
         for rank in range(2):
             cluster.open(rank)

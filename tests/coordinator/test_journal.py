@@ -1,4 +1,4 @@
-"""The coordinator's journal: whoever reads it is where the one was who wrote it; its files on a disk."""
+"""The coordinator's journal: its reader reaches the state of its writer; its files on a disk."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_run_whose_journal_is_gone_does_not_begin_anew_as_if_it_went_on(tmp_pa
 
 
 class LeavingStranger:
-    """A clock that goes on while somebody sleeps; a stranger's address is free again at a moment."""
+    """A clock that advances by sleeping; a stranger's address is free again at a moment."""
 
     def __init__(self, stranger: ServerLink, leaves_s: float) -> None:
         self.stranger, self.leaves_s, self.time_s = stranger, leaves_s, 0.0
@@ -399,7 +399,7 @@ def try_for(journal: CoordinatorLog, clock: SteppedClock, seconds: float) -> Non
 
 
 def test_time_in_which_a_coordinator_was_stopped_is_no_wait_for_space(tmp_path: Path) -> None:
-    """Nobody could make room that it would have seen; each look back counts half a second."""
+    """The coordinator could not have seen room made; each look back counts half a second."""
     files, clock = FullFiles(tmp_path), SteppedClock()
     journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
     files.full = True
@@ -415,7 +415,7 @@ def test_time_in_which_a_coordinator_was_stopped_is_no_wait_for_space(tmp_path: 
 
 
 class StoppedClock(SteppedClock):
-    """Of a process that is stopped, for an hour, as it sleeps for the third time."""
+    """Clock of a process that is stopped for an hour in its third sleep."""
 
     naps = 0
 

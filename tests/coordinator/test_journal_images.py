@@ -56,7 +56,7 @@ def test_who_reads_an_image_is_where_its_writer_was_and_goes_on_like_it(
         successor.step()
     assert state_of(successor.session) == state_of(talk.session)
     told, expected = (one.session.status(one.now_s) for one in (successor, talk))
-    assert told.pop("events")[:1] == expected.pop("events")[:1]  # that somebody is awaited is said again
+    assert told.pop("events")[:1] == expected.pop("events")[:1]  # that a member is awaited is said again
     assert told == expected
 
 

@@ -1,4 +1,4 @@
-"""Leases: who works on what, also when answers are lost and trainers die."""
+"""Leases: each has one holder, also when answers are lost and trainers die."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_trainer_stays_in_its_window_also_when_an_earlier_lease_comes_free() -
 
 
 def test_a_lost_answer_gives_the_same_lease_again() -> None:
-    """The trainer does not know that it holds lease 0; another one would leave 0 to nobody."""
+    """The trainer does not know that it holds lease 0; another lease would leave 0 without a trainer."""
     book = _book(0, 0)
     assert book.next(ADA, []) == book.next(ADA, []) == Grant(0, 0, 0)
     assert book.next(ADA, [0]) == Grant(1, 0, 0)
@@ -73,7 +73,7 @@ def test_the_old_holder_can_neither_report_nor_end_a_lease_that_another_one_hold
     book = _book(0)
     book.next(ADA, [])
     book.trainer_lost(ADA)
-    assert not book.end(ADA, 0, 0)  # nobody holds it now
+    assert not book.end(ADA, 0, 0)  # no trainer holds it now
     book.next(BOB, [])
     assert not book.end(ADA, 0, 0)
     assert not book.end(ADA, 0, 1)
@@ -144,7 +144,7 @@ def test_streams_of_leases_stay_below_those_of_clients() -> None:
 
 
 class LeaseBookAgainstADict(RuleBasedStateMachine):
-    """Whatever happens, each lease is free, held by one trainer, or done."""
+    """Invariant: each lease is free, held by one trainer, or done."""
 
     LEASES = 6
 

@@ -250,7 +250,7 @@ def test_servers_that_come_later_may_come_in_any_order() -> None:
 
 
 def test_a_server_that_units_are_on_their_way_to_counts_as_their_owner() -> None:
-    """Some may have come when it dies. Taken off the map, nobody would find its successor, or miss it."""
+    """Some may have come when it dies. Taken off the map, its successor would be neither found nor missed."""
     for durability in ("log", "memory"):
         members = Membership(replace(CONFIG, durability=durability))
         _servers_ready(members)

@@ -1,4 +1,4 @@
-"""Growing and shrinking as the coordinator sees it: waves, placement, who joins and leaves, and restarts."""
+"""Growing and shrinking as the coordinator sees it: waves, placement, joins, leaves, and restarts."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class TestRefusals:
         assert isinstance(answer, Failure)
         assert "has not started yet" in answer.text
 
-    def test_a_late_copy_of_a_wish_changes_nothing_whoever_has_wished_since(self) -> None:
+    def test_a_late_copy_of_a_wish_changes_nothing_whichever_wishes_came_since(self) -> None:
         world = World()
         first, second = Scale(0, [1], 71), Scale(2, [], 72)
         moves = world.moves
@@ -254,7 +254,7 @@ class TestRefusals:
         world.tick()
         assert (world.moves.wave, world.moves.moving) == (None, False)
         assert world.ask(0).state == "done"
-        world.scale(4)  # somebody has made room
+        world.scale(4)  # the user has made room
         world.tick()
         world.hand_over_all()
         assert world.units() == [64, 64, 64, 64]
@@ -385,7 +385,7 @@ class TestPlan:
     def test_a_plan_that_is_half_done_is_planned_on_to_the_same_end_and_no_unit_moves_twice(
         self, given_: tuple[np.ndarray, list[int]], data: some.DataObject
     ) -> None:
-        """Nothing of a plan has to be remembered: what is left follows from who owns what."""
+        """Nothing of a plan has to be remembered: what is left follows from the owners of the units."""
         owners, servers = given_
         after = even_owners(owners, PARTITIONS, servers)
         moving = np.flatnonzero(after != owners)

@@ -166,7 +166,7 @@ def test_a_step_of_all_trainers_can_not_be_made_up_for() -> None:
 
 
 def test_it_is_not_taken_for_its_predecessor_whose_address_it_has() -> None:
-    """No client would have told it of tables, and everybody would have waited for it until all was over."""
+    """No client would have told it of tables, and all would have waited for it until the run was over."""
     cluster = Cluster()
     about = (31, 7, "host", 1, 1, True)
     answer = cluster.ask(Register("server", "s1.0", *about))
@@ -231,7 +231,7 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
 
 @pytest.mark.parametrize("durability", ["log", "disk"])
 def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durability: str) -> None:
-    """By what the journal has of its predecessors, whoever they were and however often it was tried."""
+    """The journal's records of any predecessor show it, however often the run was resumed."""
     cluster, records = Cluster(recovery="log", durability=durability), list[Any]()
     images = [[cluster.session.image(1.0)]]
     for launch in range(1, 4):
@@ -245,14 +245,14 @@ def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durabil
         assert isinstance(comes(cluster, 0, 10 * launch, empty=False), Registered)
         if launch < 3:
             assert isinstance(comes(cluster, 1, 10 * launch), Failure)
-        else:  # somebody has found it
+        else:  # the user has found it
             assert isinstance(comes(cluster, 1, 10 * launch, empty=False), Registered)
             assert cluster.session.error == ""
 
 
 def test_a_server_that_dies_before_it_has_begun_its_log_may_come_back_without_one() -> None:
     session = CoordinatorSession(replace(CONFIG, **LOGGED))
-    for generation in range(2):  # the map is there with the second server; nobody has said that he has it
+    for generation in range(2):  # the map is there with the second server; no member has said that it has it
         for rank in range(2):
             about = (f"s{rank}", 10 * generation + rank + 1, 7, "host", rank, generation, True)
             assert isinstance(session.handle(1.0, Register("server", *about)), Registered)
@@ -290,7 +290,7 @@ def wave_of(cluster: Cluster) -> Hand:
     return answer
 
 
-def test_whoever_gives_units_away_makes_them_again_from_the_checkpoint() -> None:
+def test_a_server_that_gives_units_away_makes_them_again_from_the_checkpoint() -> None:
     cluster = Cluster()
     hand = wave_of(cluster)
     first = hand.units[:1]
@@ -337,7 +337,7 @@ def lost_server(**begins: Any) -> tuple[OneServer, list[Load]]:
 
 
 def comes_back(server: OneServer, begins: dict[str, Any], load: Callable[[Shard, Load], None]) -> None:
-    """It is told how to begin, and loads so; shards do their work at once."""
+    """Let a server rejoin with these instructions and this load function; shards do their work at once."""
     shards = server.shards
     server.session.rejoin = Rejoin(begins, 3, shards, load, lambda index, work: work(shards[index]))
 
@@ -393,7 +393,7 @@ def test_a_checkpoint_that_does_not_fit_a_trainer_ends_the_server() -> None:
 
 
 def test_a_checkpoint_that_can_not_be_read_now_ends_the_server_as_one_that_may_be_started_again() -> None:
-    """It may have been pruned for a newer one, or its store be away for a moment: the run ended with 64."""
+    """The checkpoint may have been pruned, or its store be away for a moment: the run ended with 64."""
     server = lost_server()[0]
 
     def load(_shard: Shard, _message: Load) -> None:

@@ -175,7 +175,7 @@ class TestJobs:
         assert cluster.ask(JobResult(0)).values["done"] is False
 
     @pytest.mark.parametrize("text", [b"[1]", b'"done"', b"{", b"\xff", b"1"])
-    def test_words_that_are_no_outcome_leave_a_window_open_for_whoever_looks_again(self, text: bytes) -> None:
+    def test_words_that_are_no_outcome_leave_a_window_open_for_another_look(self, text: bytes) -> None:
         cluster = Cluster()
         cluster.open(0, leases=1, what="window")
         cluster.lease(0)
@@ -208,7 +208,7 @@ class TestJobs:
 
 
 class TestBrokenRequests:
-    """One bad request must not end the one process that everybody needs."""
+    """One bad request must not end the one process that all others need."""
 
     @pytest.mark.parametrize(
         "message",
@@ -265,7 +265,7 @@ class TestStatus:
             cluster.end(0, index)
         assert (cluster.status["epoch"], cluster.status["epochs"]) == (4, 6)
 
-    def test_whoever_waits_says_for_whom(self) -> None:
+    def test_a_phase_of_waiting_says_for_what(self) -> None:
         cluster = Cluster(trainers=0)
         assert cluster.status["phase"] == "waiting for 2 of 2 trainers"
         cluster.register("trainer", 0)

@@ -19,7 +19,7 @@ SCHEMA = Schema(label="label", sparse=["id"])
 
 
 def test_folders_that_vanish_while_a_stream_is_looked_at_end_nothing(tmp_path: Path) -> None:
-    """As Spark's ``_temporary`` does, again and again, with each file that is written."""
+    """Spark's ``_temporary`` appears and vanishes with each file that is written."""
     arrivals, over = FileWatch(str(tmp_path), StreamSettings()), threading.Event()
     (tmp_path / "a.parquet").touch()
 

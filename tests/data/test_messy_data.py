@@ -1,4 +1,4 @@
-"""What becomes of messy data stands in docs/guide/data.md: each line of it is tried here, in three ways."""
+"""The table of messy data in docs/guide/data.md: each of its rows is tried here, in three ways."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def matches(text: str, told: str, *, whole: bool = False) -> bool:
-    """Whether a text holds, or is, what the page tells; ``...`` there stands for anything in a line."""
+    """Return True if a text holds (``whole``: is) what the page tells, in which ``...`` is any text."""
     pattern = ".*".join(map(re.escape, told.split("...")))
     return bool(re.fullmatch(pattern, text) if whole else re.search(pattern, text))
 

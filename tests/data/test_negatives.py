@@ -51,7 +51,7 @@ def test_items_are_drawn_by_their_count_to_a_power_whatever_is_told(data: Parque
     np.testing.assert_allclose(found, wanted / wanted.sum(), atol=0.02)
 
 
-def test_a_batch_has_its_draws_or_each_of_its_examples_has_whoever_trains_it(data: ParquetData) -> None:
+def test_a_batch_has_its_draws_or_each_example_has_whichever_trainer_trains_it(data: ParquetData) -> None:
     for each, expected in ((False, 3), (True, 12)):
         sampler = NegativeSampler(data, Sampling("item", 3, 1.0, each), 0)
         assert sampler.draw(0, 0, 0, 4).size == expected

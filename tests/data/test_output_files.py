@@ -54,7 +54,7 @@ def test_what_is_no_file_is_refused_before_anything_is_read(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_is_written_through(tmp_path: Path, there: bool) -> None:
-    """Who has put a large file on another disk finds it there again, and the link where it was."""
+    """Users put a large file on another disk: it is written there, and the link stays where it was."""
     disk, here = tmp_path / "disk", tmp_path / "here"
     disk.mkdir()
     here.mkdir()

@@ -41,7 +41,7 @@ def test_many_files_are_looked_into_at_once_and_told_in_their_order() -> None:
     assert list(about_each(names, look)) == [name.upper() for name in names]
 
 
-def test_whoever_waits_long_hears_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_who_waits_long_hears_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pslib"):
         assert list(about_each([str(i) for i in range(20)], int, Hasty())) == list(range(20))
     assert caplog.messages[0] == "pslib: looked into 2 of 20 files"

@@ -130,7 +130,7 @@ def test_uris_of_one_store_share_its_connections(monkeypatch: pytest.MonkeyPatch
 )
 @pytest.mark.parametrize("store", ["s3://key:secret@bucket", "file://"])
 def test_a_path_is_the_same_whether_its_store_is_known_or_not(store: str, inside: str) -> None:
-    """Of a store that is known, plain paths are taken from the URI: pyarrow says the same of each."""
+    """Once a store is known, plain paths are taken from the URI: pyarrow gives the same path for each."""
     query = "" if store == "file://" else "?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
     for before in (inside, "/known/before", "/a%20b"):
         storage._FILESYSTEMS.clear()

@@ -221,7 +221,7 @@ def test_memory_that_a_thread_may_still_write_to_is_left_to_nobody(
     next(iter(reader.batches(0, 0)))
 
     def hangs(*_: object) -> None:
-        reader.close()  # whoever waited for the thread has given up
+        reader.close()  # the reader that waited for the thread has given up
         raise OSError("an answer that came too late")
 
     monkeypatch.setattr(reader._decoder._scanner, "rows", hangs)
@@ -352,7 +352,7 @@ def test_a_file_that_vanishes_or_shrinks_is_a_data_error(folder: Path) -> None:
 def test_a_file_that_another_has_replaced_is_a_data_error(
     tmp_path: Path, columns: list[str], rows: int, group_rows: int, words: str
 ) -> None:
-    """Whoever exports the data again while a training goes on; rows beyond those known went unseen."""
+    """An export replaced the data during a training; rows beyond the known ones went unread."""
     table = pa.table({"click": np.arange(120) % 2, "user": np.arange(120)})
     for name in ("a", "b"):
         pq.write_table(table.slice(0, 100), tmp_path / f"{name}.parquet", row_group_size=10)
@@ -408,7 +408,7 @@ def place_of(place: str, path: Path) -> tuple[int, int]:
     "place", ["dictionary page", "page header", "data page", "footer", "statistics", "all of them"]
 )
 def test_a_damaged_byte_is_a_data_error_or_does_no_harm(tmp_path: Path, place: str, codec: str) -> None:
-    """Where a page has no checksum, a damaged value may pass for a sound one; a row is never lost."""
+    """A damaged value may pass for a sound one in a page without a checksum; a row is never lost."""
     random = np.random.default_rng([len(place), len(codec)])
     path = tmp_path / "a.parquet"
     columns = {"click": random.integers(0, 2, 60), "price": random.normal(size=60), "count": np.arange(60)}

@@ -114,7 +114,7 @@ def test_log1p_keeps_the_sign(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("coded", [True, False])
 def test_integers_are_squeezed_and_filled_and_may_make_keys_too(tmp_path: Path, coded: bool) -> None:
-    """What is made of a dictionary's numbers is not what keys are made of."""
+    """Dense values of a dictionary's numbers differ from the values that keys are made of."""
     numbers = [0, 7, 5_000_000_000, None, 7, -3]
     pq.write_table(pa.table({"n": numbers, "m": numbers}), tmp_path / "a.parquet", use_dictionary=coded)
     dense = [DenseField("n", 3.0, log1p=True), DenseField("m", -2.0)]

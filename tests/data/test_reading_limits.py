@@ -1,4 +1,4 @@
-"""What reading costs does not follow the size of row groups, nor the number of files."""
+"""The cost of reading depends neither on the size of row groups nor on the number of files."""
 
 from __future__ import annotations
 

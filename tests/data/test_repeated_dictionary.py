@@ -19,7 +19,7 @@ from pslib.data.reader import LeaseReader
 from pslib.schema import RaggedField, Schema, SparseField
 
 NAMES = ["first", "again", "other"]
-"""As long as each other: the file is made by writing the first one over the second."""
+"""Names of equal length: the file is made by writing the first one over the second."""
 NUMBERS = [0x1111111111, 0x2222222222, 0x3333333333]
 PLACES = [0, 1, 2, 1, 0, 0, 2, 1]
 SCHEMA = Schema(

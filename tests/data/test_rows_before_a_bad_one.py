@@ -1,4 +1,4 @@
-"""What was read before a bad row is trained, though the reader is far ahead of who computes."""
+"""Rows read before a bad row are trained, though the reader is far ahead of the computation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WINDOW = 80
 def test_all_batches_that_were_read_before_a_bad_row_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four shuffle windows one has a bad row, and no batch of that one is."""
+    """Four shuffle windows are read; no batch of the one with the bad row is trained."""
     monkeypatch.setattr(trainer_module, "Order", partial(Order, window_rows=WINDOW))
     labels = np.zeros(4 * WINDOW, np.float32)
     labels[0] = 0.5

@@ -165,7 +165,7 @@ def test_data_that_another_trainer_has_looked_into_is_what_one_would_find_onesel
 
 
 class FakeClock:
-    """Time passes when somebody sleeps."""
+    """A clock that advances by sleeping."""
 
     now = 0.0
 

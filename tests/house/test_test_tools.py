@@ -1,4 +1,4 @@
-"""What other tests lean on: they end soon, and say why, where what they need is not there."""
+"""The test helpers end soon, and say why, where something that they need is missing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_tests_that_start_processes_are_known_by_what_they_or_their_helpers_say(
 
 
 def test_all_tests_of_a_queue_run_in_one_worker() -> None:
-    """It failed in silence twice: pytest 9.2 beside xdist 3.8, and marks that came after xdist had looked."""
+    """Regression: pytest 9.2 with xdist 3.8, and marks added after xdist had looked, failed in silence."""
     files = ["tests/values/test_hashing.py", "tests/wire/test_applied_pushes.py"]
     workers = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
     words = f"-m pytest {' '.join(workers)} -v -p no:cacheprovider -o addopts="

@@ -1,4 +1,4 @@
-"""What is built from the sources is complete: sdist, wheel, and an installation that runs from any folder."""
+"""Builds from the sources are complete: sdist, wheel, and an installation that runs from any folder."""
 
 from __future__ import annotations
 

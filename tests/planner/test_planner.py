@@ -213,7 +213,7 @@ def test_each_storage_and_wire_type_counts_in_bytes():
 
 
 def test_every_coefficient_changes_the_prediction_or_the_plan():
-    """A cost that nobody reads would be measured in vain."""
+    """An unused cost would be measured in vain."""
 
     def answer(changed: Coefficients) -> tuple:
         plan = make_plan(request(costs=changed, servers=3, trainers=6))

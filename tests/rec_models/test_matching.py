@@ -280,7 +280,7 @@ def test_what_can_not_be_ranked_is_told(trained, tmp_path):
 
 
 def test_a_model_without_a_label_is_not_judged_by_one(trained):
-    """It was, and gave nan and "0 examples" for an AUC."""
+    """The evaluation gave nan and "0 examples" for an AUC."""
     trainer, folder, _, test = trained
     no_clicks = "^TwoTower predicts no clicks, as its schema has no label, for"
     with pytest.raises(ConfigurationError, match=f"{no_clicks} evaluate .* call rank.data, items."):
@@ -481,7 +481,7 @@ WINDOW = 3
 
 
 def word_pairs(lengths: list[int], subsample: float, seed: int) -> list[tuple[int, int]]:
-    """Of texts whose words are 0, 1, 2, ..., each once."""
+    """Return the sampled pairs of texts whose words are 0, 1, 2, ..., each once."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     texts = Ragged(np.arange(offsets[-1], dtype=np.int32), offsets)
     log_q = np.full(offsets[-1], np.log(0.5), np.float32)

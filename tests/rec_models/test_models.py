@@ -401,7 +401,7 @@ def test_matrices_start_uniform_within_the_bound_of_he_and_vectors_at_zero():
 
 
 def test_options_may_be_lists_arrays_and_numbers_of_numpys():
-    """As a search over settings gives them; `expected a list of integers, got [8, 6]` is no answer."""
+    """A search over settings passes such values; `expected a list of integers, got [8, 6]` is no answer."""
     model = DNN(PAIR, dim=np.int64(4), hidden=[8, np.int32(6)], dropout=np.float64(0.5), seed=np.uint8(3))
     assert (model.dim, model.hidden, model.dropout, model.seed) == (4, (8, 6), 0.5, 3)
     assert all(type(one) is int for one in (model.dim, *model.hidden, model.seed))

@@ -43,7 +43,7 @@ def bits(step):
 
 
 @needs_bfloat16
-def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_whoever_runs_its_tasks():
+def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_in_any_order_of_its_tasks():
     exact, rounded = step_of("float32"), step_of("bfloat16")
     assert bits(exact) != bits(rounded)
     assert bits(rounded) == bits(step_of("bfloat16", lambda tasks: [task() for task in reversed(tasks)]))
@@ -116,7 +116,7 @@ CONFIG = GeneratorConfig(train_rows=600, test_rows=100, seed=2, vocabularies=(50
 
 
 class Older(DNN):
-    """Of before steps could multiply in another type."""
+    """A model written before steps could multiply in another type."""
 
     def stepper(self, run):
         return super().stepper(run)

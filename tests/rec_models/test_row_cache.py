@@ -290,7 +290,7 @@ def test_the_first_and_the_last_key_are_ordinary() -> None:
 
 
 def follow(cache: RowCache, server: Any, steps: int, size: float = 0.01, new: bool = False) -> list[float]:
-    """How far the copy of one row is from the server's, batch by batch; ``server`` takes gradients."""
+    """Return the distance of a cached row from the server's, batch by batch; ``server`` takes gradients."""
     key, gradient, errors = keys_of(3), np.array([[size, -size]], F32), []
     for number in range(steps):
         spots, missed = cache.plan(key)

@@ -107,7 +107,7 @@ TWINS = {"gru4rec": gru4rec, "narm": narm, "stamp": stamp, "srgnn": srgnn, "sasr
 
 
 def rank_loss(model, scores):
-    """Of the target, which stands first, and its negatives."""
+    """Return the loss of the target, which stands first, and its negatives."""
     if getattr(model, "rank_loss", None) != "bpr-max":
         return functional.cross_entropy(scores[None], torch.tensor([0]))
     r, r_j = scores[0], scores[1:]

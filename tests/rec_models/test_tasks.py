@@ -119,7 +119,7 @@ def test_every_option_changes_something(name):
 
 
 def probabilities(xp, name, model, batch: Batch, rows, dense):
-    """Of all tasks, (B, T), by the papers."""
+    """Return the probabilities of all tasks, (B, T), by the papers."""
     found = []
     for b in range(len(batch)):
         fields, _ = fields_of(xp, model, batch, b, rows)

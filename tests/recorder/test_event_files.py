@@ -37,7 +37,7 @@ def events_in(folder: Path) -> Iterator[Event]:
 
 
 def curves_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Of each tag: steps and values."""
+    """Return the steps and values of each tag."""
     found: dict[str, list[tuple[int, float]]] = {}
     for event in events_in(folder):
         for value in event.summary.value:

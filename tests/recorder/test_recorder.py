@@ -1,4 +1,4 @@
-"""What is shown and written of a run, from cumulative looks at it."""
+"""Output and records of a run, made from cumulative looks at it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_run_that_was_asked_to_leave_is_not_done_in_its_last_line(tmp_path):
     stream, left = io.StringIO(), {"phase": "preempted", "error": "trainer 0 was asked to leave"}
     looks = [training(10), {"phase": "done", "error": "it has left"}]
     lines, _ = watch(tmp_path, looks, every_s=1, stream=stream, progress=True, summary=left)
-    assert stream.getvalue().splitlines()[-1] == "[   2.0 s] preempted"  # its error is told by who knows it
+    assert stream.getvalue().splitlines()[-1] == "[   2.0 s] preempted"  # its error is told elsewhere
     assert lines[-1]["phase"] == "preempted"
 
 
@@ -159,7 +159,7 @@ def test_a_loss_is_of_the_examples_that_were_reported_with_it_where_more_are_kno
 
 
 def test_counters_that_fall_say_nothing_until_they_grow_again(tmp_path):
-    """Those of trainers, which a coordinator that was killed hears of again a second later."""
+    """Trainers' counters fall when a coordinator is killed: it hears of them again a second later."""
     before, after = training(1_000, **bins_of(9, 0)), training(2_000, loss_sum=700, **bins_of(9, 5))
     lines, _ = watch(tmp_path, [before, training(1_000, loss_sum=0, loss_examples=0), after], every_s=1)
     assert (lines[1]["loss"], lines[1]["auc_recent"]) == (None, None)

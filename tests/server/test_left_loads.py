@@ -1,4 +1,4 @@
-"""A load that a script has left while another trainer is at it: nobody trains before it is over."""
+"""A load that a script has left while another trainer is at it: no trainer trains before it is over."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_who_leaves_the_wait_for_a_load_does_nothing_before_it_has_made_that_cal
 def test_who_leaves_the_load_of_an_unfinished_fit_goes_on_with_it_as_the_others_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the first call of the script, also when it is made again."""
+    """The load is the first call of the script, also when it is made again."""
     path, place = write_examples(tmp_path / "a.parquet", ROWS * 20), tmp_path / "cuts"
     every = pslib.CheckpointSettings(place, every_batches=10)
     with cluster_of(timing=QUICK) as running, pytest.raises(StopError):
@@ -147,7 +147,7 @@ def test_a_load_that_has_failed_at_this_trainer_keeps_it_from_nothing(saved: tup
 def test_a_left_load_is_made_again_when_others_have_removed_what_it_was_of(
     saved: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is over at the others, and this one goes on from where it was: rows and steps of one moment."""
+    """The load is over at the others, and this trainer goes on from there: rows and steps of one moment."""
     path, place = saved[0], str(tmp_path / "kept")
     with cluster_of(2) as running:
         trainer = trainer_on(running.join())
@@ -263,7 +263,7 @@ def test_who_has_made_no_call_keeps_nobody_waiting_behind_a_first_load_that_has_
 
 @pytest.mark.parametrize("job", [0, 1])
 def test_a_load_that_has_failed_at_everybody_keeps_nobody_waiting(job: int) -> None:
-    """Whoever is slow to make its next call has nothing more to do in this one."""
+    """A trainer that is slow to make its next call has nothing more to do in this one."""
     cluster = Cluster()
     for rank in range(2):
         failed_at(cluster, rank, job)

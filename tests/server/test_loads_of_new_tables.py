@@ -1,4 +1,4 @@
-"""A load of tables that nobody has set up, and somebody who sets them up in another way meanwhile."""
+"""A load of tables that are not set up, and a client that sets them up in another way meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHERS = {
     "that does not fit": replace(SPEC, parts=(replace(SPEC.parts[0], dim=3),)),
 }
 MOMENTS = 10
-"""As many questions as a load asks, and one more."""
+"""The number of questions that a load asks, plus one."""
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def tables_of(running: Trainers) -> list[dict[str, TableSpec]]:
-    """Those of each shard thread of all servers."""
+    """Return the tables of each shard thread of all servers."""
     return [thread.shard.tables for server in running.embedded.servers for thread in server._threads]
 
 
 def set_up(client: Client, spec: TableSpec) -> Iterator[None]:
-    """Set a table up as a client does, a server at a time; who is refused asks no other."""
+    """Set a table up as a client does, a server at a time; once refused it asks no other."""
     message = Setup({"tables": [spec.to_dict()]}, 0, {}, np.empty(0, np.float32))
     for server in client.servers:
         yield
@@ -68,7 +68,7 @@ def set_up(client: Client, spec: TableSpec) -> Iterator[None]:
 def test_no_two_servers_ever_have_different_tables(
     saved: str, monkeypatch: pytest.MonkeyPatch, first: int, other: str
 ) -> None:
-    """Whichever questions of the load the two of the set-up come between."""
+    """The two questions of the set-up come between any two questions of the load."""
     for second in range(first, MOMENTS):
         with cluster_of(2, shard_threads=2) as running:
             loads, other_client = running.client(), running.client()
@@ -107,7 +107,7 @@ def test_a_load_makes_tables_as_the_checkpoint_has_them(saved: str) -> None:
 
 
 def test_a_load_finishes_a_set_up_that_has_come_to_the_first_server_alone(saved: str) -> None:
-    """Whoever began it may be dead: no later load would find the table everywhere."""
+    """The client that began it may be dead: no later load would find the table everywhere."""
     with cluster_of(2) as running:
         client, other = running.client(), running.client()
         steps = set_up(other, OTHERS["that fits"])
@@ -123,7 +123,7 @@ def test_a_load_finishes_a_set_up_that_has_come_to_the_first_server_alone(saved:
 def test_a_client_loads_what_servers_see_and_it_does_not(
     saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two machines each may have files of its own at one path."""
+    """Two machines may each have files of their own at one path."""
     here = str(tmp_path)
     with cluster_of(2, shard_threads=2) as running:
         client = running.client()
@@ -160,7 +160,7 @@ def test_any_client_must_set_tables_up_before_it_loads_them(
     assert not shard.tables
     shard.make_tables([SPEC])
     late = run_on_shard(shard, request, loads)
-    assert isinstance(late, Failure) == (kind is Load)  # who was refused has trained since, perhaps
+    assert isinstance(late, Failure) == (kind is Load)  # the refused client has trained since, perhaps
     again = run_on_shard(shard, ShardRequest(b"", 0, kind(saved, "2")), loads)
     assert again == ({} if kind is CheckLoad else {"rows": KEYS.size})
 
@@ -169,7 +169,7 @@ def test_any_client_must_set_tables_up_before_it_loads_them(
 def test_a_server_that_has_joined_and_owns_nothing_yet_loads_nothing(
     tmp_path: Path, kind: type[CheckLoad] | type[Load]
 ) -> None:
-    """It knows no tables, nor dense parameters: they come with its first unit, as others have them."""
+    """The server knows no tables or dense parameters: they come with its first unit, as others have them."""
     optimizer = SGD(1.0).to_dict()
     dense = {"length": 10, "optimizer": optimizer, "parameters": [{"name": "w", "shape": [10]}]}
     commit(str(tmp_path), Manifest([SPEC.to_dict()], dense, [], 1, about={"steps": 0}))

@@ -136,7 +136,7 @@ def test_a_file_that_is_cut_or_gone_is_seen_before(tmp_path: Path, change: str) 
 
 
 def test_keys_are_counted_in_no_file_that_says_more_of_them_than_it_has(tmp_path: Path) -> None:
-    """Nobody has compared its checksum yet; NumPy would read beyond the buffer."""
+    """Its checksum has not been compared yet; NumPy would read beyond the buffer."""
     place = saved(tmp_path, FIRST[:100])
     (file,) = tmp_path.glob("t.*.arrow")
     length = struct.pack("<q", 100 * 8)
@@ -153,7 +153,7 @@ def test_keys_are_counted_in_no_file_that_says_more_of_them_than_it_has(tmp_path
 def test_a_copy_of_the_question_looks_at_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked again while keys are counted: a shard would go on counting for hours."""
+    """The question is asked again while keys are counted: a shard would go on counting for hours."""
     place, looks = saved(tmp_path, FIRST[:100]), list[str]()
     monkeypatch.setattr(checkpoint, "check_shard", lambda _shard, path, _options: looks.append(path))
     work, shard = _Loads(), shard_of()

@@ -1,4 +1,4 @@
-"""A source hands its units over: what it asks of whom, in which order, and again after a loss or restart."""
+"""A source hands its units over: its requests, their order, and retries after a loss or restart."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Source:
 
 class TestOrder:
     def test_nothing_is_released_before_our_tables_are_at_the_new_owner(self) -> None:
-        """Whoever we refuse the unit to asks there at once, and would hear that the table is unknown."""
+        """A client that is refused asks the new owner at once, and would hear that the table is unknown."""
         session = Migration(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         session.take(hand())
         (setup,) = session.actions(0.0)
@@ -200,7 +200,7 @@ class TestAgain:
         source.session.answered(0.0, setup, Done())
         (new,) = source.turn()
         assert (new.address, new.message) == ("c", old.message)
-        source.session.answered(0.0, old, None)  # nobody waits for that any more
+        source.session.answered(0.0, old, None)  # no call waits for that any more
         source.session.answered(0.0, new, Done())
         assert source.told() == ([3], [])
 
@@ -273,7 +273,7 @@ COORDINATOR, DEAD = "tcp://coordinator:1", "tcp://dead:1"
 
 
 class Endpoint:
-    """Whoever it asks but the coordinator never answers; remembers what it is told to forget."""
+    """Endpoint whose peers, except the coordinator, never reply; records what it is told to forget."""
 
     def __init__(self, answers: list[Hand]) -> None:
         self._answers = answers

@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE_S
 from tests.update_log.test_replay import table
 
 STEADY = replace(QUICK, silence_s=20.0, request_s=PATIENCE_S)
-"""Nobody is lost here, also where a thread has no core for a second."""
+"""No process is lost here, also where a thread has no core for a second."""
 
 
 class Logged(Embedded):
@@ -228,7 +228,7 @@ def test_a_server_that_fails_as_it_is_set_up_leaves_no_thread_address_or_folder_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, fails: str
 ) -> None:
     class PlantedError(Exception):
-        """Of this test."""
+        """Error raised by this test."""
 
     def fail(*_arguments: object, **_more: object) -> None:
         raise PlantedError

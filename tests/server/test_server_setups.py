@@ -1,4 +1,4 @@
-"""Set-ups as a server takes them from anybody, a client in another language too: one description a name."""
+"""Set-ups as a server takes them from any client, in any language: one description a name."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_another_description_of_what_is_there_is_refused_and_changes_nothing_als
 
 @SHARDS
 def test_two_descriptions_of_one_name_in_one_set_up_are_refused(shards: int) -> None:
-    """The first one counted, and whoever had sent them was told that all was done."""
+    """The first one counted, and the client was told that all was done."""
     server = OneServer(shards)
     both = setup(spec("new", 1), spec("t", 2), spec("t", 3))
     assert_refused(server.ask(both), "one description of t, got two: part v: it has dim 2, got 3")

@@ -30,7 +30,7 @@ def keys_to(end: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 class Asked:
-    """A server of one shard, and a link to it that nobody asks again by."""
+    """A server of one shard, and a link to it without retries."""
 
     def __init__(self, running: Any, transport: ZmqTransport) -> None:
         self.client = running.client()
@@ -116,7 +116,7 @@ def test_requests_that_come_while_many_wait_are_not_handed_over_one_after_the_ot
 def test_nobody_is_answered_while_another_may_have_the_servers_place(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a pause of the whole process: a successor may have been told other things."""
+    """After a pause of the whole process a successor may have been told other things."""
     few, looked = Pull({"plain": keys_to(4)}, NO_BLOCKS), threading.Event()
 
     def always(_self: MemberHandle) -> bool:
@@ -160,6 +160,6 @@ def test_a_client_counts_messages_and_bytes_that_come(asked: Asked) -> None:
     messages, size = endpoint.messages_received, endpoint.bytes_received
     for _ in range(10):
         asked.client.pull({"plain": keys_to(4)}).wait()
-    # a turn counts after it has told who waits
+    # a turn counts after it has told the waiting clients
     wait_until(lambda: endpoint.messages_received >= messages + 10, WAIT_S, "ten messages", 0.001)
     assert endpoint.bytes_received >= size + 10 * 4 * 2 * 4

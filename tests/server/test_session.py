@@ -1,4 +1,4 @@
-"""The server's machine and its shards, scene by scene: what is applied, what refused, and who owns what."""
+"""The server's machine and its shards, scene by scene: requests applied or refused, and owners of units."""
 
 from __future__ import annotations
 

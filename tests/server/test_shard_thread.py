@@ -1,4 +1,4 @@
-"""A shard's thread and the thread that receives: who serves what, and when nothing is left to do."""
+"""A shard's thread and the thread that receives: which one serves what, and when nothing is left to do."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_threads_turns_on_its_core_are_short_while_a_long_request_is_here_an
 
 
 class Watched(threading.Event):
-    """Knows whether somebody has waited for it."""
+    """A future that records a wait for it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ class Queue:
         return self.answers
 
     def rows(self) -> dict[int, list[float]]:
-        """Every row, whoever has it."""
+        """Return the rows of all shards."""
         found: dict[int, list[float]] = {}
         for shard in self.shards:
             for partition in range(16):

@@ -1,4 +1,4 @@
-"""Whole clusters in hundreds of worlds: nothing lost, nothing twice, one owner, nobody waits for ever.
+"""Whole clusters in hundreds of worlds: nothing lost, nothing twice, one owner, no endless wait.
 
 A failing seed names itself and the command that runs it again.
 """

@@ -83,7 +83,7 @@ class FloorTooHigh(Marks):
 
 
 class NoFence(Marks):
-    """Epochs are not looked at: who has lost a lease goes on with it."""
+    """Epochs are not looked at: a trainer that has lost a lease goes on with it."""
 
     def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
         return super().fresh(stream, number, 1 << 40, units)
@@ -111,7 +111,7 @@ class LostTrainers(Mishaps):
 def test_a_bug_in_the_marks_is_caught(
     marks: type[Marks], text: str, mishaps: type[Mishaps], first: int
 ) -> None:
-    """``first``: from a seed that soon finds the bug, so that nobody waits for the others."""
+    """``first``: from a seed that soon finds the bug, to save the time of the others."""
     assert text in caught(Planted(marks=marks, make_mishaps=mishaps), first=first)
 
 
@@ -135,7 +135,7 @@ class AdoptsNothing(Shard):
     ("make_shard", "text"), [(KeepsWhatItGivesAway, "two owners"), (AdoptsNothing, "no owner")]
 )
 def test_a_unit_with_two_owners_or_none_is_caught(make_shard: type[Shard], text: str) -> None:
-    """Every seed may end with another symptom: whoever waits for such a unit never ends either."""
+    """Every seed may end with another symptom: a process that waits for such a unit never ends."""
     planted = Planted(make_shard=make_shard)
     errors = [first_error(lambda seed: World(seed, planted).run(), [seed]) for seed in range(5)]
     assert all(errors)
@@ -201,7 +201,7 @@ class FinishesTooEarly(JobRegistry):
 
 
 class CountsTooFar(JobRegistry):
-    """Of a lease one batch more counts as applied than is acknowledged."""
+    """Counts one batch more of a lease as applied than is acknowledged."""
 
     def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
         super().progress(member, [(stream, below + 1) for stream, below in streams])
@@ -240,7 +240,7 @@ class ForgetsNames(ShardLog):
 
 
 class ForgetsReleases(ShardLog):
-    """What has been given away is not recorded: after a restart two servers own it."""
+    """Does not record releases: after a restart two servers own the same units."""
 
     def append(self, *entries: Entry) -> None:
         kept = [one for one in entries if not isinstance(one, Release)]
@@ -315,7 +315,7 @@ class BeginsBeforeAllIsAcknowledged(CheckpointBarrier):
 
 
 class ForgetsTakeOvers(LeaseBook):
-    """Of a lease that was taken over from a dead trainer more may be applied than anybody knows of."""
+    """Forgets that a lease was taken over from a dead trainer: more of it may be applied than is known."""
 
     @property
     def taken_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""Bugs planted in who has which place, and in what it knows when it is back: simulated clusters find them."""
+"""Bugs planted in the holders of places, and in the state they return with: simulated clusters find them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.simulation.cluster.world import Planted, World
 
 
 def test_a_generation_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late copy of a registration gives the place back to whoever had it before."""
+    """A late copy of a registration gives the place back to its former holder."""
     refusal = Membership._refusal
 
     def forgiving(
@@ -46,7 +46,7 @@ class Deposed(Mishaps):
 
 
 def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that has been replaced answers whoever has heard its successor, and is obeyed."""
+    """A replaced coordinator answers members that have heard its successor, and is obeyed."""
     heartbeat, answered = CoordinatorSession._heartbeat, MemberHandle._answered
 
     def deaf(self: CoordinatorSession, now_s: float, message: Heartbeat) -> Message:
@@ -131,7 +131,7 @@ class ServesAtOnce(Rejoin):
 
 
 class KeepsWhatWasGivenAway(Rejoin):
-    """It owns units again that its predecessor had given to others."""
+    """Owns units again that the server's predecessor had given to others."""
 
     def _bring_back(self, setup: Setup, shard: Shard) -> None:
         self._begins = {**self._begins, "released": []}
@@ -139,7 +139,7 @@ class KeepsWhatWasGivenAway(Rejoin):
 
 
 class BeginsAnywhere(Recovery):
-    """It is told of no checkpoint."""
+    """Names no checkpoint to the server that begins."""
 
     def begins(self, server: Member) -> dict[str, Any]:
         told = super().begins(server)

@@ -29,7 +29,7 @@ BUGS = 30
 
 
 class Once(Mishaps):
-    """One thing happens, as soon as everybody is there, and nothing else."""
+    """One thing happens, as soon as all processes are there, and nothing else."""
 
     happened_s = 0.0
     whom = ""
@@ -58,11 +58,11 @@ class Once(Mishaps):
         return self.world.random.choice(alive) if alive else None
 
 
-# --- a server that nobody starts again ---
+# --- a server that is not started again ---
 
 
 class NobodyComes(Once):
-    """A server is killed, and whoever should start it does not."""
+    """A server is killed, and its launcher does not start it again."""
 
     def happen(self) -> None:
         if server := self.one_server():
@@ -159,7 +159,7 @@ class LeavesInTime(Once):
 
 
 class SaysTooMuch(Trainer):
-    """What it has sent counts as acknowledged."""
+    """Counts what it has sent as acknowledged."""
 
     def positions(self) -> dict[int, int]:
         return {stream: held.next for stream, held in self._held.items() if stream < 1 << 63}
@@ -221,7 +221,7 @@ class EndsAreLost(Once):
             self.world.network.after(0.05, partial(self._wait, server, ends))
 
     def _lose(self, server: Server, place: str, left: int) -> None:
-        """What a shard's log had when all had joined stays, and some records more."""
+        """Kill a server and cut its log; it keeps what it held when all had joined, and some records more."""
         self.whom = server.name
         server.end("kill -9, and the end of its log is gone")
         self.world.torn.add(server.name)
@@ -239,7 +239,7 @@ class Remembers(Trainer):
 
 
 def unnoticed(world: World) -> list[Op]:
-    """Pushes that are gone though somebody was told of them who was there long after, and nobody says so."""
+    """Acknowledged pushes that are gone unreported, though a trainer told of them was there long after."""
     told = [one for one in world.trainers if not world.coordinator.session.pushes_missing]
     return [
         op
@@ -274,7 +274,7 @@ def test_a_question_that_comes_late_and_a_log_of_one_of_two_shards_are_answered_
 
 
 def test_a_trainer_that_leaves_has_told_what_a_server_has_lost() -> None:
-    """A seed in which the report was lost on its way, and whoever would have sent it again had left."""
+    """A seed in which the report was lost on its way, and the trainer that would have resent it had left."""
     world = World(5066, torn("partial")).run()
     assert world.coordinator.session.pushes_missing == 2
     assert not unnoticed(world)
@@ -285,11 +285,11 @@ def test_clients_that_ask_nobody_what_it_has_lost_are_caught(monkeypatch: pytest
     assert any(unnoticed(World(seed, torn("log")).run()) for seed in range(BUGS))
 
 
-# --- everybody stands still ---
+# --- all processes stand still ---
 
 
 class AllAreStopped(Once):
-    """Everybody is stopped at once, for longer than any limit, and goes on; some a moment later."""
+    """All processes are stopped at once, for longer than any limit, and goes on; some a moment later."""
 
     late_s = 0.3
 
@@ -316,7 +316,7 @@ ALONE = Planted(make_mishaps=OneProcessIsStopped, change_config=alone)
 
 
 def lost(world: World) -> list[str]:
-    """What anybody was told of a loss."""
+    """Return all reports of a loss."""
     return [event for event in world.coordinator.session.events if "lost" in event]
 
 

@@ -39,7 +39,7 @@ def worlds_of(
 
 
 def error_with(kind: type[InStep], change: Callable[[ClusterConfig], ClusterConfig]) -> str:
-    """What the first world in which anything is wrong says."""
+    """Return the error of the first world in which anything is wrong."""
     return first_error(
         lambda seed: RankedWorld(seed, make_mishaps=kind, change_config=change).run(), range(BUGS)
     )
@@ -61,7 +61,7 @@ class TrainersDie(InStep):
         return [*kinds, (self._kill_server, 2), (self._kill_coordinator, 1)] if logged else kinds
 
     def _kill_in_step(self) -> None:
-        """One of them; all steps wait for its successor."""
+        """Kill one of the trainers; all steps wait for its successor."""
         if not (there := self._in_job()):
             self._later(self._kill_in_step)
             return
@@ -81,7 +81,7 @@ def test_steps_wait_for_the_successor_of_a_trainer_and_have_the_bits_of_the_refe
     assert sum(trainer.generation > 1 for world in worlds for trainer in world.trainers) > SEEDS // 4
 
 
-# --- a trainer is killed, and nobody comes ---
+# --- a trainer is killed, without a successor ---
 
 
 class OneIsGone(TrainersDie):

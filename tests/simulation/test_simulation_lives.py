@@ -78,7 +78,7 @@ LEAVE_S = DRAIN_S + HARD_S + SERVERS_S + COORDINATOR_S
 
 
 def leave_all(seed: int) -> World:
-    """One world; raises where anybody had to be killed, or something is left undone."""
+    """One world; raises if a process had to be killed, or something is left undone."""
     world = World(seed, ASKED).run()
     for leaving in world.mishaps.leavings:  # type: ignore[attr-defined]
         if leaving.verdict.exit_code != 75 or leaving.took_s > LEAVE_S + 1.0:
@@ -131,7 +131,7 @@ def test_a_coordinator_that_asks_for_new_servers_only_is_caught(monkeypatch: pyt
 
 
 class NoCoordinator(Mishaps):
-    """It ends when everybody is there."""
+    """The coordinator ends once all processes are there."""
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         return [(self._end_the_coordinator, 3)]

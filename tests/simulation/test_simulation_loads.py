@@ -119,7 +119,7 @@ class SleepyLoader(Trainer):
 
 
 class Weather(Mishaps):
-    """What also befalls clusters that load."""
+    """Further mishaps of clusters that load."""
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 2), (self._stop, 1)]
@@ -141,7 +141,7 @@ def test_no_push_is_lost_to_a_load_of_a_trainer_that_slept(change_config: Any) -
     worlds = [run(seed, change_config) for seed in range(SEEDS)]
     assert sum(world.asleep for world in worlds) > SEEDS // 2
     assert sum(world.refused for world in worlds) > SEEDS // 8
-    assert sum(not world.coordinator.session.error for world in worlds) > SEEDS // 2  # else nobody is left
+    assert sum(not world.coordinator.session.error for world in worlds) > SEEDS // 2  # else none is left
 
 
 @pytest.mark.parametrize("change_config", [with_log, without_log])

@@ -2,7 +2,7 @@
 
 One trainer makes pushes and maintenances of a table whose keys earn their rows and whose rows leave by age,
 one after the other. A dict does the same in the same order: at the end the servers have its rows, when each
-was last pushed, and its counts of keys without a row, whoever died meanwhile and whatever moved.
+was last pushed, and its counts of keys without a row, whichever processes died and units moved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.definitions.table import unmix64
 
 SEEDS = 3
 FINDS, BUGS = 4, 60
-"""From a seed that finds each of the planted bugs, so that nobody waits for the others."""
+"""A seed from which each of the planted bugs is soon found, to save the time of the others."""
 COUNT, KEEP, AGE = 3, 0.5, 5
 EARNED = TableSpec(
     "earned",
@@ -89,7 +89,7 @@ class Earned:
 
 
 def calls(choice: random.Random) -> list[Op]:
-    """What the trainer does; some keys come often, some seldom."""
+    """Return the trainer's calls; some keys come often, some seldom."""
     found, step = [], 0
     for number in range(OPS):
         step += LONG if choice.random() < 0.05 else 1
@@ -187,11 +187,11 @@ def earning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caught_error() -> str:
-    """What the first world in which anything is wrong says."""
+    """Return the error of the first world in which anything is wrong."""
     return first_error(lambda seed: PolicyWorld(seed).run(), range(FINDS, BUGS))
 
 
-def test_rows_that_come_by_count_and_leave_by_age_are_those_of_a_dict_whoever_dies_and_moves() -> None:
+def test_rows_that_come_by_count_and_leave_by_age_are_those_of_a_dict_through_deaths_and_moves() -> None:
     worlds = [PolicyWorld(seed).run() for seed in range(SEEDS)]
     assert sum(not world.left for world in worlds) == SEEDS
     assert (

@@ -29,7 +29,7 @@ class AllTrainers(Mishaps):
 
 
 class AllTrainersForGood(Mishaps):
-    """All trainers die, and nobody comes."""
+    """All trainers die, without successors."""
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         return [(self._kill_all_trainers_for_good, 2)]
@@ -115,7 +115,7 @@ class FullShard(Shard):
 
 
 class Nothing(Mishaps):
-    """Nobody is harmed but by the weather: messages are lost, doubled and late, and units move."""
+    """No process is harmed but by the weather: messages are lost, doubled and late, and units move."""
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         return []

@@ -148,7 +148,7 @@ def test_a_bug_in_the_steps_is_caught(planted: dict[str, Any]) -> None:
 ALL = np.array([unmix64(p << (64 - PARTITION_BITS) | 1) for p in range(1 << PARTITION_BITS)], np.uint64)
 WORTH = TableSpec("worth", (PartSpec("v", 1, SGD_1),), score=Score(decay=0.5))
 SHOWS = 2.0**60
-"""Of one row in each partition; a maintenance halves them, so what is left counts maintenances exactly."""
+"""Shows of one row in each partition; a maintenance halves them, so the rest counts maintenances exactly."""
 MAINTENANCES = 3
 
 

@@ -1,4 +1,4 @@
-"""What stands in a checkpoint, read with pyarrow alone, whoever wrote it; and what the golden one holds."""
+"""Contents of any checkpoint, read with pyarrow alone; and those of the golden one."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Trainers:
         return [results[index] for index in range(len(scripts))]
 
     def ever(self) -> int:
-        """How many trainers the coordinator has ever heard of."""
+        """Return the number of trainers that the coordinator has ever heard of."""
         return len(self.embedded.coordinator.session.members.ever("trainer"))
 
     def close(self) -> None:
@@ -122,6 +122,6 @@ def cluster_of(servers: int = 1, trainers: int = 1, **about: Any) -> Iterator[Tr
 
 
 def vanish(cluster: Cluster) -> None:
-    """What kill -9 does to a trainer: it falls silent without leaving."""
+    """Silence a trainer without a leave, as kill -9 does."""
     cluster.client.member.stop_heartbeats()
     cluster.client.endpoint.close()

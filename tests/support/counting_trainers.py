@@ -64,7 +64,7 @@ def counting(cluster: pslib.Cluster, on_step: Any = None, **settings: Any) -> ps
 
 
 def counts_in(trainer: pslib.Trainer) -> tuple[dict[int, float], float]:
-    """How often each example was counted, and all of them, as the servers have it."""
+    """Return the count of each example, and the count of all, as the servers have them."""
 
     client = trainer.cluster.client
     keys = keys_of(pa.array(np.arange(ROWS)), SparseField("id").salt)

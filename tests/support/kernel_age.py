@@ -1,4 +1,4 @@
-"""Whether kernels were compiled before their sources were last written, as after a merge without a build."""
+"""Check for kernels older than their sources, as after a merge without a build."""
 
 from __future__ import annotations
 

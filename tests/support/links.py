@@ -1,4 +1,4 @@
-"""How tests of transports take what comes in, whichever kind of link they have."""
+"""Receiving in tests of transports, the same for every kind of link."""
 
 from __future__ import annotations
 

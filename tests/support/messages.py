@@ -46,7 +46,7 @@ EXAMPLES: tuple[Message, ...] = tuple(example(ALL_MESSAGES[kind]) for kind in so
 _LARGE = Pull({"a": np.zeros(1025, np.uint64)}, np.arange(300, dtype=np.uint32))
 
 SEEDS: tuple[Message, ...] = (*EXAMPLES, _LARGE)
-"""What mutants are made of: large arrays travel in another way than small ones."""
+"""Messages that mutants are made of: large arrays travel in another way than small ones."""
 
 
 # --- mutants ---

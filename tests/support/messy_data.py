@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 ROWS = 6
 SCHEMA = {"label": "click", "dense": ["price"], "sparse": ["user"], "ragged": ["tags"]}
-"""What all cases are read with."""
+"""Schema of all cases."""
 
 Case = Callable[[Path], None]
 

@@ -22,7 +22,7 @@ _HELPERS = re.compile(r"from tests\.(?!simulation)([\w.]+) import")  # the simul
 
 @cache
 def starts_processes(path: Path) -> bool:
-    """Whether a file of tests, or a helper that it imports, says that it starts processes."""
+    """Return True if a file of tests, or a helper that it imports, says that it starts processes."""
     texts: dict[Path, str] = {}
     to_read = [path]
     while to_read:  # helpers import each other

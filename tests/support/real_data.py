@@ -1,4 +1,4 @@
-"""Published data that tests read where somebody has it; its terms forbid that this repository carries it.
+"""Published data that tests read where it is present; its terms forbid that this repository carries it.
 
 Whatever such a test measures on real data is tested on data that we make ourselves as well, everywhere.
 """

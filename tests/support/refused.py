@@ -1,4 +1,4 @@
-"""What a call with a wrong argument must end with: an error of ours, a line for each problem."""
+"""Expected end of a call with a wrong argument: a pslib error, with a line for each problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["error_of", "refused"]
 
 
 def error_of(call: Callable[[], object]) -> PslibError | None:
-    """What of ours a call ends with; what is not ours gets through and fails the test."""
+    """Return the pslib error that a call raises; any other gets through and fails the test."""
     try:
         call()
     except PslibError as error:

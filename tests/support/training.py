@@ -1,4 +1,4 @@
-"""What the tests of the trainer share."""
+"""Helpers shared by the tests of the trainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def held_until(happened: threading.Event, pause_s: float = 0.002) -> Callable[[o
 
 
 def counts_of(cluster: Cluster, ids: np.ndarray) -> np.ndarray:
-    """How often each example was trained on."""
+    """Return the number of times that each example was trained on."""
     keys = hash_ints(ids.astype(np.int64), SCHEMA.sparse[0].salt, None)
     return cluster.client.pull({"counts": keys}).wait().rows["counts"][:, 0]
 

@@ -1,4 +1,4 @@
-"""How long tests wait, and for what: a wait says what it is for, and fails when that does not come."""
+"""Waits in tests, with their limits: a wait says what it is for, and fails when that does not come."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def wait_until(
     condition : callable
         Asked again and again; it may do what brings it nearer.
     limit_s : float
-        Of an idle machine; `PATIENCE` times as long is waited.
+        Limit on an idle machine; `PATIENCE` times as long is waited.
     what : str or callable
-        What is waited for; a callable is asked when it has not come.
+        Thing waited for; a callable is asked when it has not come.
     pause_s : float
         Between two questions; 0 where the condition itself waits, or has much to do.
     """

@@ -121,7 +121,7 @@ with connect() as cluster:
 def test_a_trainer_at_the_limit_of_a_server_ends_the_run_at_once_though_others_could_go_on(
     tmp_path: Path,
 ) -> None:
-    """It was started again, and refused, until its restarts were used up, and the others stayed behind."""
+    """The trainer was restarted, and refused, until its restarts were used up; the others stayed behind."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = Command(

@@ -1,4 +1,4 @@
-"""The map: a value that says who owns what."""
+"""The map: a value that gives the owner of each unit."""
 
 from __future__ import annotations
 

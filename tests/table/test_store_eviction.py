@@ -1,4 +1,4 @@
-"""Which rows leave, and which become wide: by norm, age and score, as a share of all, by what they count."""
+"""Rows that are evicted or become wide: by norm, age and score, as a share of all, by what they count."""
 
 from __future__ import annotations
 

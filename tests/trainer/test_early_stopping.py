@@ -1,4 +1,4 @@
-"""What a fit does with the results on its validation data: lower rates, an early end, the best epoch."""
+"""Responses of a fit to results on its validation data: lower rates, an early end, the best epoch."""
 
 from __future__ import annotations
 

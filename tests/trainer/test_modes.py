@@ -45,7 +45,7 @@ def deepfm() -> DeepFM:
 def train(
     data: Generated, folder: Path, trainers: int, servers: int = 1, **settings: Any
 ) -> tuple[Any, list[Any]]:
-    """What a checkpoint holds after training, and what the trainers evaluate to."""
+    """Return the contents of a checkpoint after training, and the trainers' evaluations."""
 
     def script(cluster: Cluster) -> Any:
         chosen = {"batch_rows": 64, "lease_rows": 130, "seed": 5, "progress": False} | settings
@@ -101,7 +101,7 @@ def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trai
             assert examples == pytest.approx(dense, abs=1)
 
 
-def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(tmp_path: Path) -> None:
+def test_a_window_of_deltas_that_failed_is_done_again_by_its_leases_next_holder(tmp_path: Path) -> None:
     """Else the successor begins with the window's last batch, and the name of it counts for the whole
     window."""
     path = write_examples(tmp_path / "a.parquet", 320, row_group_rows=320)
@@ -150,7 +150,7 @@ LEASE_BATCHES = 47
 
 
 def test_no_trainer_runs_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Path) -> None:
-    """What the processes count themselves, and what their clocks tell of it."""
+    """The bound holds in the processes' own counts and by their clocks."""
     ids = np.arange(ROWS)
     table = pa.table({"label": pa.array(ids % 2, pa.int8()), "id": ids, "shared": ids % 7})
     pq.write_table(table, tmp_path / "examples.parquet", row_group_size=3000)

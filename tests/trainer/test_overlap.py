@@ -1,4 +1,4 @@
-"""Steps that overlap: each stage after the one before, outcomes in order, nobody idle while there is work."""
+"""Steps that overlap: each stage after the one before, outcomes in order, no idle thread beside work."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_model_has_the_same_bits_however_its_steps_overlap() -> None:
 def test_an_error_of_a_step_counts_more_than_being_asked_to_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the run would end as one that was preempted, and nobody would hear of the error."""
+    """Else the run would end as one that was preempted, and the error would be lost."""
     leave = type("Asked", (), {"asked": False, "left_s": 20.0, "finishing": contextlib.nullcontext})()
 
     class Fails(DeepFM):

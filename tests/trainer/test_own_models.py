@@ -65,7 +65,7 @@ def test_the_example_of_the_page_learns(data, monkeypatch, capsys):
 
 
 def test_its_gradients_are_those_of_logistic_regression(data, logistic):
-    """What the page shows is right: `rec_models.LR` gives the same."""
+    """The code of the page is right: `rec_models.LR` gives the same."""
     from rec_models import LR
     from tests.support.models.gradient_check import make_batch
 

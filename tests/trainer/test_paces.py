@@ -1,4 +1,4 @@
-"""How far a trainer runs ahead: permits, the bound over the slowest, windows of a copy; without a cluster."""
+"""Limits on a trainer's lead: permits, the bound over the slowest, windows of a copy; without a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.counting import CountingModel, CountStep, write_examples
 from tests.support.training import counts_of, examples_counted, trainer_on
 
 OVER = threading.Event()
-OVER.set()  # who would have to wait is sent home
+OVER.set()  # a trainer that would have to wait is sent home
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def applied(pace: Pace, times: int) -> None:
 def test_a_batch_begins_when_no_more_are_on_their_way_than_it_may_run_ahead() -> None:
     pace = AsyncPace(StalenessBound(2, warmup_batches=6))  # 0, 0, 1, 1, 1, 2, 2, ... ahead
     assert begun(pace) == [0]
-    assert begun(pace) == []  # and who was sent home has not taken another's place in the warm-up
+    assert begun(pace) == []  # and one sent home has not taken another's place in the warm-up
     applied(pace, 1)
     assert begun(pace) == [0, 1]
     applied(pace, 1)
@@ -80,7 +80,7 @@ def test_a_batch_that_may_not_run_ahead_waits_for_all_before_it_though_the_one_b
     assert begun(pace) == [0, 1]
 
 
-def test_whoever_waits_goes_on_as_soon_as_a_push_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_trainer_goes_on_as_soon_as_a_push_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pslib.trainer.pipeline.pace.TURN_S", 30.0)
     pace, waited = AsyncPace(StalenessBound(0, 0)), threading.Event()
     lease, over = HeldLease(1, 0, 0, 0), threading.Event()
@@ -244,7 +244,7 @@ class FillsOneArray(CountingModel):
 
 
 def ahead(staleness: StalenessBound, batches: int) -> list[int]:
-    """How far each of the next batches may run ahead."""
+    """Return the allowed lead of each of the next batches."""
     found = []
     for _ in range(batches):
         found.append(staleness.now)

@@ -35,7 +35,7 @@ SMALL = {"dim": 3, "hidden": [4], "hidden_1": [4], "hidden_2": [4], "heads": 2, 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
-    """Beside it, in the column V, what somebody has met before: values of C2."""
+    """Generated data, with a column V of the up to three values of C2 in the rows before."""
     made = generate(tmp_path_factory.mktemp("parts"), CONFIG)
     table = pq.read_table(made.train_path)
     texts = table["C2"].to_pylist()
@@ -61,7 +61,7 @@ def job_of(folder: Path, data: Generated, model: str, rows: str) -> Job:
 
 
 def parts_that_moved(folder: Path, data: Generated, model: str, rows: str) -> dict[str, bool]:
-    """Whether the rows' weights of each part are others than at first, after training as the job says."""
+    """Return, for each part, True if training as the job says has changed the rows' weights."""
     job = job_of(folder, data, model, rows)
     table = job.build_model().table()
     with cluster_of(2) as running:

@@ -25,7 +25,7 @@ from tests.support.counting import SCHEMA, STEP, CountingModel, write_examples
 from tests.support.waiting import WAIT_S, wait_until
 
 SOON_LOST = Timing(heartbeat_s=0.1, silence_s=4.0, retry_s=0.5, request_s=20.0, start_s=20.0)
-"""Of one that vanishes; nobody else is silent so long."""
+"""Timing for a trainer that vanishes; no other is silent so long."""
 
 
 def trainer_on(cluster: Cluster, model: CountingModel, lease_rows: int, **settings: int) -> pslib.Trainer:
@@ -44,7 +44,7 @@ def missed_batches(path: Path, load_first: Path | None = None, **settings: int) 
     missed: list[int] = []
 
     def look(batch: Batch, rows: np.ndarray) -> None:
-        time.sleep(0.005)  # slower than the servers: whoever may run ahead does
+        time.sleep(0.005)  # slower than the servers: a trainer that may run ahead does
         same = hash_ints(np.array([7]), SCHEMA.sparse[1].salt, None)[0]
         applied = rows[np.flatnonzero(batch.keys == same)[0], 0] // 5
         missed.append(len(missed) - int(applied))
@@ -180,7 +180,7 @@ def test_every_step_has_a_seed_of_its_own_that_is_the_same_in_every_run(tmp_path
 def pushes_and_computes(
     path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float, **settings: object
 ) -> list[str]:
-    """What happened in which order: ``c0`` when batch 0 is computed, ``p0`` when its push is sent.
+    """Return the order of events: ``c0`` when batch 0 is computed, ``p0`` when its push is sent.
 
     Before it sends the first push, a trainer waits until the second batch is computed, or for ``wait_s``.
     """

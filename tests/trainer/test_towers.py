@@ -84,7 +84,7 @@ def test_items_of_the_history_are_left_out_of_every_chunk(
         np.testing.assert_allclose(scores[user], every[user, best], rtol=1e-5)
 
 
-def test_whoever_has_had_everything_is_told_nothing(model: tuple[Sides, Formula], tmp_path: Path) -> None:
+def test_a_user_who_has_had_everything_is_told_nothing(model: tuple[Sides, Formula], tmp_path: Path) -> None:
     sides, parameters = model
     ranked = sides.items([written(tmp_path / "items.parquet", [0, 1])], parameters)
     pq.write_table(pa.table({"user": [7], "before": [[1, 0, 1]]}), tmp_path / "users.parquet")
@@ -97,7 +97,7 @@ def test_whoever_has_had_everything_is_told_nothing(model: tuple[Sides, Formula]
 def test_one_item_that_has_diverged_is_enough_to_be_told(
     model: tuple[Sides, Formula], tmp_path: Path
 ) -> None:
-    """It would be a miss for whom it is the target, and shown to nobody, without a word."""
+    """The item would count as a miss for its users, and be shown to none, without an error."""
     sides, parameters = model
     ranked = sides.items([written(tmp_path / "items.parquet", list(range(ITEMS)))], parameters)
     vectors = ranked.vectors.copy()

@@ -57,7 +57,7 @@ def test_a_pull_misses_at_most_staleness_batches_and_sometimes_that_many(
 
 
 def test_a_call_from_another_thread_is_refused_while_one_is_under_way(tmp_path: Path) -> None:
-    """It was taken for the end of the first one, which then trained on nothing and said it was done."""
+    """The call was taken for the end of the first one, which then trained on nothing and said it was done."""
     path, begun, go_on = write_examples(tmp_path / "a.parquet", 200), threading.Event(), threading.Event()
 
     def look(batch, rows) -> None:
@@ -86,8 +86,7 @@ def test_a_call_from_another_thread_is_refused_while_one_is_under_way(tmp_path: 
 def test_who_counts_as_lost_when_it_is_about_to_save_or_load_does_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Who slept too long has an successor, which has trained since: it must not put the checkpoint over
-    that."""
+    """A trainer that slept too long has a successor, which has trained since: its load must not undo that."""
     path = write_examples(tmp_path / "a.parquet", 50)
 
     def lost(_job: Job) -> None:

@@ -1,4 +1,4 @@
-"""How training ends when something fails: with one error, soon, and no thread left."""
+"""Failures end training with one error, soon, and leave no thread."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_bad_value_in_the_data_ends_evaluate_too(tmp_path: Path) -> None:
 
 
 def test_keys_of_another_type_than_those_that_were_trained_are_refused(tmp_path: Path) -> None:
-    """They would be keys that nobody has trained: figures of a model that has learnt nothing."""
+    """They would be untrained keys: figures of a model that has learnt nothing."""
     trained = write_examples(tmp_path / "a.parquet", 50)
     table = pq.read_table(trained)
     texts = table.set_column(2, "id", table["id"].cast(pa.string()))

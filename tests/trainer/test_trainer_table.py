@@ -25,7 +25,7 @@ TABLE = CountingModel().table()
 
 
 def last_seen(checkpoint: Path) -> np.ndarray:
-    """Of all rows of a checkpoint on one server."""
+    """Return the last-seen times of all rows of a checkpoint on one server."""
     (file,) = checkpoint.glob("counts.*.arrow")
     with pa.OSFile(str(file)) as source:
         return pa.ipc.open_file(source).read_all()["last_seen"].to_numpy()

@@ -84,7 +84,7 @@ def test_a_trainer_that_comes_late_goes_through_what_is_done(tmp_path: Path) -> 
 
 
 def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Path) -> None:
-    """It falls silent in the middle of a lease, with pushes under way: still every example counts once."""
+    """The trainer falls silent within a lease, with pushes under way: every example still counts once."""
     path = write_examples(tmp_path / "a.parquet", 400)
     vanished = threading.Event()
 
@@ -117,7 +117,7 @@ def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Pat
 
 
 def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_path: Path) -> None:
-    """It was only slow: its leases have gone to the other, and what it pushes late must not count again."""
+    """The trainer was only slow: its leases have gone to the other; its late pushes must not count again."""
     path = write_examples(tmp_path / "a.parquet", 400)
     pushed_late: list[int] = []
     silent, trained, back = (threading.Event() for _ in range(3))
@@ -313,7 +313,7 @@ def test_trainers_with_different_models_end_with_a_line_for_one_of_them() -> Non
     assert "it has dense parameters examples, got other shapes of them; give the other model a" in str(error)
 
 
-def test_a_maintenance_happens_once_whoever_finishes_its_lease(tmp_path: Path) -> None:
+def test_a_maintenance_happens_once_whichever_trainer_finishes_its_lease(tmp_path: Path) -> None:
     """A trainer vanishes in the middle of a lease, and another one in the very end of it."""
     path = write_examples(tmp_path / "a.parquet", 230)
     table = replace(CountingModel().table(), score=Score(decay=0.5))

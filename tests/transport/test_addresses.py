@@ -55,16 +55,16 @@ def opened(closing: Any) -> Any:
 
 @contextmanager
 def squatter(address: str) -> Iterator[socket.socket]:
-    """Another user, who listens at the name that belongs to an address.
+    """Another user that listens at the name that belongs to an address.
 
-    Only root can be somebody else; elsewhere whoever looks takes itself for another user.
+    Only root can be another user; elsewhere the checking process takes itself for another user.
     """
     us = os.geteuid()
     root = us == 0
     with socket.socket(socket.AF_UNIX) as taken, pytest.MonkeyPatch.context() as patch:
         taken.bind(name_of(address))
         if root:
-            os.seteuid(NOBODY)  # the kernel remembers who listens, not who has bound
+            os.seteuid(NOBODY)  # the kernel remembers the user that listens, not the one that has bound
         try:
             taken.listen()
         finally:
@@ -81,7 +81,7 @@ def name_of(address: str) -> str:
 
 
 def carried_by(address: str) -> set[str]:
-    """By what somebody is connected to an address just now."""
+    """Return the transports that are connected to an address just now."""
     found = set()
     for line in Path("/proc/net/unix").read_text().splitlines():
         if line.endswith(f" @{name_of(address)[1:]}") and line.split()[5] == CONNECTED["unix"]:
@@ -94,7 +94,7 @@ def carried_by(address: str) -> set[str]:
 
 
 def talk(client: Any, server: Any, address: str = "") -> Any:
-    """A question and its answer; returns who has asked, as the server sees it."""
+    """Ask and answer once; return the client, as the server sees it."""
     address = address or server.address
     client.send(address, [b"question"])
     peer, frames = poll(server)
@@ -139,7 +139,7 @@ def test_who_has_no_key_is_refused_there_and_told_by_user_and_process(
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["a client", "a server"])
-def test_whoever_is_told_to_goes_by_tcp(opened: Any, listens: bool) -> None:
+def test_an_endpoint_that_is_told_to_goes_by_tcp(opened: Any, listens: bool) -> None:
     server, client = opened(LOOPBACK, same_host=listens), opened(None, same_host=not listens)
     talk(client, server)
     assert carried_by(server.address) == {"tcp"}
@@ -188,7 +188,7 @@ def test_nobody_connects_to_a_name_that_another_user_has_taken(opened: Any) -> N
         talk(opened(), server)
         assert carried_by(server.address) - {"unix"} == {"tcp"}
         looked, _ = taken.accept()
-        assert looked.recv(1) == b""  # who looked has said nothing and gone
+        assert looked.recv(1) == b""  # the process that looked has said nothing and gone
         looked.close()
         with pytest.raises(BlockingIOError):
             taken.accept()
@@ -264,7 +264,7 @@ def test_who_connects_by_a_unix_socket_does_not_ask_whether_the_other_lives(
 def test_two_who_have_nothing_to_say_by_zeromq_stay_connected(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server asks now and then, and who is asked does not wait for the next time."""
+    """A server asks now and then, and the process that it asks does not wait for the next time."""
     monkeypatch.setattr(zmq_link, "SERVER_HEARTBEAT_MS", 200)
     for option in (zmq.HEARTBEAT_TTL, zmq.HEARTBEAT_TIMEOUT):
         monkeypatch.setitem(OPTIONS, option, (100, "less than until the next time"))

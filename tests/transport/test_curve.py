@@ -1,4 +1,4 @@
-"""Links with keys: who gets in, who is told why not, and that nobody waits in silence."""
+"""Links with keys: admitted clients, refused ones with their reason, and no silent waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = make_keys()
 
 
 class Answering:
-    """A server that says ``Failure(internal, ROLE)`` to everybody, in a thread."""
+    """A server that says ``Failure(internal, ROLE)`` to every client, in a thread."""
 
     def __init__(self, keys: Keys | None, address: str = LOOPBACK) -> None:
         self.transport = ZmqTransport(keys=keys)
@@ -94,7 +94,7 @@ def endpoint_of(keys: Keys | None, cluster_id: str = "demo") -> Iterator[Endpoin
 def ask(
     address: str, keys: Keys | None, wait_s: float = 10.0, cluster_id: str = "demo"
 ) -> tuple[Exception, float]:
-    """What a question ends with, and after how many seconds."""
+    """Return the error that a question ends with, and its seconds."""
     with endpoint_of(keys, cluster_id) as endpoint:
         started_s = time.monotonic()
         try:
@@ -105,7 +105,7 @@ def ask(
 
 
 @pytest.mark.parametrize("role", sorted(MADE))
-def test_a_server_knows_the_role_of_whoever_asks(serve: Any, role: str) -> None:
+def test_a_server_knows_the_role_of_the_client_that_asks(serve: Any, role: str) -> None:
     server = serve(MADE["server"])
     error, _seconds = ask(server.address, MADE[role])
     assert str(error) == f"{server.address}: {role}"
@@ -138,12 +138,12 @@ def test_a_connection_that_can_not_be_is_one_line_within_three_seconds(
     assert "\n" not in str(error)
     assert seconds < PATIENCE * NAMED_S
     assert server.seen == []
-    if listens:  # and those who may are served as before
+    if listens:  # and admitted clients are served as before
         assert "trainer" in str(ask(server.address, MADE["trainer"])[0])
 
 
 def test_a_server_of_another_cluster_is_named_at_once(serve: Any) -> None:
-    """It refuses us in a message of its own cluster, which is none of ours."""
+    """The server refuses the client in a message of its own cluster, which is foreign to the client."""
     server = serve(None)
     error, seconds = ask(server.address, None, cluster_id="other")
     assert isinstance(error, RemoteProtocolError)
@@ -164,7 +164,7 @@ def test_a_key_that_is_refused_is_refused_again_and_never_waits_in_silence(serve
 
 
 def test_a_server_that_comes_back_with_this_key_is_found(serve: Any) -> None:
-    """A port may be somebody else's for a moment; what is asked later finds the right one."""
+    """A port may be another process's for a moment; what is asked later finds the right one."""
     first = serve(OTHERS["server"])
     with endpoint_of(MADE["trainer"]) as endpoint:
         with pytest.raises(AccessError, match="another server key"):
@@ -176,7 +176,7 @@ def test_a_server_that_comes_back_with_this_key_is_found(serve: Any) -> None:
 
 
 def test_a_proxy_whose_server_is_gone_is_no_wrong_key() -> None:
-    """It takes the connection and hangs up, as a server with another key does; but it does not greet."""
+    """The proxy takes the connection and hangs up, as a server with another key does, but does not greet."""
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     over = threading.Event()
@@ -219,7 +219,7 @@ def test_nobody_listens_with_a_key_that_is_not_a_servers() -> None:
 
 
 def test_nobody_gets_in_while_no_one_answers_for_keys(serve: Any) -> None:
-    """Without ZAP_ENFORCE_DOMAIN, ZeroMQ lets everybody in when its question is not answered."""
+    """Without ZAP_ENFORCE_DOMAIN, ZeroMQ admits every client when its question is not answered."""
     server = serve(MADE["server"])
     server.transport._zap.close()
     error, _seconds = ask(server.address, MADE["trainer"], wait_s=1.0)

@@ -1,4 +1,4 @@
-"""A launched cluster with keys: who may do what there, and where no secret may ever stand."""
+"""A launched cluster with keys: permissions of the roles, and places where no secret may ever stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and their folder: who may read them, what is refused, and that nothing shows a secret."""
+"""Keys and their folder: permissions, refusals, and no output that shows a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of a cluster takes before it has any data."""
+"""Memory and time of a process of a cluster before it has any data."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport
     def look_for_ever() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.05)  # here: a slow process has it at once
         while True:
-            client.ready()  # nobody sends
+            client.ready()  # no peer sends
 
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -76,7 +76,7 @@ def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport
 def test_an_answer_that_is_here_when_something_is_sent_is_taken_without_a_wait(
     transport: Transport, closing: Any
 ) -> None:
-    """To send takes notice of it: whoever waited for ZeroMQ to tell of it would wait for the next one."""
+    """A send takes notice of it: else a client would wait until ZeroMQ tells of the next one."""
     server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     client.send(server.address, [b"ask"])
     peer, _frames = poll(server)
@@ -123,7 +123,7 @@ def test_one_client_talks_to_many_servers(transport: Transport, closing: Any) ->
 
 
 def test_an_address_where_nobody_listens_is_no_error(transport: Transport, closing: Any) -> None:
-    """The message is lost, and whoever sent it sends it again: a server may start late."""
+    """The message is lost, and its sender sends it again: a server may start late."""
     server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     client.send("tcp://127.0.0.1:9", [b"lost"])
     client.send(server.address, [b"found"])

@@ -154,8 +154,8 @@ def test_all_messages_go_in_their_order_whatever_they_are_of(closing: Any) -> No
         link.close()
 
 
-def test_whoever_is_sent_a_small_message_is_silent_until_it_answers(closing: Any) -> None:
-    """Of a peer that does not answer `refusals` finds out why."""
+def test_a_peer_that_is_sent_a_small_message_is_silent_until_it_answers(closing: Any) -> None:
+    """For a peer that does not answer, `refusals` finds out why."""
     transport = closing(ZmqTransport())
     server, client = transport.listen(LOOPBACK), transport.connect()
     for _turn in range(2):  # connected by the first, known to the second

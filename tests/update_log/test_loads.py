@@ -172,7 +172,7 @@ def test_a_copy_of_a_load_that_was_refused_is_refused_though_there_is_room_now(
 
 
 def test_a_load_counts_what_other_tables_take(saved_rows: dict[int, str]) -> None:
-    """It would fit without them, and with them it does not by far."""
+    """The load would fit without the other tables; with them it is far from fitting."""
     run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=9 << 20)
     other = replace(TABLES["Adagrad"], name="other")
     run.shard.setup(Setup({"tables": [other.to_dict()]}, 0, {}, np.empty(0, np.float32)))

@@ -409,7 +409,7 @@ def test_a_unit_that_a_full_log_can_not_release_still_gets_its_image_in_this_rou
 
 
 def test_what_came_with_a_unit_is_known_of_streams_though_a_newer_image_of_it_follows() -> None:
-    """Else an successor's push of a batch that was applied counts once more, where nobody pushed
+    """Else a successor's push of a batch that was applied counts once more, if no push came
     meanwhile."""
     run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40)
     for _ in range(3):

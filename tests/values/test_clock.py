@@ -62,7 +62,7 @@ def test_an_awake_clock_never_goes_back() -> None:
 
 
 class Waiting:
-    """An endpoint that is told so often that somebody is awaited; the first time it was stopped meanwhile."""
+    """An endpoint told so often that a process is awaited; the first time it was stopped meanwhile."""
 
     def __init__(self, questions: int, stopped_s: float) -> None:
         self.machine, self.timing = HandClock(), Timing()
@@ -80,12 +80,12 @@ class Waiting:
         return answer
 
 
-def test_whoever_was_stopped_while_it_waits_for_others_to_join_has_not_waited() -> None:
+def test_a_process_that_was_stopped_while_it_waits_for_others_to_join_has_not_waited() -> None:
     endpoint: Any = Waiting(questions=9, stopped_s=3600.0)
     assert join(MemberHandle(endpoint, "tcp://c:1", "trainer", ""), start_s=60.0).rank == 3
 
 
-def test_whoever_waits_for_somebody_who_never_joins_gives_up_and_names_him() -> None:
+def test_a_process_that_waits_for_a_server_that_never_joins_gives_up_and_names_it() -> None:
     endpoint: Any = Waiting(questions=10**9, stopped_s=3600.0)
     with pytest.raises(WaitTimeoutError, match="waited 60 s for server 1; look at their logs"):
         join(MemberHandle(endpoint, "tcp://c:1", "trainer", ""), start_s=60.0)
@@ -114,7 +114,7 @@ with cluster_of(servers=2, timing=timing) as running:
 
 
 def test_a_script_that_was_stopped_for_longer_than_all_limits_goes_on() -> None:
-    """Ctrl-Z and fg: nobody in a process that stood still was silent."""
+    """Ctrl-Z and fg: no peer was silent to a process that stood still."""
     script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert script.stdout is not None
     try:

@@ -71,7 +71,7 @@ def test_the_last_status_of_a_script_that_failed_says_so(error: BaseException, s
 
 
 def shown(error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What Python shows of an error that nobody catches."""
+    """Return Python's output for an uncaught error."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     uncaught_in_a_line()
     try:

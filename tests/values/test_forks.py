@@ -16,7 +16,7 @@ TABLE = pslib.TableSpec("item", (pslib.PartSpec("v", 2, initializer=pslib.Consta
 
 
 def in_a_fork(what: Callable[[], object]) -> str:
-    """What it raises there, or an empty text; ends after 10 seconds by a signal."""
+    """Return the error that a call raises in a fork, or an empty text; a signal ends it after 10 seconds."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -338,7 +338,7 @@ def own_group() -> Iterator[Path]:
 
 
 def said_in(group: Path, script: str) -> list[str]:
-    """What a Python in that group prints."""
+    """Return the output of a Python in that group."""
     begin = f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
     command = [sys.executable, "-c", f"{begin}from pslib.process.machine import *\n{script}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

@@ -14,7 +14,7 @@ from tests.support.processes.command import ROOT, Command
 
 SCRIPT = ROOT / "examples" / "train_deepfm.py"
 TRAIN_ROWS = 240_000
-"""So many batches that what two asynchronous trainers learn does not hang on who was first."""
+"""So many batches that what two asynchronous trainers learn does not depend on which was first."""
 
 
 @pytest.fixture(scope="module")

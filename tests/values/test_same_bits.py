@@ -8,11 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = (ROOT / "tests/golden/same_bits.txt").read_text(encoding="utf-8").splitlines()
-"""What ``tests/values/same_bits.c`` prints; it may change with a formula, on purpose, and never with a
+"""Output of ``tests/values/same_bits.c``; it may change with a formula, on purpose, and never with a
 machine."""
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-static", "-lm"]
 LIMIT_S = 280
-"""Of each program: a compiler needs 35 s of a core, of which others may take most."""
+"""Limit for each program: a compiler needs 35 s of a core, of which others may take most."""
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 
 

@@ -94,7 +94,7 @@ ALSO: dict[str, dict[str, Any]] = {
     "TwoTower": {"item": ("a",)},
     "MultiViewSimnet": {"item": ("a",)},
 }
-"""What a constructor needs beside what has no default."""
+"""Arguments of constructors beside those without a default."""
 NOT_MADE = ("Cluster", "PslibError", "Trainer", "EvalResult", "Model", "StepResult")
 
 

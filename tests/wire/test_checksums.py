@@ -58,7 +58,7 @@ def test_arrays_are_bytes() -> None:
 
 
 def test_every_flipped_bit_of_a_block_changes_the_sum() -> None:
-    """What a CRC is for: one wrong bit is always found, and so is a burst of up to 32."""
+    """The purpose of a CRC: one wrong bit is always found, and so is a burst of up to 32."""
     block = bytearray(np.random.default_rng(1).bytes(150))
     sums = {crc32(block)}
     for bit in range(8 * len(block)):

@@ -145,7 +145,7 @@ class TestSmallArrays:
 
     @staticmethod
     def frames_of(*byte_counts: int) -> int:
-        """How many frames a message with arrays of so many bytes takes; it comes back as it went."""
+        """Return the number of frames of a message with arrays of so many bytes, which decodes unchanged."""
         payload = {str(i): np.arange(count).astype(np.uint8) for i, count in enumerate(byte_counts)}
         message = EndLease(0, 1, 2, 3, 4, payload)
         frames = [bytes(frame) for frame in CODEC.encode(1, message)]

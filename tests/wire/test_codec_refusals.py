@@ -1,4 +1,4 @@
-"""What the codec refuses, on either side: too much, what is not a message, and what may not be sent."""
+"""Refusals of the codec, on either side: too much, what is not a message, and what may not be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credit: what is in flight to a server is bounded, and whoever waits gets its turn."""
+"""Credit: what is in flight to a server is bounded, and every waiting request gets its turn."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class OneServer:
 
     @property
     def held_bytes(self) -> int:
-        """Of all requests on the wire or at the server, with their answers."""
+        """Return the bytes of all requests on the wire or at the server, with their answers."""
         flying = [sum(map(len, frames)) for wire in self.wire for frames in wire]
         keys = [request.key_count for request in self.requests]
         on_wire = [CODEC.decode(frames).message for wire in self.wire for frames in wire]

@@ -32,7 +32,7 @@ def decoded(frames: list[bytes]) -> Envelope | None:
 
 
 def survivors(count: int, seed: int) -> tuple[int, set[str]]:
-    """How many mutants still are messages, and of which kinds; those can be sent on and stay the same."""
+    """Return the number and kinds of mutants that are still messages; those re-encode and stay the same."""
     survived, kinds = 0, set()
     for number, frames in enumerate(mutants(CODEC, SEEDS, count, seed)):
         envelope = decoded(frames)

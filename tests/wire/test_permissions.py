@@ -1,4 +1,4 @@
-"""What a role may ask: the table, and both sessions that keep to it."""
+"""Permissions of the roles: the table, and both sessions that keep to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def may(role: str) -> set[str]:
 
 
 def test_every_message_is_either_an_answer_or_names_its_senders() -> None:
-    """Who adds a message says here who may send it; until then nobody with a key may."""
+    """A new message must name its senders; until then no client with a key may send it."""
     assert {name for name, kind in ALL_MESSAGES.items() if kind.senders} == set(ALL_MESSAGES) - ANSWERS
     assert all(kind.senders for kind in REQUESTS)
 
@@ -59,7 +59,7 @@ def test_a_server_is_a_member_that_never_trains() -> None:
 
 @pytest.mark.parametrize("kind", [Register, Heartbeat, Leave])
 def test_a_trainers_key_makes_no_server(kind: type[Message]) -> None:
-    """It would be given partitions, and with them what other trainers push."""
+    """The trainer would be given partitions, and with them what other trainers push."""
     assert refusal("trainer", example(kind, role="trainer")) is None
     refused = refusal("trainer", example(kind, role="server"))
     assert refused is not None

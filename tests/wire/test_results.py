@@ -1,4 +1,4 @@
-"""What calls have come to, in a stream of months: a status stays small, and nothing is told twice."""
+"""Results of calls in a stream of months: a status stays small, and nothing is told twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.simulated.one_coordinator import CODEC, EVERYBODY, Cluster
 
 
 def windows_done(cluster: Cluster, count: int) -> None:
-    """As many windows of a stream have been predicted and trained."""
+    """Record that so many windows of a stream have been predicted and trained."""
     figures = {"examples": 1000, "epoch": 1, "auc": 0.7, "logloss": 0.5, "calibration": 1.0}
     outcomes = {"window": {"files": ["a"]}, "evaluate": figures, "fit": {"examples": 1000}}
     for _ in range(count):
@@ -102,7 +102,7 @@ def test_a_fit_that_is_under_way_counts_as_long_as_somebody_trains() -> None:
     windows_done(cluster, 1)
     cluster.open(0, job=3)
     cluster.pass_time(4, *EVERYBODY)
-    cluster.now_s += 0.25  # nobody is due to be heard
+    cluster.now_s += 0.25  # no member is due to be heard
     assert cluster.status["fit_seconds"] == 0.5 + 4.25
     for rank in (1, 0):
         assert cluster.ask(Leave("trainer", rank, 100 + rank, {}, preempted=True)) == Done()

@@ -1,4 +1,4 @@
-"""How many pushes come between a batch's pull and its push: counted at servers, told to trainers, summed."""
+"""The number of pushes between a batch's pull and its push: counted at servers, told to trainers, summed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_measures_are_summed_counted_and_the_largest_kept_and_what_is_not_known_
 
 
 def test_a_difference_that_is_no_count_is_passed_over() -> None:
-    """Whatever a server tells, sums fit a heartbeat."""
+    """Sums fit a heartbeat, even with a wrong number from a server."""
     between = StalenessCounter()
     between.note(1, 2**64 - 1)
     assert between == StalenessCounter()

@@ -56,7 +56,7 @@ def convert_criteo(
     out : str or Path
         Parquet file: label int8, I1..I13 int64, C1..C26 string; empty cells are nulls.
     overwrite : bool
-        Whether ``out`` may be replaced.
+        True if ``out`` may be replaced.
     rejects_max_share : float
         Largest share of bad lines, in [0, 1].
     progress : callable, optional

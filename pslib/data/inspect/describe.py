@@ -45,7 +45,7 @@ class Choice:
         label, dense, sparse, ragged, or empty: omitted.
     reason : str
     leak : bool
-        Whether it is omitted because it leaks the label.
+        True if it is omitted because it leaks the label.
     """
 
     name: str

@@ -204,7 +204,7 @@ def generate(
     config : GeneratorConfig, optional
         Default: the data of the demonstration.
     overwrite : bool
-        Whether existing files may be replaced.
+        True if existing files may be replaced.
     progress : callable, optional
         Called with (rows done, rows in all) after each block.
 

@@ -32,7 +32,7 @@ class CheckpointPause:
     Attributes
     ----------
     by_rank : bool
-        Whether all trainers step together: then a closed gate still admits batches up to the
+        True if all trainers step together: then a closed gate still admits batches up to the
         step that the coordinator names, for which others may already wait.
     """
 

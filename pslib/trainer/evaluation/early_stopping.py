@@ -122,7 +122,7 @@ def check_stopping(
         Its parts' optimizers must support changed rates.
     dense : Optimizer
     ranked : bool
-        Whether the results are rankings.
+        True if the results are rankings.
 
     Raises
     ------

@@ -52,7 +52,7 @@ class ModelThreads:
         None: the number of this trainer's cores; a model computed as a whole then keeps the threads
         that BLAS has.
     overlap : bool
-        Whether a step may begin before the one before it is over; see `pslib.trainer.pipeline.overlap`. Only
+        True if a step may begin before the one before it is over; see `pslib.trainer.pipeline.overlap`. Only
         where there are several threads, and the model has steps in stages.
     products : "float32", "bfloat16" or None
         Rounding allowed for the factors of a step's matrix products, in a model that `takes_products`.

@@ -173,7 +173,7 @@ class AsyncPace:
     Parameters
     ----------
     bound : StalenessBound
-        How many batches the next one may run ahead; it rises during warmup.
+        Bound on the batches that the next one may run ahead; it rises during warmup.
     """
 
     def __init__(self, bound: StalenessBound) -> None:

@@ -56,7 +56,7 @@ class ComputedBatch:
     ----------
     batch : Batch
     pulled : PulledRows
-        What they were computed from.
+        Rows and parameters that they were computed from.
     rows, dense : (U, D) and (length,) float32
     name : PushName
     moment : Moment
@@ -87,7 +87,7 @@ class RowSource(Protocol):
     Attributes
     ----------
     pushes_behind : bool
-        Whether another thread may push a batch while the next one computes; else the computing thread pushes
+        True if another thread may push a batch while the next one computes; else the computing thread pushes
         each before it waits for the rows of the next.
     """
 

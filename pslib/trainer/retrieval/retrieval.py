@@ -81,7 +81,7 @@ class Ranker:
     history : str or None
         Column with the earlier items.
     exclude_seen : bool
-        Whether the history's items are excluded from the ranking, the target too if it is one of them.
+        True if the history's items are excluded from the ranking, the target too if it is one of them.
 
     Raises
     ------

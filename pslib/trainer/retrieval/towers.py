@@ -140,7 +140,7 @@ class Sides(ABC):
     named_in : Schema
         Schema of the data whose items are ranked: rows of items, or sessions of items.
     by_product : bool
-        Whether a score is the product of two vectors.
+        True if a score is the product of two vectors.
     model_name : str
         Class of the model, for errors.
     """

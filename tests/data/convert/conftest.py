@@ -1,4 +1,4 @@
-"""Where tests of conversions write to."""
+"""Output path of the conversion tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How many values a column has and how many of them occur once, told from a sample of its keys."""
+"""Estimates from a sample of keys: the number of a column's values, and of those that occur once."""
 
 from __future__ import annotations
 

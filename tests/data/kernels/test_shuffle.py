@@ -26,7 +26,7 @@ def test_so_do_those_of_a_whole_window_and_of_more(n: int) -> None:
 
 
 def test_places_whose_high_bits_are_equal_are_told_apart_by_the_others() -> None:
-    """Of 2^22 numbers 22 bits are taken by the place: two of them have the other 42 in common by chance."""
+    """The place takes 22 bits; of 2^22 numbers two share the other 42 by chance."""
     n, base = 1 << 22, 7
     mixed = np.sort(mix64(np.arange(n, dtype=np.uint64) + np.uint64(base))) >> np.uint64(22)
     assert np.count_nonzero(mixed[1:] == mixed[:-1]) >= 2

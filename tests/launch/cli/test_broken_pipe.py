@@ -1,4 +1,4 @@
-"""A command whose output nobody reads, or in whose encoding it can't be written, still does its work."""
+"""A command whose output is not read, or can't be written in its encoding, still does its work."""
 
 from __future__ import annotations
 

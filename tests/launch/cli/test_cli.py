@@ -180,7 +180,7 @@ BAD_DATA = {
 
 @pytest.mark.parametrize("case", sorted(BAD_DATA))
 def test_bad_data_is_one_line_and_leaves_no_folder(case, folder, capsys):
-    """Whatever a file of data may hold: tests/data/test_messy_data.py."""
+    """Faults inside data files are covered in tests/data/test_messy_data.py."""
     save(folder, "numbered.parquet", user=pa.array(range(ROWS)))
     override, words = BAD_DATA[case]
     (line,) = refused(capsys, "train", folder / "job.yaml", "--set", override)
@@ -262,7 +262,7 @@ def test_the_demonstration_removes_nothing_that_is_not_its_own(tmp_path, capsys)
 
 
 def test_the_job_file_of_a_resumed_run_may_be_resumed_again(folder):
-    """It says where the resumed run began: in its own folder, where no other run may begin."""
+    """The job file names where the resumed run began: in its own folder, where no other run may begin."""
     job = read_job(folder / "job.yaml", [f"load.path={folder / 'run' / 'checkpoint-preempted'}"])
     _check(job, None, resume=True)
     with pytest.raises(ConfigurationError, match=r"lies in .*run, where this run puts its own files"):
@@ -353,7 +353,7 @@ def test_figures_of_examples_of_one_class_say_why_there_is_no_auc(
 def test_a_checkpoint_is_looked_at_in_a_cluster_of_its_own_whatever_the_environment_names(
     folder, capsys, monkeypatch
 ):
-    """It joined the run that a notebook of the same shell had been told of, to load the checkpoint there."""
+    """The command joined the cluster of a notebook in the same shell, and loaded the checkpoint there."""
     job, saved = str(folder / "job.yaml"), str(folder / "run" / "checkpoint")
     assert main(["train", job]) == 0
     capsys.readouterr()

@@ -62,7 +62,7 @@ def test_a_conversion_onto_its_own_source_leaves_the_source(form, tmp_path, caps
 
 
 def test_a_conversion_whose_rejects_would_replace_its_source_leaves_the_source(tmp_path, capsys):
-    """Who converts the rejects of an earlier conversion to the same place would lose them."""
+    """Converting the rejects of an earlier conversion to the same place would overwrite them."""
     text = "label,price\n1,0.5\n"
     source = tmp_path / "x.rejects.tsv"
     source.write_text(text)

@@ -30,7 +30,7 @@ from tests.support.waiting import PATIENCE, WAIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMED_S = 10.0
-"""Within so long whoever hangs is named."""
+"""Limit within which a process that hangs is named."""
 
 
 def status_of(now_s: float = 1.0, **changes: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def status_of(now_s: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 
 def found(status: dict[str, Any], stats: list[Any] | None = None) -> list[str]:
-    """What is found; servers answer unless told otherwise."""
+    """Return the findings of `diagnose`; servers answer unless told otherwise."""
     return [f"{one.what} -> {one.advice}" for one in diagnose(status, stats or [{}, {}])]
 
 

@@ -1,4 +1,4 @@
-"""``pslib forget``: rows leave servers and checkpoints, and nobody brings them back."""
+"""``pslib forget``: rows leave servers and checkpoints, and do not come back."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def save(client: Client, path: Path) -> str:
 
 
 def erase(cluster: Trainers, client: Client, keys: Any = GONE) -> int:
-    """As ``pslib forget`` does it."""
+    """Erase like ``pslib forget``."""
     bits = client.joined.config.partition_bits
 
     def ask(address: str, message: Message) -> Message:
@@ -284,7 +284,7 @@ def test_a_table_or_a_folder_that_holds_nothing_is_refused_before_anything_is_er
 
 
 def looks_at(*rounds: list[int] | None) -> Iterator[list[dict[str, Any]]]:
-    """What looks at one server see, one after the other, and the last for ever; None: nothing is told yet."""
+    """Yield successive looks at one server, the last one for ever; None: the server has told nothing yet."""
     for one in rounds:
         yield [{"address": "tcp://s"} | ({} if one is None else {"log_rounds": one})]
     while True:
@@ -297,7 +297,7 @@ def looks_at(*rounds: list[int] | None) -> Iterator[list[dict[str, Any]]]:
         ([[0], [0], [1]], []),
         ([[3, 3], [4, 3], [4, 4]], []),
         ([[0], [0]], ["tcp://s"]),
-        ([None, None, [2], [2]], ["tcp://s"]),  # whoever begins has told nothing, and has done nothing yet
+        ([None, None, [2], [2]], ["tcp://s"]),  # a server that begins has told and done nothing yet
         ([None, None, [2], [2], [3]], []),
         ([None], ["tcp://s"]),
     ],

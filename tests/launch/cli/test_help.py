@@ -51,7 +51,7 @@ def pslib(*arguments: object, **environment: str) -> subprocess.CompletedProcess
 
 
 def on_terminal(*arguments: str, **environment: str) -> str:
-    """What a command writes to a terminal."""
+    """Return the output of a command on a terminal."""
     ours, its = pty.openpty()
     variables = {**os.environ, "TERM": "xterm-256color", **environment}
     process = subprocess.Popen([*PSLIB, *arguments], cwd=ROOT, env=variables, stdout=its, stderr=its)

@@ -1,4 +1,4 @@
-"""``pslib server``: somebody starts one more server for a run, and it leaves when it is told to."""
+"""``pslib server``: a user starts one more server for a run, and it leaves when it is told to."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_data_that_has_moved_is_the_same_and_other_data_is_not(tmp_path: Path) -
     shutil.copy(tmp_path / "a.parquet", tmp_path / "b.parquet")
     (line,) = problems(file, "data.train=b.parquet")
     assert line.startswith("data.train: the run began with ")
-    (tmp_path / "a.parquet").unlink()  # nobody knows any more
+    (tmp_path / "a.parquet").unlink()  # the types are unknown now
     check_same_training(read_job(file, ["data.train=b.parquet"]), from_logs=False)
 
 

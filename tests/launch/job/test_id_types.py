@@ -196,7 +196,7 @@ def test_rows_of_one_checkpoint_after_those_of_another_are_held_to_their_own(fol
 
 
 def test_a_column_that_had_no_values_in_a_checkpoint_may_be_of_any_type_after_it(folder: Path) -> None:
-    """Whatever the rows before the load were made of: they are gone."""
+    """The types of the rows before the load do not matter: those rows are gone."""
     with new_trainer() as trainer:
         trainer.fit(write(folder / "empty.parquet", USERS, [None] * 200))
         place = trainer.save(folder / "empty")
@@ -234,7 +234,7 @@ def test_rows_of_a_table_beside_the_models_change_nothing(folder: Path) -> None:
     assert read_manifest(after).about["key_kinds"]["user id"] == ["integer", "user id"]
 
 
-def test_whoever_goes_on_with_another_models_rows_may_have_other_types(folder: Path) -> None:
+def test_a_run_that_goes_on_with_another_models_rows_may_have_other_types(folder: Path) -> None:
     place = trained(folder)
     with new_trainer() as trainer:
         trainer.load(place, other_model=True)
@@ -247,7 +247,7 @@ def test_whoever_goes_on_with_another_models_rows_may_have_other_types(folder: P
 def test_what_was_trained_before_a_load_says_nothing_of_the_rows_after_it(
     folder: Path, other_model: bool
 ) -> None:
-    """Nobody knows what these were made of, or nobody wants to: whatever comes next is taken."""
+    """Their types are unknown, or do not matter: any type that comes next is taken."""
     with new_trainer() as trainer:
         trainer.fit(folder / "texts.parquet")
         place = Path(trainer.save(folder / "texts"))
@@ -273,7 +273,7 @@ def test_a_checkpoint_says_only_what_was_trained(folder: Path) -> None:
 
 
 def test_rows_that_nobody_knows_the_types_of_stay_so(folder: Path) -> None:
-    """What was trained before them is gone, and a look at them is no training."""
+    """The load replaces the rows of the fit, whose types say nothing about the loaded rows."""
     place = forgotten(trained(folder))
     with new_trainer() as trainer:
         trainer.fit(folder / "train.parquet")

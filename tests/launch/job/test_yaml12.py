@@ -1,4 +1,4 @@
-"""YAML as people expect it: read by version 1.2, and written so that everybody reads the same."""
+"""YAML as people expect it: read by version 1.2, and written so that all parsers read the same."""
 
 import yaml
 from hypothesis import example, given

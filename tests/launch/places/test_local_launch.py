@@ -288,7 +288,7 @@ def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path, 
 
 
 def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_end(tmp_path, monkeypatch):
-    """A server's refusal for want of memory ends each of them, and only then is there nobody left."""
+    """A server's refusal for want of memory ends each of them, and only then is none left."""
     monkeypatch.setattr("launch.supervisor.worker_output.FAILED_S", PATIENCE_S)
     lost = "all trainers are lost before the work was done"
     status = STATUS | {"error": lost, "events": [lost]}
@@ -375,7 +375,7 @@ def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
 
 
 def test_a_launcher_that_stood_still_does_not_take_a_run_for_one_that_does_not_end(tmp_path):
-    """It said that all trainers were lost beside what the trainer itself had said of its end."""
+    """The launcher reported all trainers as lost, besides the trainer's own report of its end."""
 
     def stand_still(status):
         if status and not (tmp_path / "go").exists():

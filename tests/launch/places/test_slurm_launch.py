@@ -24,7 +24,7 @@ from tests.support.processes.standin_launch import (
 from tests.support.waiting import wait_until
 
 NET = f"10.83.{50 + os.getpid() % 150}"
-"""Of this process: slow tests of the file may run in another one, which has a Slurm of its own."""
+"""Network of this process: slow tests of the file may run in another process with a Slurm of its own."""
 ADDRESSES = (f"{NET}.2", f"{NET}.3")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scancel", "scontrol", "ip")
 FOUND = {name: shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin") for name in PROGRAMS}
@@ -168,7 +168,7 @@ def test_a_job_file_trains_on_all_nodes_of_an_allocation(allocation, tmp_path, c
 def test_a_job_that_slurm_ends_saves_itself_and_goes_on_with_the_line_that_it_has_said(
     allocation, tmp_path, start
 ):
-    """As before the end of its time: SIGTERM to all steps and, where its script says exec, to pslib."""
+    """Slurm sends SIGTERM to all steps and, where its script says exec, to pslib, as at the time limit."""
     write_counting_examples(tmp_path / "examples.parquet", 60_000)
     (tmp_path / "job.yaml").write_text(
         "data: {train: examples.parquet, schema: {label: label, sparse: [id, shared]}}\n"

@@ -1,4 +1,4 @@
-"""What Slurm is asked and srun is called with, noted by stand-ins; a real Slurm: test_slurm_launch.py."""
+"""Arguments of the Slurm commands and of srun, recorded by stand-ins; a real Slurm: test_slurm_launch.py."""
 
 import os
 import shlex

@@ -152,7 +152,7 @@ def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path,
 
 
 def test_what_the_job_saves_and_logs_elsewhere_is_not_touched(job: Path, tmp_path: Path, capsys: Any) -> None:
-    """Its checkpoint is the model that somebody serves, and not one that was trained to be compared."""
+    """Its checkpoint is the model that is served, and not one that was trained to be compared."""
     kept, logs = tmp_path / "kept", tmp_path / "logs"
     more = [f"checkpoint={{path: {kept}, keep_last: 1}}", "cluster.durability=log", f"cluster.log={logs}"]
     with_more = [word for setting in more for word in ("--set", setting)]

@@ -1,4 +1,4 @@
-"""A run that has ended says so, with its result, to everybody who asks for its cluster or goes on with it."""
+"""A run that has ended says so, with its result, to a command that asks for its cluster or resumes it."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resu
     first = (tmp_path / "saved" / "manifest.json").read_bytes()
     interrupted = json.loads(job.read_text())
     interrupted["data"]["train"] = "other.parquet"
-    bad = pa.table({"click": [0, 1, 7], "user": [1, 2, 3]})  # only who reads all of it sees that
+    bad = pa.table({"click": [0, 1, 7], "user": [1, 2, 3]})  # only a reader of all of it sees that
     pq.write_table(bad, tmp_path / "other.parquet", row_group_size=2, write_statistics=False)
     job.write_text(json.dumps(interrupted))
     settings += ["--set", "training.consistency=sync"]  # in a fit of which nothing is saved as it ends
@@ -253,7 +253,7 @@ def test_resuming_a_run_that_was_never_begun_says_to_begin_it_plainly(
 def test_a_run_without_logs_goes_on_from_its_checkpoint_also_where_it_has_logs_from_then_on(
     tmp_path: Path,
 ) -> None:
-    """It began anew, in a cluster of which nothing was known, and its checkpoint was replaced at the end."""
+    """The run began anew in an empty cluster, and replaced its checkpoint at the end."""
     job, folder = job_in(tmp_path, epochs=1), run_in(tmp_path / "run", FAILED)
     with trainer_of_clicks() as trainer:
         trainer.fit(tmp_path / "data.parquet")
@@ -321,7 +321,7 @@ def test_a_run_is_gone_on_with_or_replaced_and_not_both(
 
 
 def test_what_an_ended_run_has_left_is_what_a_resume_would_begin_with(tmp_path: Path) -> None:
-    """Wherever the job file puts it, and only what is whole."""
+    """Checkpoints are found in any place that the job file names, and only complete ones count."""
     file, folder = job_in(tmp_path), run_in(tmp_path / "run", FAILED)
     (folder / "job.yaml").write_text(read_job(file).to_yaml())
     assert what_is_left(folder, done=False) == "it left no checkpoint"

@@ -1,4 +1,4 @@
-"""Runs that somebody ends: by Ctrl-C, SIGTERM, a terminal that closes or kill -9 of their launcher."""
+"""Runs ended from outside: by Ctrl-C, SIGTERM, a terminal that closes or kill -9 of their launcher."""
 
 import os
 import signal

@@ -11,7 +11,7 @@ from tests.support.processes.standin_launch import StandIns, run_standins
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the kernel's count reads, one number a look; the last one stays."""
+    """Readings of the kernel's count of OOM kills, one a look; the last one stays."""
     counts = [4]
     monkeypatch.setattr(
         "launch.supervisor.exit_report.oom_kills", lambda: counts.pop(0) if len(counts) > 1 else counts[0]

@@ -1,4 +1,4 @@
-"""Guests of a launched run, such as a notebook: who waits for them, and who does not, by the coordinator."""
+"""Guests of a launched run, such as a notebook: which calls wait for them, by the coordinator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Run(Cluster):
         return super().open(rank, job, leases, by_rank)
 
     def work(self, rank: int, job: int = 0) -> int:
-        """How many leases a trainer gets and ends."""
+        """Take and end leases as a trainer; return their number."""
         for done in range(10):
             lease = self.lease(rank, job=job)
             assert isinstance(lease, Lease)
@@ -66,7 +66,7 @@ def test_a_guest_that_leaves_in_the_middle_of_a_sync_job_does_not_end_the_run() 
 
 
 def test_a_guest_that_joins_a_sync_job_which_others_have_opened_has_no_part_in_it() -> None:
-    """As one that comes later: the others know by then who they wait for."""
+    """A guest that joins later has no part either: the job's members are fixed by then."""
     run = Run()
     run.open(0)
     assert run.open(GUEST) == Result({"ranks": [0, 1]})
@@ -100,7 +100,7 @@ def test_a_call_that_all_trainers_have_gone_on_without_is_given_up_beside_a_gues
     assert run.session.registry.jobs[0].over
 
 
-def test_jobs_that_go_to_whoever_asks_are_a_guests_too() -> None:
+def test_jobs_that_go_to_any_trainer_that_asks_are_a_guests_too() -> None:
     run = Run()
     run.open(0, by_rank=False)
     run.open(GUEST, by_rank=False)
@@ -109,7 +109,7 @@ def test_jobs_that_go_to_whoever_asks_are_a_guests_too() -> None:
 
 @pytest.mark.parametrize("trainers", [1, 2, 3])
 def test_where_no_ranks_are_named_all_that_are_there_train_in_step(trainers: int) -> None:
-    """Scripts that are started by hand: nobody can tell which of them are the run's own."""
+    """Scripts that are started by hand: the run's own are not known among them."""
     session = CoordinatorSession(CONFIG)
     for rank in range(2):
         session.handle(0.0, Register("server", f"tcp://server:{rank}", 100 + rank, 7, "host"))

@@ -10,14 +10,14 @@ STATUS = {"phase": "training"}
 
 
 class Left(FixedStatus):
-    """Whoever is ready has told the coordinator that it is done; makes a file when that is known."""
+    """Status in which every ready trainer has left; makes a file once the launcher has seen that."""
 
     def __init__(self, folder):
         super().__init__(STATUS)
         self._folder, self._told = folder, False
 
     def status(self):
-        if self._told:  # and whoever asked has it, for he asks again
+        if self._told:  # and the launcher that asked has it, for it asks again
             (self._folder / "heard").touch()
         pids = [path.name.removeprefix("ready-") for path in self._folder.glob("ready-*")]
         self._told = bool(pids)
@@ -39,7 +39,7 @@ def run_with_a_successor(folder, does, other="wait back;over"):
 def test_a_trainer_that_is_started_again_as_the_work_ends_does_not_keep_the_run_from_ending(
     tmp_path, monkeypatch
 ):
-    """It would look for the coordinator, which has left, for a minute."""
+    """The successor would look for the coordinator, which has left, for a minute."""
     monkeypatch.setattr(supervisor, "LOST_S", 1.0)
     outcome, said, _seconds = run_with_a_successor(tmp_path, "sleep")
     assert outcome.exit_code == 0

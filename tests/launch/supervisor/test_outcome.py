@@ -1,4 +1,4 @@
-"""When a run is over, and in which words, from how each of its processes has ended."""
+"""The end of a run and its message, derived from the exits of its processes."""
 
 import pytest
 

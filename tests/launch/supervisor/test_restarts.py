@@ -1,4 +1,4 @@
-"""What is started again, and when; and what the coordinator makes of losses and of those who come back."""
+"""Restarts of processes and their timing; the coordinator's treatment of losses and of successors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_where_a_lost_server_begins_at_a_checkpoint_a_coordinator_without_a_log_
 def test_a_folder_for_logs_that_nobody_writes_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever names one believes that nothing is lost."""
+    """A user who names a folder for logs believes that nothing is lost."""
     (tmp_path / "job.yaml").write_text(
         "{data: {train: a, schema: {label: y, sparse: [u]}}, model: {name: lr}}"
     )
@@ -182,7 +182,7 @@ class World(Cluster):
         return self.ask(Register(role, address, incarnation, incarnation, "host", rank, generation))
 
     def late_beat(self, role: str, rank: int, incarnation: int) -> Any:
-        """Of whoever had the place before."""
+        """Send a late heartbeat of the former holder of a place."""
         return self.ask(Heartbeat(role, rank, incarnation, 1, {}))
 
 
@@ -240,7 +240,7 @@ def test_servers_do_not_wait_for_a_trainer_that_died_when_all_was_done() -> None
 
 
 def test_a_successor_that_comes_as_the_servers_leave_is_told_that_nothing_is_left_to_do() -> None:
-    """It would wait for servers that are gone, and the rest of them for it."""
+    """The successor would wait for servers that are gone, and the other processes for the successor."""
     world = world_that_leaves()
     assert world.beat("server", 0).order == "leave"
     assert world.register("trainer", 1, generation=1) == Failure(

@@ -1,4 +1,4 @@
-"""A run that had ended goes on in its folder: who its processes are, and what the coordinator makes of it."""
+"""A run that had ended goes on in its folder: its processes, and the coordinator's view of them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_killed_server_takes_the_run_back_and_it_ends_in_order(start: Start, t
 def test_a_killed_server_takes_the_run_back_to_its_last_checkpoint_and_nothing_counts_twice(
     start: Start, tmp_path: Path
 ) -> None:
-    """What is trained after it is what the checkpoint lacks: to the last batch, and no batch more."""
+    """Training continues with what the checkpoint lacks: to the last batch, and no batch more."""
     epochs = 8  # 6 s and more, of which a test that has no core may miss some before it kills
     job_of(tmp_path, epochs, {"every_s": 0.3, "keep_last": 1000})
     command = start("train", tmp_path / "job.yaml", "--quiet")

@@ -121,7 +121,7 @@ def records_of(exit_code, out, monkeypatch):
     [(0, "done"), (75, "preempted"), (130, "interrupted"), (64, "failed"), (69, "failed")],
 )
 def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, tmp_path, monkeypatch):
-    """To the coordinator, from which all other figures come, everybody who leaves in order is done."""
+    """The coordinator, source of all other figures, counts every process that leaves in order as done."""
     _, summary = records_of(exit_code, tmp_path, monkeypatch)
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     assert (summary["exit_code"], summary["phase"]) == (exit_code, phase)
@@ -129,7 +129,7 @@ def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, 
 
 @pytest.mark.parametrize("broken", ["metrics.jsonl", "summary.json"])
 def test_a_disk_that_is_full_at_the_end_adds_no_line_to_what_ended_the_run(broken, tmp_path, monkeypatch):
-    """Of a run that is done it is the only thing that went wrong, and told with its place."""
+    """For a run that is done the full disk is the only error, and is reported with its place."""
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""A launcher that stood still (Ctrl-Z, a paused virtual machine, no free core) takes nobody for late."""
+"""A launcher that stood still (Ctrl-Z, a paused virtual machine, no free core) takes no process for late."""
 
 from __future__ import annotations
 

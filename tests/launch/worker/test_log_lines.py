@@ -1,4 +1,4 @@
-"""What a launched process says to its own log alone."""
+"""Lines that a launched process writes to its own log alone."""
 
 from __future__ import annotations
 

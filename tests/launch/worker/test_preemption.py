@@ -30,7 +30,7 @@ LONG = {"batch_rows": 128, "epochs": 8}
 """So many batches that a run is still training when its metrics, a line a second, have said that it does."""
 ROOT = Path(__file__).resolve().parents[3]
 WORK_S = 40
-"""Of work that is not to be finished: whoever ends in half of that has not waited for it."""
+"""Duration of work that is not to be finished: a process that ends in half of that has not waited for it."""
 
 
 # --- one process -------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_at_once() -> None:
 
 def test_what_is_never_finished_is_ended_when_the_time_is_over() -> None:
     code, said, seconds = run_python(FINISHING.format(drain_s=0.2, work_s=WORK_S), [0.0])
-    assert code == 1  # an exception that nobody has caught: a worker makes 75 of it
+    assert code == 1  # an uncaught exception: a worker makes 75 of it
     assert "not all was finished within 0.2 s" in said
     assert seconds < WORK_S / 2
 
@@ -171,7 +171,7 @@ def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over
     )  # fmt: skip
     command.wait_for("first batch")
     command.kill("server 0", signal.SIGSTOP)  # while a batch is computed: nearly all of the time it is
-    time.sleep(1.0)  # its push is on its way by then, and nobody answers
+    time.sleep(1.0)  # its push is on its way by then, and gets no answer
     command.process.terminate()
     command.wait_for("not acknowledged, and its leases go back", 10)
     command.process.terminate()
@@ -270,7 +270,7 @@ def test_a_run_does_not_go_on_without_the_log_of_one_of_its_servers(
 def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_to_the_same_bits(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    """One trainer, staleness 0: the checkpoint at the end is that of a run that nobody has interrupted."""
+    """One trainer, staleness 0: the checkpoint at the end is that of an uninterrupted run."""
     path = write_job(tmp_path, examples, LONG | {"staleness": 0}, {"servers": 2, "trainers": 1})
     whole = start("train", path, "--quiet", "--out", tmp_path / "whole")
     assert whole.finish(60) == 0, whole.output

@@ -1,4 +1,4 @@
-"""What a worker process sets before any library is loaded."""
+"""Settings that a worker process makes before any library is loaded."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_who_would_meet_the_same_error_again_says_so_to_the_launcher(
 def set_by(
     role: str, monkeypatch: pytest.MonkeyPatch, cores: int, sharing: str = "", kernels: str = "", **own: str
 ) -> dict[str, str]:
-    """What a process of a role sets in its environment, beside what is there."""
+    """Return the environment variables that a process of a role adds to those that are there."""
     environment = own | ({TRAINERS_HERE: sharing} if sharing else {})
     before = dict(environment)
     monkeypatch.setattr(os, "environ", environment)

@@ -22,25 +22,25 @@ __all__ = ["Checkpoints", "Loads"]
 
 
 class Checkpoints:
-    """What servers would have written to files; each is called after its cut."""
+    """Contents of the files that servers would have written; each method is called after its cut."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.tables: dict[str, dict[str, Any]] = {}
-        """Of each: how far every lease was."""
+        """The progress of every lease, by checkpoint."""
         self._images: dict[str, dict[int, Image]] = {}
         self.saved = ""
         """The last that the coordinator knows of."""
         self.too_large = 0
-        """How many of the next ones find no space."""
+        """The number of next checkpoints that find no space."""
         self.refused = self.saved_after_refusal = 0
 
     def path_of(self, number: int) -> str:
-        """Where a cut is kept; another life counts its cuts anew."""
+        """Return the path of a cut; another life counts its cuts anew."""
         return f"{moment_of_cut(number)} of life {self._world.lives.number}"
 
     def take(self, number: int, table: dict[str, Any]) -> None:
-        """Copy all units now, where somebody may ever load them."""
+        """Copy all units now, if a process may ever load them."""
         if self._world.config.recovery != "log":
             shards = self._world.live_shards()
             self.tables[self.path_of(number)] = table
@@ -51,7 +51,7 @@ class Checkpoints:
             }
 
     def _is_whole(self, number: int) -> bool:
-        """Whether no unit is missing."""
+        """Return True if no unit is missing."""
         if self._world.config.recovery == "log":
             return True
         return len(self._images.get(self.path_of(number), ())) == self._world.map.owners.size
@@ -73,7 +73,7 @@ class Checkpoints:
         return "" if self._is_whole(number) else "a unit is missing"
 
     def keep(self, shard: Shard, message: CheckLoad) -> None:
-        """Copy what a shard owns, unless it has been copied: all is as it was when somebody first looked."""
+        """Copy what a shard owns, unless it has been copied: all is as it was at the first look."""
         images = self._images.setdefault(message.path, {})
         for unit in units_of_mask(shard.owned).tolist():
             if unit not in images:
@@ -92,7 +92,7 @@ class Checkpoints:
 
 
 class Loads(_Loads):
-    """What a server remembers of loads of one shard; the files are those of the simulated cluster.
+    """A server's memory of the loads of one shard; the files are those of the simulated cluster.
 
     Parameters
     ----------

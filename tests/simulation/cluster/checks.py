@@ -1,4 +1,4 @@
-"""What must hold in a simulated cluster: looked at after each event that could have broken it."""
+"""Invariants of a simulated cluster, checked after each event that could have broken them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
         self._holder: dict[tuple[int, int], tuple[int, int]] = {}
-        """Of each lease under each epoch: who was ever given it."""
+        """The only holder of each lease under each epoch."""
         self.epoch: dict[int, int] = defaultdict(int)
         self._time_s: dict[int, float] = {}
         self._maps: dict[int, tuple[bytes, tuple[str, ...]]] = {}
         self._fence: dict[tuple[str, int, int], int] = {}
-        """Of each stream on each shard: the highest epoch that it has applied anything under."""
+        """The highest epoch under which a stream has applied anything, by shard and stream."""
         self.cuts: set[int] = set()
         self.failed: list[str] = []
         self.forgotten = 0
@@ -63,7 +63,7 @@ class Checks:
         self.returned = 0
         """Servers that have come back without what they knew."""
         self._lost: set[int] = set()
-        """Incarnations that have ever counted as lost when anybody was answered."""
+        """Incarnations that have ever counted as lost when a member was answered."""
         self._terms: dict[str, int] = {}
         self._generations: dict[tuple[str, int], int] = {}
 
@@ -86,7 +86,7 @@ class Checks:
             self._published(answer)
 
     def _check_step(self, question: CutStep, answer: Message) -> None:
-        """Where servers would remember the instant of a cut, and where it becomes a checkpoint."""
+        """Follow a cut to the instant that servers remember, and to the checkpoint that it becomes."""
         if question.state == "begun" and isinstance(answer, CutTable):
             self._check_cut(question.cut, plain_of(answer.table))
         elif question.state == "saved" and isinstance(answer, Done):
@@ -95,7 +95,7 @@ class Checks:
                 self.world.mishaps.saved()
 
     def _check_beat(self, question: Heartbeat, answer: Beat) -> None:
-        """What is over is over: streams, and members."""
+        """Check that lost members stay lost, and that streams counted as done are done."""
         self._check_lost(question, answer)
         for stream in self.world.scripts:
             if stream < answer.streams_done_below:
@@ -122,7 +122,7 @@ class Checks:
             )
 
     def _check_lost(self, question: Heartbeat, answer: Beat) -> None:
-        """Who has counted as lost once is never told to go on: somebody else may have its place."""
+        """A member that has counted as lost is never told to go on: a successor may have its place."""
         if self.world.coordinator.predecessor_lives:
             return  # it may answer, and knows nothing of what has happened since
         members = self.world.coordinator.session.members
@@ -149,7 +149,7 @@ class Checks:
             self._check_position(script, self.batches_at(table, stream))
 
     def batches_at(self, table: dict[str, Any], stream: int) -> int:
-        """How many batches of a lease are applied at a cut."""
+        """Return the number of batches of a lease that are applied at a cut."""
         leases, job, index = table["leases"], stream >> 32, stream & 0xFFFFFFFF
         if job > table["job"]:
             return 0
@@ -174,7 +174,7 @@ class Checks:
                     )
 
     def _published(self, answer: Beat | Registered) -> None:
-        """A version of the map says the same to everybody, for ever."""
+        """A version of the map says the same to all members, for ever."""
         content = answer.owners.tobytes(), tuple(answer.addresses)
         if self._maps.setdefault(answer.map_version, content) != content:
             raise SimulationError(f"two maps have version {answer.map_version}")
@@ -234,7 +234,7 @@ class Checks:
             self._check_unit(shard, message.unit)
 
     def _check_fence(self, server: Server, shard: Shard, message: Push | Erase) -> None:
-        """Who has lost a lease changes nothing any more where its successor has been."""
+        """A trainer that has lost a lease changes nothing any more where its successor has been."""
         if message.stream < server.done_below:
             return
         place = server.address, shard.index, message.stream
@@ -320,13 +320,13 @@ class Checks:
                 self._forgive_unit(shard, unit)
 
     def _places(self, server: Server, op: Op) -> list[tuple[Shard, int]]:
-        """Where a server has the keys of a call: shards and units."""
+        """Return the shards and units of a call's keys on a server."""
         keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _rows in op.rows.values())])
         units = partition_of(keys, self.world.config.partition_bits).tolist()
         return [(shard, unit) for shard in server.shards for unit in units if shard.owned >> unit & 1]
 
     def _forgive_unit(self, shard: Shard | None, unit: int) -> None:
-        """Of this unit only what the shard has now is sure; None: nothing, as it is on its way."""
+        """Trust only what the shard has of this unit now; None: nothing, as the unit is on its way."""
         history, partitions = self.world.history, self.world.config.partitions
         if unit >= partitions:
             count = 0.0
@@ -388,7 +388,7 @@ class Checks:
         if error or world.lives.abandoned:
             return
         if any(member.preempted for member in world.coordinator.session.members.trainers):
-            return  # the rest is for those who come next
+            return  # the rest is for the next holders
         undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
         if undone:
             raise SimulationError(f"all is over, and leases {undone} are not done")

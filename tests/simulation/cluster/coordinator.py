@@ -25,13 +25,13 @@ TICK_S = 0.1
 JOURNAL_BYTES = 1_500
 """Small, so that images are written and older records go in every world."""
 ASTRAY = 0.3
-"""Of the heartbeats to a coordinator whose deposed predecessor lives: to that one, as some routes are old.
+"""Share of the heartbeats that go to a deposed predecessor while it lives, as some routes are old.
 They carry the term, and end it. Other questions it would refuse, as it knows of nothing new: nothing but the
 lock on its journal and its one address keeps those from it, so none of them goes there."""
 
 
 class _Link:
-    """Where it listens: one message a turn, and every answer is looked at when it leaves."""
+    """The coordinator's link: one message a turn, and every answer is checked when it leaves."""
 
     address = COORDINATOR
 
@@ -94,7 +94,7 @@ class CoordinatorProcess(Process):
 
     @property
     def session(self) -> CoordinatorSession:
-        """What it knows."""
+        """The coordinator's session."""
         return self._role.session
 
     def _watch(self, session: CoordinatorSession) -> None:
@@ -117,7 +117,7 @@ class CoordinatorProcess(Process):
 
     @property
     def predecessor_lives(self) -> bool:
-        """Whether there are two."""
+        """True if a deposed coordinator runs beside this one."""
         return self.predecessor is not None and self.predecessor.alive
 
     def take(self, source: str, frames: list[bytes]) -> None:
@@ -159,6 +159,6 @@ class CoordinatorProcess(Process):
             self.network.after(self.world.random.uniform(0.05, 1.0), again)
 
     def counts_as_lost(self, role: str, rank: int, incarnation: int) -> bool:
-        """Whether a member has been silent too long, or is none at all."""
+        """Return True if a member has been silent too long, or is unknown."""
         member = self.session.members.find(role, rank, incarnation)
         return member is None or member.state == "lost"

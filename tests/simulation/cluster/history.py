@@ -1,4 +1,4 @@
-"""What clients have begun and what has been acknowledged to them: all rows follow from it."""
+"""Calls that clients have begun, and those acknowledged to them: all rows follow from these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SimulationError(AssertionError):
 
 
 class History:
-    """What clients have begun and what has been acknowledged to them: all that anybody may rely on."""
+    """Calls that clients have begun, and those acknowledged to them: no more than that is guaranteed."""
 
     def __init__(self, scripts: Sequence[Script], partition_bits: int) -> None:
         self._bits = partition_bits
@@ -33,13 +33,13 @@ class History:
         self._acknowledged: dict[int, set[int]] = defaultdict(set)
         self._started: set[tuple[int, int]] = set()
         self.began: Counter[int | str] = Counter()
-        """Of each shared key (and the dense parameters): how many named pushes have begun."""
+        """The number of named pushes begun, by shared key (and for the dense parameters)."""
         self.acked: Counter[int | str] = Counter()
         self.ops_of: dict[int, list[Op]] = defaultdict(list)
-        """Of each key that belongs to one stream: its calls that have begun, in order."""
+        """The calls begun, in order, by key that belongs to one stream."""
         self.ops: list[Op] = []
         self.failure_detector = 0
-        """How often a server has lost something that was acknowledged; see `forgive`."""
+        """The number of times that a server has lost acknowledged data; see `forgive`."""
         self._order: dict[tuple[int, int], int] = {}
         self._begins: dict[int, tuple[set[tuple[float, ...]], int]] = {}
         self._sure_from: dict[int | str, int] = {}
@@ -50,7 +50,7 @@ class History:
         self._calls_of[script.stream] = script.ops
 
     def started(self, op: Op) -> None:
-        """A client begins a call; whoever takes a stream over begins the same calls again."""
+        """A client begins a call; the successor in a stream begins the same calls again."""
         if (op.stream, op.number) not in self._started:
             self._started.add((op.stream, op.number))
             self._order[op.stream, op.number] = len(self.ops)
@@ -67,13 +67,13 @@ class History:
             self.acked.update(key for key in _shared(op) if order >= self._sure_from.get(key, 0))
 
     def forgive(self, key: int, row: tuple[float, ...] | None) -> None:
-        """A server has lost what came after a checkpoint: the key has this row now; None: nobody knows."""
+        """A server has lost what came after a checkpoint: the key has this row now; None: unknown."""
         self.failure_detector += 1
         rows = {ABSENT, ITEM_WEIGHTS} if row is None else {row}
         self._begins[key] = rows, len(self.ops_of[key])
 
     def is_erased_for_good(self, key: int) -> bool:
-        """Whether the last call on a key erases it, and all calls on it have been acknowledged."""
+        """Return True if the last call on a key erases it, and all calls on it have been acknowledged."""
         ops = self.ops_of[key]
         last = max(op.number for op in ops)
         ends = any(op.number == last and op.erases for op in ops)
@@ -81,7 +81,7 @@ class History:
         return ends and not pushes_again and all(map(self.is_acknowledged, ops))
 
     def is_forgiven(self, key: int) -> bool:
-        """Whether `forgive` was ever called for it."""
+        """Return True if `forgive` was ever called for the key."""
         return key in self._begins
 
     def forgive_count(self, key: int | str, count: float) -> None:
@@ -91,11 +91,11 @@ class History:
         self._sure_from[key] = len(self.ops)
 
     def is_acknowledged(self, op: Op) -> bool:
-        """Whether anybody has been told so."""
+        """Return True if any client has been told that the call is complete."""
         return op.number in self._acknowledged[op.stream]
 
     def is_done(self, stream: int) -> bool:
-        """Whether all calls of a stream are acknowledged."""
+        """Return True if all calls of a stream are acknowledged."""
         return len(self._acknowledged[stream]) == self._lengths[stream]
 
     def possible(self, key: int) -> set[tuple[float, ...]]:
@@ -107,7 +107,7 @@ class History:
         return rows
 
     def units(self, op: Op) -> int:
-        """How many units a call touches."""
+        """Return the number of units that a call touches."""
         touched = [partitions_touched(keys, self._bits) for keys, _gradients in op.rows.values()]
         blocks = 0 if op.dense is None else 4
         return blocks + np.unique(np.concatenate(touched)).size if touched else blocks

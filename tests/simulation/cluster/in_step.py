@@ -33,7 +33,7 @@ class RankedTrainer(Trainer):
     world: RankedWorld
     step = 0
     given = False
-    """Whether it has ever had its lease."""
+    """True once it has had its lease."""
     _busy = False
 
     def __init__(self, world: World, name: str, own: Script | None, *place: int) -> None:
@@ -48,7 +48,7 @@ class RankedTrainer(Trainer):
 
     @property
     def is_through(self) -> bool:
-        """Whether all its steps are applied everywhere."""
+        """True if all its steps are applied everywhere."""
         return self.step == len(self.world.plan.of_rank[self.rank])
 
     @property
@@ -96,7 +96,7 @@ class RankedTrainer(Trainer):
         return session.pull(now_s, {TABLE_OF_STEPS: KEYS}, True, Moment(self.step))
 
     def _seen(self, held: Held, number: int) -> None:
-        """What a step sees is the same in every run; only what a predecessor has begun may be over by now."""
+        """Check that a step pulls the same in every run, unless a predecessor has begun it already."""
         assert self.session is not None
         pulled = self.session.pulled(number)
         seen = pulled.rows[TABLE_OF_STEPS].tobytes(), pulled.dense.tobytes()
@@ -123,7 +123,7 @@ class RankedTrainer(Trainer):
 
 
 class RankedChecks(Checks):
-    """At the end all rows have the bits of the reference after one step; which one, says who has ended."""
+    """At the end all rows have the bits of the reference after one step that is still possible."""
 
     world: RankedWorld
 
@@ -170,7 +170,7 @@ def _own(shard: Shard, key: int) -> tuple[Any, Any]:
 
 
 class InStep(Mishaps):
-    """What befalls trainers in step; nobody is harmed before all of them have their leases."""
+    """Mishaps of trainers in step; none is harmed before all of them have their leases."""
 
     def _in_job(self) -> list[RankedTrainer]:
         world = self.world
@@ -200,11 +200,11 @@ class RankedWorld(World):
         self.scripts = {script.stream: script for script in leases}
         self.history = History(leases, PARTITION_BITS)
         self.acknowledged = [0] * self.config.trainers
-        """Of each rank: how many of its steps somebody has been told are applied."""
+        """The number of steps that any trainer has been told are applied, by rank."""
         self.begun = [0] * self.config.trainers
         self.all_have_begun = False
 
     @property
     def all_are_through(self) -> bool:
-        """Whether no step is left to be made."""
+        """True if no step is left to be made."""
         return all(made == len(plan) for made, plan in zip(self.acknowledged, self.plan.of_rank, strict=True))

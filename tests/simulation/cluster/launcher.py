@@ -26,7 +26,7 @@ KILLED = -9
 
 
 def exit_code_of(process: Process) -> int | None:
-    """How a server or trainer has ended, as its launcher sees it; None: it runs."""
+    """Return the exit code of a server or trainer as its launcher sees it; None: it runs."""
     if process.alive:
         return None
     if process.ended not in ("has left", "has not joined yet"):
@@ -39,7 +39,7 @@ def exit_code_of(process: Process) -> int | None:
 
 @dataclass(frozen=True)
 class _Running:
-    """What `GracefulStop` asks of a `launch.supervisor.process.Running`."""
+    """The part of a `launch.supervisor.process.Running` that `GracefulStop` uses."""
 
     process: Process
 
@@ -52,7 +52,7 @@ class _Running:
 
 
 class _AllRunning(dict[Task, Any]):
-    """Who runs now, as the launcher's own mapping says."""
+    """The running processes, as the launcher's own mapping gives them."""
 
     def __init__(self, processes: Callable[[], dict[Task, Process]]) -> None:
         super().__init__()
@@ -72,11 +72,11 @@ class Leaving:
     Attributes
     ----------
     verdict : RunOutcome or None
-        How the run has ended.
+        Outcome of the run.
     killed : list of str
         Processes that had not left when it did.
     waited_for : list of str
-        What the launcher has waited for too long.
+        Events that the launcher has waited for too long.
     took_s : float
     """
 

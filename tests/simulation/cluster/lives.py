@@ -22,28 +22,28 @@ ROLLED_BACK_MAX = 2
 
 
 class Lives:
-    """What a launcher does for all processes of a run at once."""
+    """The launcher's actions on all processes of a run at once."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.number = 0
         self.began_s = 0.0
         self.down = False
-        """Whether nobody is started again just now."""
+        """True while no process is started again."""
         self.resumed = self.rolled_back = 0
         self._loads = ""
         self.resume: dict[str, Any] = {}
-        """Of a life that began at a checkpoint: its table of jobs."""
+        """The table of jobs of a life that began at a checkpoint."""
 
     @property
     def abandoned(self) -> bool:
-        """Whether the coordinator is gone for good."""
+        """True if the coordinator is gone for good."""
         return not (self._world.coordinator.alive or self._world.config.coordinator_comes_back)
 
     # --- from logs ----------------------------------------------------------------------------------------
 
     def end_all(self) -> None:
-        """The launcher is killed, and all processes with it; soon somebody goes on with the run."""
+        """Kill the launcher, and all processes with it; the run is soon resumed."""
         world = self._world
         if self.down or world.coordinator.session.over or world.coordinator.session.error:
             return
@@ -52,7 +52,7 @@ class Lives:
         self.ended()
 
     def ask_all_to_leave(self) -> Leaving | None:
-        """The launcher gets SIGTERM; nobody is started again, and somebody goes on with the run."""
+        """Send SIGTERM to the launcher; no process is started again, and the run is resumed later."""
         world = self._world
         if self.down or world.coordinator.session.over or world.coordinator.session.error:
             return None
@@ -65,7 +65,7 @@ class Lives:
         return Leaving(world)
 
     def ended(self) -> None:
-        """Whoever is there still ends with the launcher; soon somebody goes on with the run."""
+        """End all remaining processes with the launcher; the run is soon resumed."""
         world = self._world
         deposed = world.coordinator.predecessor
         for process in (*world.trainers, *world.servers, world.coordinator, deposed):
@@ -74,7 +74,7 @@ class Lives:
         world.network.after(world.random.uniform(0.1, 3.0), self._resume)
 
     def _resume(self) -> None:
-        """As `pslib train --resume`: as many processes as at first, and servers that the status asks for."""
+        """Resume like `pslib train --resume`: the first number of processes, and servers by the status."""
         world = self._world
         self._next()
         self.resumed += 1
@@ -131,6 +131,6 @@ class Lives:
         return history
 
     def begin(self, shard: Shard) -> None:
-        """A new server loads what it owns, before anybody asks it anything."""
+        """A new server loads what it owns, before it gets any request."""
         if self._loads:
             self._world.checkpoints.load(shard, Load(self._loads, "begin"))

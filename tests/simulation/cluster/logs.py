@@ -30,7 +30,7 @@ LOG_BYTES = 5_000
 
 
 class ServerLogs:
-    """What a server with a log does beside serving; it has replayed when this is made.
+    """A server's work with its log, beside serving; it has replayed the log when this is made.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class ServerLogs:
         return shards
 
     def gate(self, config: ClusterConfig, look: Callable[[], None]) -> DurableAck | None:
-        """Where answers wait for the disk; ``look`` is called when some of them need not any longer.
+        """Return the gate that holds answers for the disk; ``look`` is called when some may leave it.
 
         What a new log begins with is on the disk then, before the coordinator hears that there is one.
         """
@@ -96,12 +96,12 @@ class ServerLogs:
         look()
 
     def is_new(self, index: int) -> bool:
-        """Whether nobody has ever written to this shard's log."""
+        """Return True if nothing has ever been written to this shard's log."""
         return self.log.logs[index].last == 0
 
     @property
     def dead(self) -> bool:
-        """Whether the process has been killed while it wrote."""
+        """True if the process has been killed while it wrote."""
         return any(files.dead for files in self.files)
 
 
@@ -116,7 +116,7 @@ class Forgotten:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._asked: dict[int, tuple[int, list[int]]] = {}
-        """Of each shard: rounds of images that were over then, and the keys that must go."""
+        """The rounds of images that were over then, and the keys that must go, by shard."""
 
     def asked(self, index: int) -> None:
         """A shard's log is to forget what was erased so far."""

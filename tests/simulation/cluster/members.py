@@ -38,7 +38,7 @@ TIMING = Timing(
 )
 TICK_S = 0.1
 WAIT_MAX_S = 25.0
-"""Nobody waits longer for one answer: the weather lasts four seconds, and the slowest message five."""
+"""No process waits longer for one answer: the weather lasts four seconds, and the slowest message five."""
 
 
 class _Link:
@@ -78,13 +78,13 @@ class _Endpoint(Endpoint):
     def __init__(self, process: Process, link: _Link, first_request_id: int) -> None:
         super().__init__(link, CODEC, TIMING, process, first_request_id)
         self._thread.join()
-        self._thread = threading.current_thread()  # whoever calls is its thread, and never waits for room
+        self._thread = threading.current_thread()  # the calling thread is its own, and never waits for room
 
     def _run(self) -> None:
         return
 
     def turn(self) -> None:
-        """What its thread does again and again."""
+        """Do one turn of the member's thread."""
         self._turn()
 
 
@@ -177,7 +177,7 @@ class Member(Asker):
         return ANYWHERE
 
     def registration(self) -> Register:
-        """What it says to join."""
+        """Return its message to join."""
         own, place = (self.member.incarnation, 1, str(self)), self.member.place
         return Register(self.role, self._where(), *own, place.rank, place.generation, self.member.empty)
 
@@ -202,7 +202,7 @@ class Member(Asker):
         joined = Joined(answer.rank, config, current, answer.term, answer.begins)
         try:
             self.joined(joined)
-        except LogFullError as error:  # whoever can't even begin its log ends, and is started again
+        except LogFullError as error:  # a server that can't begin its log ends, and is restarted
             self.end(str(error))
             return
         self.member.start_heartbeats(joined)
@@ -217,7 +217,7 @@ class Member(Asker):
             self.told_to_fail(self.member.reason)
 
     def joined(self, joined: Joined) -> None:
-        """Everybody who is needed is there."""
+        """All needed members are there."""
         raise AssertionError
 
     def progress(self) -> dict[str, Any]:
@@ -238,8 +238,8 @@ class Member(Asker):
         self.end(f"fails: {reason}")
 
     def failed(self, error: PslibError) -> None:
-        """Only who counts as lost may be refused: somebody else does its work."""
-        if not self.leaving:  # it has said good-bye: what it asked before is nobody's any more
+        """Only a member that counts as lost may be refused: another one does its work."""
+        if not self.leaving:  # it has left: answers to its earlier requests are void
             self.told_to_fail(str(error))
 
     def leave(self, preempted: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What befalls processes while the weather lasts: broken cables, stops, kills, clocks that leap."""
+"""Faults of processes while the weather lasts: broken cables, stops, kills, clocks that leap."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Mishaps:
                 world.network.after(choice.uniform(0.2, until_s), partial(self._befall, kind))
 
     def _befall(self, kind: Callable[[], None]) -> None:
-        if not self.world.lives.down:  # else nobody is there
+        if not self.world.lives.down:  # else no process is there
             kind()
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
-        """What may happen, and how often at most."""
+        """Return the possible mishaps, and the most times of each."""
         kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 4), (self._stop, 2), (self._leap, 2)]
         kinds += [(self._kill_trainer, 2), (self._forget_the_coordinator, 1), (self._ask_server_to_leave, 1)]
         if self.world.config.durability != "memory":
@@ -65,7 +65,7 @@ class Mishaps:
             self._lose_machine()
 
     def _seconds(self, process: Process) -> float:
-        """How long: trainers may be away for longer than it takes to be lost, others hardly."""
+        """Draw a duration: trainers may be away for longer than it takes to be lost, others hardly."""
         most = 2.0 * TIMING.silence_s if process in self.world.trainers else 0.4 * TIMING.silence_s
         heals_s = self.world.network.heals_s
         return min(self.world.random.uniform(0.05, most), heals_s + 1.0 - self.world.network.now_s)
@@ -179,7 +179,7 @@ class Mishaps:
         world.network.after(choice.uniform(0.1, 1.5), partial(setattr, disk, "space", None))
 
     def _fill_disk_of_checkpoints(self) -> None:
-        """Where checkpoints go there is no space for the next one."""
+        """Leave no space for the next checkpoint."""
         self.world.checkpoints.too_large += 1
 
     def _kill_coordinator(self) -> None:
@@ -226,7 +226,7 @@ class Mishaps:
             world.network.after(world.random.uniform(0.1, 6.0), partial(world.restart_trainer, trainer))
 
     def _kill_all_trainers_for_good(self) -> None:
-        """All of them get kill -9, and nobody starts them again."""
+        """Kill all of them (kill -9), and start none again."""
         for trainer in self.world.trainers:
             if trainer.alive:
                 trainer.end("kill -9")
@@ -239,7 +239,7 @@ class Mishaps:
         self.slow += 1
 
     def _trim_logs(self) -> None:
-        """Somebody wants the logs to forget what was erased."""
+        """Ask for logs that forget what was erased."""
         world = self.world
         for server in world.servers:
             if server.alive and server.shards:

@@ -1,4 +1,4 @@
-"""Units on their way: random waves, an administrator who scales, and a server's part in both."""
+"""Units on their way: random waves, an administrator that scales, and a server's part in both."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PATIENCE_S = 5.0
 
 
 class RestlessMoves(Rebalance):
-    """Moves what it is told to; plans of its own it makes only once somebody has asked for servers."""
+    """Moves what it is told to; plans of its own it makes only once servers have been asked for."""
 
     more_to_come = False
 
     @property
     def moving(self) -> bool:
-        """Whether servers should ask again soon."""
+        """True if servers should ask again soon."""
         return self.more_to_come or super().moving
 
     def send(self, units: list[int], targets: list[int]) -> None:
@@ -65,7 +65,7 @@ class Admin(Asker):
 
     @property
     def done(self) -> bool:
-        """Whether no move is under way and none will begin."""
+        """True if no move is under way and none will begin."""
         return not self.left and not self._scales and self.world.moves.wave is None
 
     def rest(self) -> None:
@@ -119,7 +119,7 @@ class Admin(Asker):
     def _wait(self, servers: int) -> None:
         """Until as many own units as were asked for, and all is at rest."""
         owning = np.unique(self.world.map.owners).size
-        if self.world.mishaps.asked:  # whoever was asked to leave has wished for fewer since
+        if self.world.mishaps.asked:  # a request to leave has asked for fewer servers since
             servers = self.world.moves.wanted
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
@@ -132,7 +132,7 @@ class Admin(Asker):
 
 
 class Hands:
-    """What `pslib.server.migration_thread.MigrationThread` does in a thread, in events."""
+    """The thread of `pslib.server.migration_thread.MigrationThread`, in events."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

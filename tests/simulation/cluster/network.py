@@ -16,7 +16,7 @@ __all__ = ["CODEC", "HEALS_S", "Network", "Process", "host_of"]
 
 CODEC = Codec("simulated")
 HEALS_S = 4.0
-"""From here on the network is whole, and nobody is harmed any more; what is under way still comes late."""
+"""From here on the network is whole, and no process is harmed; what is under way still comes late."""
 DAYS_S = 86400.0
 
 
@@ -71,7 +71,7 @@ class Network:
             self._trace(f"{self.now_s:9.4f} {text}")
 
     def begin_again(self) -> None:
-        """Another cluster begins in new weather: what is on its way in the old one is nobody's."""
+        """Another cluster begins in new weather: what is on its way in the old one is dropped."""
         self.heals_s = self.now_s + HEALS_S
         self._cluster += 1
 
@@ -137,7 +137,7 @@ class Process:
     network : Network
         Time and messages.
     name : str
-        What it is called on the network; a successor has the same name.
+        Name on the network; a successor has the same one.
     generation : int
         Part of its address.
     """
@@ -196,7 +196,7 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it does nothing for now."""
+        """True if the process is stopped for now."""
         return self._goes_on_s > self.network.now_s
 
     def stop(self, seconds: float) -> None:

@@ -32,7 +32,7 @@ def worlds_of(planted: Planted, seeds: int) -> list[World]:
 
 
 def first_error(run: Callable[[int], object], seeds: Iterable[int]) -> str:
-    """What the first world in which anything is wrong says; empty: all is well in all of them."""
+    """Return the error of the first world in which anything is wrong; empty: all is well in all of them."""
     for seed in seeds:
         try:
             run(seed)
@@ -42,7 +42,7 @@ def first_error(run: Callable[[int], object], seeds: Iterable[int]) -> str:
 
 
 def caught(planted: Planted, seeds: int = 300, first: int = 0) -> str:
-    """What the first of these worlds that finds a bug says of it, without its seed."""
+    """Return the error of the first of these worlds that finds a bug, without its seed."""
     error = first_error(lambda seed: World(seed, planted).run(), range(first, seeds))
     found = re.fullmatch(r"seed (\d+): (.*); python -m tests\.simulation \1", error, re.DOTALL)
     assert found, error or f"not caught in {seeds} worlds"

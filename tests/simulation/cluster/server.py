@@ -58,7 +58,7 @@ class Server(Member):
             self.after(self.world.random.uniform(0.5, 6.0), self.time_is_over)
 
     def time_is_over(self) -> None:
-        """It was asked to leave, and nobody has taken what it owns: it leaves with that."""
+        """End the wait of a server asked to leave: it leaves with the units that no other has taken."""
         if not self.leaving:
             self.early = True
             self.leave(preempted=True)
@@ -119,7 +119,7 @@ class Server(Member):
 
     @property
     def waits(self) -> bool:
-        """Whether it has lost what it knew, and is not back yet."""
+        """True if it has lost what it knew, and is not back yet."""
         return self.rejoin is not None and self.rejoin.waits
 
     def _begin_hands(self) -> None:
@@ -217,7 +217,7 @@ class Server(Member):
             self._put(index, work)
 
     def told_to_leave(self) -> None:
-        self.early = bool(self.member.reason)  # nobody can take its units
+        self.early = bool(self.member.reason)  # no server can take its units
         self.leave(preempted=self.early)
 
     def end(self, why: str) -> None:

@@ -25,7 +25,7 @@ ADAGRAD = Adagrad(0.1)
 KEYS = np.array([unmix64(partition << 60 | 5) for partition in (0, 1, 2, 3, 7, 7 | 8, 9, 12)], np.uint64)
 TABLE = TableSpec("summed", (PartSpec("v", 2, ADAGRAD, Constant(0.5)),))
 RATES = (0.25, 0.5, 1.0)
-"""Of the first steps; all later ones have the last."""
+"""Learning rates of the first steps; all later ones have the last."""
 
 Floats = NDArray[np.float32]
 
@@ -38,7 +38,7 @@ class Push:
 
 
 class PushPlan:
-    """Who pushes what in which step."""
+    """The pushes of each rank in each step."""
 
     def __init__(self, choice: random.Random) -> None:
         numbers = np.random.default_rng(choice.getrandbits(32))

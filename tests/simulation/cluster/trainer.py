@@ -54,7 +54,7 @@ class Trainer(Member):
         choice = world.random
         self.session: ClientSession | None = None
         self.leaves_behind = 0
-        """Calls that nobody had acknowledged when it left."""
+        """Calls that were not acknowledged when it left."""
         self.job = int(world.lives.resume.get("job", 0))
         self.working = False
         self._asking = self.draining = False
@@ -96,13 +96,13 @@ class Trainer(Member):
         return {"streams": [[stream, batch] for stream, batch in self.positions().items()]}
 
     def positions(self) -> dict[int, int]:
-        """Of each lease that it holds: below which batch all is acknowledged."""
+        """Return, for each lease that it holds, the batch below which all is acknowledged."""
         assert self.session is not None
         return {stream: self.session.acked_below(stream) for stream in self._held if stream < 1 << 63}
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing of a lease is on its way."""
+        """True if nothing of a lease is on its way."""
         ending = any(held.ending for held in self._held.values())
         return not ending and all(op.stream >= 1 << 63 for op in self._calls)
 
@@ -176,7 +176,7 @@ class Trainer(Member):
             self.end("has not joined yet")
 
     def _time_is_over(self) -> None:
-        """Whoever gets its leases sends again what nobody has acknowledged."""
+        """Leave with unacknowledged calls: the next holder of its leases sends them again."""
         if not self.leaving:
             self.leaves_behind = len(self._calls)
             self.leave(preempted=True)
@@ -185,12 +185,12 @@ class Trainer(Member):
 
     @property
     def done(self) -> bool:
-        """Whether it has nothing to do and waits for nothing."""
+        """True if it has nothing to do and waits for nothing."""
         return self.job == len(self.world.windows) and not (self._held or self._calls or self._pulling)
 
     @property
     def _may_go(self) -> bool:
-        """Whether nothing that it has begun is on its way."""
+        """True if nothing that it has begun is on its way."""
         return not self._calls and self.member.reported
 
     def _turn(self) -> None:
@@ -293,8 +293,8 @@ class Trainer(Member):
 
 
 class Cuts:
-    """What `pslib.trainer.checkpoints.online` and `CheckpointPause` do in threads, in events; servers write
-    no files here."""
+    """The threads of `pslib.trainer.checkpoints.online` and `CheckpointPause`, in events; servers write no
+    files here."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -303,7 +303,7 @@ class Cuts:
         self._told = self._led = 0
 
     def heard(self, cut: Mapping[str, Any]) -> None:
-        """What a heartbeat's answer says; nothing: no cut is under way."""
+        """Take in a heartbeat's answer; empty: no cut is under way."""
         number, phase = int(cut.get("number", 0)), cut.get("phase", "")
         self.closed = number if phase in ("pause", "begin") else 0
         self.look()

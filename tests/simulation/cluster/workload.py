@@ -1,4 +1,4 @@
-"""What the clients of a simulated cluster do: tables, and scripts of named pushes and erases from a seed.
+"""Workload of a simulated cluster: tables, and scripts of named pushes and erases from a seed.
 
 Every optimizer is SGD with learning rate 1 and every gradient is a small negative integer, so sums are exact
 and rows tell how often each push has been applied.
@@ -24,7 +24,7 @@ from tests.support.definitions.table import unmix64
 DENSE_LENGTH, DENSE_BLOCKS = 7, 5
 """Blocks have the sizes 2, 2, 2, 1, 0."""
 DENSE_WEIGHTS = np.arange(1, DENSE_LENGTH + 1, dtype=np.float32)
-"""What a push with a dense gradient adds: another number in each place, so that a mix-up is seen."""
+"""Amounts that a push with a dense gradient adds: another number in each place, so that a mix-up is seen."""
 ITEM_WEIGHTS = (1.0, 3.0)
 SHARED_KEYS = (0, (1 << 64) - 1, 77, 78)
 """Keys of table ``user`` that many pushes touch, the outermost of all keys among them."""

@@ -1,4 +1,4 @@
-"""One simulated cluster: who is in it, what befalls it, and when it is over."""
+"""One simulated cluster: its processes, their faults, and its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DRAINED_S = 90.0
 
 @dataclass(frozen=True)
 class Planted:
-    """What a world is made of; tests put broken pieces in."""
+    """Parts of a world; tests put broken pieces in."""
 
     marks: Callable[[], Marks] = Marks
     make_shard: Callable[..., Shard] = Shard
@@ -51,7 +51,7 @@ class Planted:
     make_comeback: Callable[..., Rejoin] = Rejoin
     make_trainer: Callable[..., Trainer] = Trainer
     save_every_s: float = 0.0
-    """Of all jobs; 0: some are saved, and some are not."""
+    """Seconds between saves in all jobs; 0: some jobs are saved, and some are not."""
     change_config: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
 
 
@@ -63,7 +63,7 @@ class World:
     seed : int
         All that is random.
     planted : Planted
-        What it is made of.
+        Parts that it is made of.
     trace : callable or None
         Is told every delivery.
     """
@@ -99,7 +99,7 @@ class World:
         every_s = choice.uniform(0.3, 1.5)
         saves = choice.random() < 0.5 or planted.save_every_s > 0
         self.details = {"checkpoint": {"every_s": planted.save_every_s or every_s}} if saves else {}
-        """Of jobs: whether they are saved while they go on."""
+        """Details of jobs: set if they are saved while they go on."""
         self._moving = False
         self.checks = Checks(self)
         self.coordinator = CoordinatorProcess(self, self.config)
@@ -107,7 +107,7 @@ class World:
         self.former: list[Server] = []
         """Servers that have been started again since."""
         self.abandoned: set[str] = set()
-        """Names of servers that nobody starts again."""
+        """Names of servers that are not started again."""
         self.torn: set[str] = set()
         """Names of servers whose logs have lost their ends."""
         self.trainers: list[Trainer] = []
@@ -124,7 +124,7 @@ class World:
         self.scripts: dict[int, Script] = {script.stream: script for script in leases}
         self.history = History(leases, PARTITION_BITS)
 
-    # --- who is there -------------------------------------------------------------------------------------
+    # --- live processes -----------------------------------------------------------------------------------
 
     def start_trainer(self, own: bool) -> None:
         """One more trainer; with a stream of its own beside its leases, or without."""
@@ -144,7 +144,7 @@ class World:
             self.trainers[self.trainers.index(trainer)] = self.planted.make_trainer(self, *about)
 
     def disk(self, machine: str) -> SimulatedDisk:
-        """Of the machine that a process runs on, whichever generation it is."""
+        """Return the disk of a process's machine, the same for all its generations."""
         if machine not in self._disks:
             self._disks[machine] = SimulatedDisk(self.random.getrandbits(32))
         return self._disks[machine]
@@ -164,7 +164,7 @@ class World:
         return int(name.partition("-")[2])
 
     def server_ended(self, server: Server) -> None:
-        """What a launcher does: one that was killed, or was told that it is lost, is started again."""
+        """Act as the launcher: start a server again that was killed, or was told that it is lost."""
         has_left = (server.ended == "has left" and not server.early) or server.name in self.abandoned
         if not self.config.servers_come_back or has_left or self.lives.down:
             return
@@ -220,12 +220,12 @@ class World:
 
     @property
     def ranks(self) -> list[int]:
-        """Of the servers that could own units."""
+        """Ranks of the servers that could own units."""
         return [server.rank for server in self.servers if server.shards and server.alive]
 
     @property
     def processes(self) -> list[Process]:
-        """Everybody who lives."""
+        """All live processes."""
         everybody = [self.coordinator, self.admin, *self.servers, *self.trainers]
         return [process for process in everybody if process.alive]
 
@@ -237,7 +237,7 @@ class World:
 
     @property
     def all_servers_live(self) -> bool:
-        """Whether every unit could have an owner."""
+        """True if every unit could have an owner."""
         return all(
             server.shards and not server.waits and (server.alive or server.ended == "has left")
             for server in self.servers
@@ -252,7 +252,7 @@ class World:
     # --- what happens -------------------------------------------------------------------------------------
 
     def found(self, error: BaseException) -> None:
-        """Something is wrong, seen where nobody can raise it."""
+        """Record an error seen where it can't be raised."""
         self._errors.append(error)
 
     @property

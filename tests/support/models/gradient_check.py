@@ -127,7 +127,7 @@ def _with_dense(
 
 
 STEPS = packed(Ragged(np.zeros(7, np.int32), np.array([0, 2, 2, 6, 7])))
-"""Of lists of 2, 0, 4 and 1 elements."""
+"""Steps of lists of 2, 0, 4 and 1 elements."""
 
 
 EDGES = np.array([0, 2, 2, 3], np.int32), np.array([2, 0, 0, 2], np.int32)
@@ -155,7 +155,7 @@ SCORED = [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]
 
 
 OFFSETS = np.array([0, 2, 2, 6, 7])
-"""Of lists of 2, 0, 4 and 1 elements."""
+"""Offsets of lists of 2, 0, 4 and 1 elements."""
 
 
 def _hinge(trials: int, labels: int) -> Callable[..., Var]:

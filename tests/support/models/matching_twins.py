@@ -2,7 +2,7 @@
 convolutions.
 
 A twin takes a model without dropout, a batch and parameters, and gives the loss that the model's step has.
-PyTorch is imported by whoever calls, and handed in.
+PyTorch is imported by the caller, and handed in.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rec_models import Model
 __all__ = ["PAPERS", "TASK_PAPERS", "by_the_paper", "fields_of"]
 
 Array = Any
-"""Of NumPy or PyTorch."""
+"""An array of NumPy or PyTorch."""
 Dense = Mapping[str, Array]
 Paper = Callable[[ModuleType, Model, Array, Array, Array, Dense], Array]
 

@@ -1,4 +1,4 @@
-"""A coordinator and one server that nobody watches over: processes as `launch.worker.main` runs them, by
+"""A coordinator and one server without a launcher: processes as `launch.worker.main` runs them, by
 hand."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ByHand", "processes_by_hand"]
 
 @dataclass(frozen=True)
 class ByHand:
-    """Where the coordinator listens, and both processes."""
+    """The coordinator's address, and both processes."""
 
     address: str
     coordinator: subprocess.Popen[str]

@@ -1,4 +1,4 @@
-"""One ``pslib`` command with real processes, for tests: what it says, whom it has started, what it leaves."""
+"""One ``pslib`` command with real processes, for tests: its output, its processes, its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE, wait_until
 ROOT = Path(__file__).resolve().parents[3]
 MARK = "PSLIB_TEST_COMMAND"
 LISTENS = "0A"
-"""How the kernel's list of sockets says that one listens."""
+"""State of a listening socket in the kernel's list of sockets."""
 
 
 def listening_sockets() -> set[str]:
@@ -36,8 +36,8 @@ def listening_sockets() -> set[str]:
 class Command:
     """A command that runs in the background, the leader of its own process group as in a terminal.
 
-    Everything it starts inherits a mark in its environment, so that nobody is overlooked: not the processes
-    that watch over workers, nor anybody whose parent has died.
+    Everything it starts inherits a mark in its environment, so that no process is overlooked: neither those
+    that watch over workers, nor those whose parent has died.
     """
 
     def __init__(self, folder: Path, *arguments: str | Path) -> None:
@@ -60,7 +60,7 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What the command has said so far."""
+        """The output of the command so far."""
         return self._output.read_text()
 
     def lines(self, word: str) -> list[str]:
@@ -124,7 +124,7 @@ class Command:
         return listening_sockets() & held
 
     def left_over(self, limit_s: float = 10.0) -> list[str]:
-        """Who is still there after a while, in words; nobody is what a test wants."""
+        """Return descriptions of the processes that remain after a while; tests expect none."""
         end_s = time.monotonic() + PATIENCE * limit_s
         while (left := self.processes()) and time.monotonic() < end_s:
             time.sleep(0.05)

@@ -99,7 +99,7 @@ def wait_for_steps(command: Command) -> None:
 
 
 def counted(checkpoint: Path) -> tuple[dict[int, float], list[float]]:
-    """What the rows of a checkpoint hold by key, and its dense parameters, read with pyarrow alone."""
+    """Return the row values of a checkpoint by key, and its dense parameters, read with pyarrow alone."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     rows: dict[int, float] = {}
     dense: dict[int, list[float]] = {}

@@ -21,7 +21,7 @@ START_S = 60.0
 
 
 class S3Server:
-    """Where it listens; URIs and file systems that reach it."""
+    """A running S3 server: its port, and URIs and file systems that reach it."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -87,7 +87,7 @@ def _port_in(log: Path, process: subprocess.Popen[bytes]) -> int:
 
 
 class BreakingProxy:
-    """Passes bytes on to a port until so many have gone to the server; then nobody is connected any more."""
+    """Passes bytes on to a port until so many have gone to the server; then all connections end."""
 
     def __init__(self, port: int, bytes_until_broken: int) -> None:
         self._target, self.left = port, bytes_until_broken

@@ -1,7 +1,7 @@
 """A script for ``pslib launch``: ssp with one slow trainer; every trainer writes down when it begins a batch.
 
 ``slow_script.py DATA FOLDER BOUND``: rank 0 takes 30 ms a batch, the others 1 ms. The times are those of the
-machine's monotonic clock, which all processes share. The others begin after it: nobody waits for a trainer
+machine's monotonic clock, which all processes share. The others begin after it: no trainer waits for one
 that has no work yet, and on a busy machine the slow one may well be the last to have some. In its first batch
 it waits until they have begun: else it may be through with its work by then.
 """

@@ -131,7 +131,7 @@ def run_standins(
 
 
 def processes_of(folder: Path) -> dict[int, str]:
-    """Live processes (pid to command line) that were started for this folder, whoever their parent is now."""
+    """Live processes (pid to command line) that were started for this folder, with any parent."""
     found = {}
     mark = f"STANDIN_FOLDER={folder}".encode()
     for entry in Path("/proc").iterdir():

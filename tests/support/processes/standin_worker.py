@@ -86,7 +86,7 @@ def note(rest: str, folder: Path) -> None:
 
 def outlive(rest: str, folder: Path) -> None:
     while not (pid := (folder / rest).read_text() if (folder / rest).exists() else ""):
-        time.sleep(0.02)  # whoever notes it says before that it has started, and others start then
+        time.sleep(0.02)  # its process reports its start first, and others start then
     while Path("/proc", pid).exists():
         time.sleep(0.02)
 

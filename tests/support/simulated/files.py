@@ -78,7 +78,7 @@ class SimulatedDisk:
                     files.setdefault(name, one)
 
     def _left(self, one: _File) -> bytes:
-        """What was synced, a part of what came later, some blocks of which may be zeros."""
+        """Return the synced bytes and a part of the later ones, some blocks of which may be zeros."""
         if not bytes(one.content).startswith(one.safe):
             return self.random.choice([one.safe, bytes(one.content)])
         tail = bytearray(one.content[len(one.safe) :])

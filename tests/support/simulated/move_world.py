@@ -37,13 +37,13 @@ class World:
         self.members.register(self.now_s, "server", 100 + number, f"tcp://server:{number}", "")
 
     def beat(self) -> None:
-        """Everybody hears the newest map."""
+        """All members hear the newest map."""
         assert self.members.map is not None
         for member in (*self.members.servers, *self.members.trainers):
             member.map_version, member.heard_s = self.members.map.version, self.now_s
 
     def settle(self) -> None:
-        """Everybody hears of the newest servers, and moves begin if they may."""
+        """All members hear of the newest servers, and moves begin if they may."""
         self.tick()
         self.beat()
         self.tick()

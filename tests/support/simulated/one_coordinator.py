@@ -1,4 +1,4 @@
-"""A coordinator alone: everybody's side of the talk with it, through the codec."""
+"""A coordinator alone, and the members' side of its protocol, through the codec."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NO_WINDOWS = np.zeros(0, np.uint32)
 
 
 class Cluster:
-    """A coordinator session, and everybody's side of the talk with it; all through the codec."""
+    """A coordinator session, and the members' side of its protocol; all through the codec."""
 
     def __init__(self, trainers: int = 2, config: ClusterConfig = CONFIG, **named: bool) -> None:
         self.session = CoordinatorSession(config, **named)
         self.now_s = 0.0
         self.incarnations: dict[tuple[str, int], int] = {}
-        """Of who has another one than 100 and its rank."""
+        """Incarnations that differ from 100 plus the rank, by role and rank."""
         for number in range(2):
             self.register("server", number)
         for number in range(2):

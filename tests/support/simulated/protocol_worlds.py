@@ -66,7 +66,7 @@ def make_client(
 
 
 def asked(client: ClientSession) -> dict[str, tuple[int, Any]]:
-    """Of each server that was asked since: (request_id, message). One message each."""
+    """Return (request_id, message) for each server asked since the last call: one message each."""
     outbox, client.requests.outbox = client.requests.outbox, []
     decoded = [(one.peer, CODEC.decode([bytes(frame) for frame in one.frames])) for one in outbox]
     assert len({peer for peer, _envelope in decoded}) == len(decoded), "one message a server"
