@@ -49,7 +49,7 @@ cdef int level_of(object vectors) except -1:
     levels = vector_levels()
     if name and name not in levels:
         raise ValueError(f"{where}: expected one of {', '.join(levels)} on this machine, got {name}")
-    cdef int level = _LEVELS[name or levels[-1]]
+    cdef int level = _LEVELS[name] if name else pslib_best_level()
     if not vectors:
         DEFAULT_LEVEL = level
     return level

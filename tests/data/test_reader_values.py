@@ -64,12 +64,12 @@ def test_a_label_that_is_not_zero_or_one_is_named(tmp_path: Path, labels: list[o
 
 
 def test_a_text_that_looks_like_the_metadata_of_a_label_hides_no_wrong_label(tmp_path: Path) -> None:
-    """Statistics hold values of texts, byte for byte: a column found more often than row groups is not used."""
+    """Statistics hold values of texts, byte for byte: a column found too often is not used."""
     texts = pa.array([b"\x19\x18\x01y\x15\x02\x00"] * 4)
     table = pa.table({"y": [0, 1, 0, 7], "k": [1, 2, 3, 4], "text": texts})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
     reader = reader_of(tmp_path, 4, Schema(label="y", sparse=["k"]))
-    with pytest.raises(DataError, match="row 3 .*a label is 0 or 1, got 7"):
+    with pytest.raises(DataError, match=r"row 3 .*a label is 0 or 1, got 7"):
         list(reader.batches(0, 0))
 
 
