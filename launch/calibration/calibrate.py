@@ -16,6 +16,7 @@ from typing import Any
 
 from launch.calibration.measure import workload_of
 from launch.job.job import read_job
+from launch.job.paths import literal
 from launch.job.preflight import hold_port
 from launch.job.sections import schema_section
 from launch.job.yaml12 import write_yaml
@@ -311,7 +312,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
             "products": run.products,
         },
         "cluster": {"servers": run.servers, "trainers": run.trainers},
-        "out": str(folder / "run"),
+        "out": literal(str(folder / "run")),
     }
     file = folder / "run.yaml"
     file.write_text(write_yaml(job), encoding="utf-8")

@@ -51,8 +51,9 @@ def keep_output() -> None:
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # None if it was closed before the start
-        if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
+        if stream is None:  # it was closed before the start
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
             setattr(sys, name, _kept(stream))
 
 

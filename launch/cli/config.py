@@ -64,7 +64,8 @@ Written from the code by `pslib config page commands`; `pslib COMMAND --help` sa
 - Completion of commands, options, choices, settings and files: `pslib completion bash >> ~/.bashrc`; also
   for zsh and fish.
 - `--json`, where a command has it, prints one JSON object on standard output and nothing else there; numbers
-  that are not finite are null. Progress and errors go to standard error.
+  that are not finite are null. Progress and errors go to standard error. (`pslib bench calibrate --json FILE`
+  writes a file.)
 - Colours and progress bars are for terminals only: in a pipe, a file or a terminal with `TERM=dumb` there are
   plain lines. `NO_COLOR=1` turns colours off.
 - An error is one line on standard error that begins with `pslib:`. `PSLIB_DEBUG=1` adds the traceback.

@@ -30,8 +30,8 @@ COMMANDS = {
 def usage_line(error: click.UsageError) -> str:
     """Return the line of a wrong command line, without ``pslib:``."""
     context = error.ctx
-    line = _what_is_wrong(error, context)
-    return f"{line}; see {context.command_path} --help" if context else line
+    line = "".join(sign if sign.isprintable() else "?" for sign in _what_is_wrong(error, context))
+    return f"{line}; see {context.command_path if context else 'pslib COMMAND'} --help"
 
 
 def options_of(context: click.Context | None) -> list[str]:

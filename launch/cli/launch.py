@@ -33,13 +33,13 @@ pslib launch --on ssh --hosts hosts.txt train.py data/
 @choice(
     "--durability",
     ("memory", "log", "disk"),
-    "what an acknowledged push survives: nothing, the end of its server, a loss of power",
+    "what an acknowledged push survives: nothing, the end of its server, a loss of power (default memory)",
     default="memory",
 )
 @choice(
     "--recovery",
     ("log", "partial"),
-    "a lost server comes back from its log; or, where there is none, at the last checkpoint",
+    "a lost server comes back from its log; or, where there is none, at the last checkpoint (default log)",
     default="log",
 )
 @option("--log", "DIR", "folder of the logs, where servers run (default: log below --out)", FOLDER)

@@ -131,7 +131,9 @@ def completion_command(shell: str) -> int:
     is_eager=True,
     expose_value=False,
     help="the same as the command",
-    callback=lambda context, _, given: given and context.exit(context.invoke(version_command)),
+    callback=lambda context, _, given: (
+        given and not context.resilient_parsing and context.exit(context.invoke(version_command))
+    ),
 )
 def cli() -> None:
     """A sparse parameter server for CTR prediction and recommendation."""

@@ -53,7 +53,7 @@ def verify_command(
 
     check_local("out", out)
     numbers = {"cluster.servers": servers, "cluster.trainers": trainers}
-    given: dict[str, object] = {name: number for name, number in numbers.items() if number}
+    given: dict[str, object] = {name: number for name, number in numbers.items() if number is not None}
 
     def read(more: dict[str, object]) -> Job:
         return read_job(config, overrides, given | more)

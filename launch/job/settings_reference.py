@@ -240,7 +240,9 @@ def _shown(value: Any) -> str:
         return "required"
     if isinstance(value, BaseModel | Settings | Schedule) or value is None or value == []:
         return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ".inf" if value == inf else str(value)  # as YAML reads it
 
 
 def _table(rows: list[Row]) -> list[str]:

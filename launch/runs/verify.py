@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job.job import Job, saved_place
 from launch.job.model import ranks_items
+from launch.job.paths import literal
 from launch.job.preflight import check_data, hold_port, prepare_out
 from launch.places.local import LocalLauncher
 from launch.runs.train import log_folder
@@ -203,7 +204,9 @@ def _verify(
     for seed in seeds:
         place = prepare_out(out / f"seed-{seed}" / "reference", options.overwrite)
         say(f"seed {seed}: reference")
-        sequential = job_of(**SEQUENTIAL, **plain_modes(), **{"training.seed": seed, "out": str(place)})
+        sequential = job_of(
+            **SEQUENTIAL, **plain_modes(), **{"training.seed": seed, "out": literal(str(place))}
+        )
         due += _train_reference(sequential, place / "predictions")
         labels, scores = _scores(place / "predictions")
         references.append(scores)
@@ -215,7 +218,11 @@ def _verify(
         for seed, reference in zip(seeds, references, strict=True):
             place = prepare_out(out / f"seed-{seed}" / mode, options.overwrite)
             say(f"seed {seed}: {mode}")
-            more: dict[str, object] = {"training.consistency": mode, "training.seed": seed, "out": str(place)}
+            more: dict[str, object] = {
+                "training.consistency": mode,
+                "training.seed": seed,
+                "out": literal(str(place)),
+            }
             if mode == "sync":
                 more["training.cache"] = {"age_batches": 0}
             if mode != job.training.consistency:

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Any
 
 from launch.job.job import Job, preempted_place, saved_place
-from launch.job.paths import from_here
+from launch.job.paths import from_here, literal
 from launch.job.sections import LoadSection
 from launch.job.yaml12 import read_yaml
 from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
@@ -136,7 +136,7 @@ def completed(job: Job) -> str | None:
     if ended is None or ended.exit_code != EXIT_DONE or job.data.stream:
         return None
     place, epochs = saved_place(job), _epochs_in(job) or ended.epochs
-    further = f"pslib train CONFIG --set load.path={shown(place)} --set training.epochs=N --out ANOTHER"
+    further = f"pslib train CONFIG --set {_load_from(place)} --set training.epochs=N --out ANOTHER"
     line = (
         f"{job.out} is complete: {counted(epochs, 'epoch')}, ended at {ended.ended_utc}; its checkpoint is "
         f"{shown(place)}; to train N epochs more: {further}"
@@ -216,8 +216,13 @@ def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) ->
     anew = " --set load.resume=false" if within else ""
     return (
         f"the checkpoint is {place}; when the data is mended, begin with it: pslib train {effective} --set "
-        f"load.path={quote(place)}{anew} --out ANOTHER{again}"
+        f"{_load_from(load.path)}{anew} --out ANOTHER{again}"
     )
+
+
+def _load_from(place: str) -> str:
+    """Return the setting of a checkpoint to load, as one types it in a shell."""
+    return quote(f"load.path={literal(shown(place))}")
 
 
 def goes_back(outcome: Outcome, job: Job, tried: int) -> bool:

@@ -59,8 +59,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("launch", "rec_models", "tests"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
-    for title in ("A model", "A place to run"):
+    shutil.copytree(ROOT / "pslib", root / "pslib", ignore=shutil.ignore_patterns("__pycache__"))
+    for title in ("A setting", "A model", "A place to run", "A message"):
         for path, text in changed(DIFFS[title], root).items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text, encoding="utf-8")
     return root
 
@@ -124,6 +126,18 @@ def test_the_model_passes_the_tests_of_all_models(copy):
         copy, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "fwfm", "tests/rec_models"
     )
     assert int(re.search(r"(\d+) passed", said).group(1)) >= 5
+
+
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        ("A setting", ["tests/values/test_validation.py", "-k", "numpy or NumPy or numbers"]),
+        ("A message", ["tests/wire/test_permissions.py"]),
+    ],
+)
+def test_what_is_added_passes_its_tests(copy, title, words):
+    said = run_there(copy, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words)
+    assert int(re.search(r"(\d+) passed", said).group(1)) >= 1, title
 
 
 def test_a_script_runs_at_the_place(copy, tmp_path):

@@ -85,3 +85,15 @@ def test_names_that_the_outputs_encoding_lacks_are_written_all_the_same(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert rb"\xfc" in done.stdout
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+@pytest.mark.parametrize("words", ["version", "--help", "config show training"])
+def test_a_command_without_standard_output_or_error_ends_well(closed: str, words: str) -> None:
+    """Shells close them with ``>&-``; Python has None in their place."""
+    command = f"{sys.executable} -m launch.cli.main {words} {closed}>&-"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2")

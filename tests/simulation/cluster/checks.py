@@ -392,6 +392,20 @@ class Checks:
         undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
         if undone:
             raise SimulationError(f"all is over, and leases {undone} are not done")
+        own = world.planted.make_trainer is type(world.planted).make_trainer  # others make calls of their own
+        again = world.former or world.lives.resumed or world.lives.rolled_back
+        if own and not again:  # a server that was started again counts from 0
+            self._check_counts()
+
+    def _check_counts(self) -> None:
+        """Check that servers count as applied every acknowledged call, and no more than were begun."""
+        history = self.world.history
+        counters = [shard.counters for server in self.world.servers for shard in server.shards]
+        real = [op for op in history.ops if history.units(op)]
+        sure = [op for op in real if history.is_acknowledged(op)]
+        units = sum(map(history.units, sure)), sum(map(history.units, real))
+        require_between(len(sure), sum(one.pushes_applied for one in counters), len(real), "pushes_applied")
+        require_between(units[0], sum(one.updates_applied for one in counters), units[1], "updates_applied")
 
     def _check_strangers(self) -> None:
         history = self.world.history

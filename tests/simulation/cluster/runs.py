@@ -41,6 +41,17 @@ def first_error(run: Callable[[int], object], seeds: Iterable[int]) -> str:
     return ""
 
 
+def first_error_of_bug(
+    with_bug: Callable[[int], object], without: Callable[[int], object], seeds: Iterable[int]
+) -> str:
+    """Return the error of the first world that a bug ends, where the same world without it is well."""
+    for seed in seeds:
+        if error := first_error(with_bug, [seed]):
+            without(seed)
+            return error
+    return ""
+
+
 def caught(planted: Planted, seeds: int = 300, first: int = 0) -> str:
     """Return the error of the first of these worlds that finds a bug, without its seed."""
     error = first_error(lambda seed: World(seed, planted).run(), range(first, seeds))
