@@ -3,7 +3,7 @@
 Each check raises ValueError in one line that names the argument, what was expected and what came.
 """
 
-import os
+from libc.stdlib cimport getenv
 
 import numpy as np
 
@@ -17,6 +17,7 @@ cdef extern from "common/vectors.h" nogil:
     int pslib_best_level()
 
 _LEVELS = {"plain": PSLIB_PLAIN, "avx2": PSLIB_AVX2, "avx512": PSLIB_AVX512}
+cdef int BEST_LEVEL = pslib_best_level()  # asking the processor traps in a virtual machine: 13 us a call
 _F32 = np.dtype(np.float32)
 _F32_MAX = float(np.finfo(np.float32).max)
 
@@ -32,27 +33,20 @@ def vector_levels():
     tuple of str
         Some of ``plain``, ``avx2``, ``avx512``.
     """
-    best = pslib_best_level()
-    return tuple(name for name, level in _LEVELS.items() if level <= best)
-
-
-cdef int DEFAULT_LEVEL = -1  # asking the processor traps in a virtual machine: 13 us a call
+    return tuple(name for name, level in _LEVELS.items() if level <= BEST_LEVEL)
 
 
 cdef int level_of(object vectors) except -1:
     """Return the level of vectors.h that is named; None: that of ``PSLIB_VECTORS``, else the best."""
-    global DEFAULT_LEVEL
-    if not vectors and DEFAULT_LEVEL >= 0:
-        return DEFAULT_LEVEL
-    where = "vectors" if vectors else "PSLIB_VECTORS"
-    name = vectors or os.environ.get("PSLIB_VECTORS")
+    cdef const char* asked = getenv("PSLIB_VECTORS")
+    name = vectors or (asked.decode() if asked else None)
+    if not name:
+        return BEST_LEVEL
     levels = vector_levels()
-    if name and name not in levels:
+    if name not in levels:
+        where = "vectors" if vectors else "PSLIB_VECTORS"
         raise ValueError(f"{where}: expected one of {', '.join(levels)} on this machine, got {name}")
-    cdef int level = _LEVELS[name] if name else pslib_best_level()
-    if not vectors:
-        DEFAULT_LEVEL = level
-    return level
+    return _LEVELS[name]
 
 
 cdef bint is_array_of(object array, object dtype, tuple shape) except -1:
