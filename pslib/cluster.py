@@ -18,7 +18,7 @@ from pslib.client.client import Client
 from pslib.client.endpoint import Endpoint
 from pslib.client.gradients import check_timeout
 from pslib.client.load import OpenLoad
-from pslib.client.membership import ANYWHERE, Place
+from pslib.client.membership import FREE_RANK, RankRequest
 from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, KEYS_VARIABLE, ClusterConfig, Timing
@@ -38,7 +38,7 @@ log = logging.getLogger("pslib")
 
 
 _given: Keys | None = None
-_place = ANYWHERE
+_rank_request = FREE_RANK
 
 
 def use_keys(keys: Keys | None) -> None:
@@ -47,17 +47,17 @@ def use_keys(keys: Keys | None) -> None:
     _given = keys
 
 
-def use_place(place: Place) -> None:
-    """Set the place that the next `connect` takes: a worker's, from its launcher."""
-    global _place  # noqa: PLW0603  (an environment would be inherited, and a child take its parent's place)
-    _place = place
+def use_rank(rank_request: RankRequest) -> None:
+    """Set the rank that the next `connect` takes: a worker's, from its launcher."""
+    global _rank_request  # noqa: PLW0603  (a child would inherit an environment, and take its parent's rank)
+    _rank_request = rank_request
 
 
-def take_place() -> Place:
-    """Return the launcher's place for this process, once: a second connection is another member."""
-    place = _place
-    use_place(ANYWHERE)
-    return place
+def take_rank() -> RankRequest:
+    """Return the launcher's rank for this process, once: a second connection is another member."""
+    rank_request = _rank_request
+    use_rank(FREE_RANK)
+    return rank_request
 
 
 def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
@@ -182,7 +182,7 @@ class Cluster:
         self._at_end.append(last)
 
     def close(self) -> None:
-        """Leave the cluster; an embedded one ends. In a fork nothing happens: the place is its parent's.
+        """Leave the cluster; an embedded one ends. In a fork nothing happens: the rank is its parent's.
 
         Called while an error is on its way (`except`, `finally`) it is that error's end: what it ended counts
         as work that is not done. A script that has caught it and gone on is through with its work.
@@ -312,7 +312,8 @@ def connect(
 def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Cluster:
     transport = ZmqTransport(keys=keys)
     try:
-        cluster = Cluster(Client(transport, coordinator, cluster_id, SystemClock(), place=take_place()), None)
+        client = Client(transport, coordinator, cluster_id, SystemClock(), rank_request=take_rank())
+        cluster = Cluster(client, None)
         preemption.drain_s = cluster.client.joined.config.timing.drain_s
     except BaseException:
         transport.close()

@@ -51,7 +51,7 @@ class Scaling(Protocol):
 @option("--listen", "ADDRESS", "default: any port of this machine", default="tcp://127.0.0.1:0")
 @key_option("a server's key of the cluster")
 @flag("--insecure-network", "listen beyond this machine")
-@option("--rank", "R", "the place to take, perhaps of one that has died (default: any)", int)
+@option("--rank", "R", "the rank to take, perhaps of one that has died (default: any)", int)
 @option("--log", "DIR", "folder of the cluster's logs; what is in it for this rank comes back", FOLDER)
 def server_command(
     coordinator: str,
@@ -63,7 +63,7 @@ def server_command(
     log: str | None,
 ) -> int:
     """Join a running cluster as one more server, until it leaves."""
-    from pslib.client.membership import ANYWHERE, Place
+    from pslib.client.membership import FREE_RANK, RankRequest
     from pslib.process.shutdown import preemption
     from pslib.server.server import run_server
     from pslib.storage import check_local
@@ -79,7 +79,7 @@ def server_command(
         listen,
         insecure_network,
         keys=None if key_file is None else read_keys(key_file),
-        place=ANYWHERE if rank is None else Place(rank),
+        rank_request=FREE_RANK if rank is None else RankRequest(rank),
         log=None if log is None else str(Path(log).absolute()),
     )
 

@@ -10,7 +10,7 @@ from launch.cli.command import (
     run_options,
     trainers_option,
 )
-from launch.places.options import HostOptions, RunOptions, hosts_of
+from launch.places.options import HostOptions, RunOptions, selected_launcher
 
 
 @command(
@@ -32,7 +32,7 @@ def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions
     from pslib.storage import check_local
 
     check_local("out", run.out)
-    hosts, servers, trainers = hosts_of(machines), machines.servers, machines.trainers
+    hosts, servers, trainers = selected_launcher(machines), machines.servers, machines.trainers
     if hosts:
         servers, trainers = hosts.count("server"), hosts.count("trainer")
     return run_job(read_job_with(config, overrides, servers, trainers, run.out), run, hosts, machines.port)

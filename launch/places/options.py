@@ -81,7 +81,7 @@ def place_names() -> tuple[str, ...]:
     return tuple(file.stem for file in files if "\ndef launcher_of(" in file.read_text(encoding="utf-8"))
 
 
-def hosts_of(options: HostOptions) -> HostsLauncher | None:
+def selected_launcher(options: HostOptions) -> HostsLauncher | None:
     """Return the launcher that the options select; None: this machine.
 
     Raises

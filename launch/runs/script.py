@@ -12,7 +12,7 @@ from pathlib import Path
 from launch.job.preflight import check_log, hold_port, prepare_out
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.places.options import HostOptions, RunOptions, hosts_of
+from launch.places.options import HostOptions, RunOptions, selected_launcher
 from launch.runs.train import ENDED_EARLY, log_folder
 from launch.supervisor.resume import identity_of
 from launch.supervisor.run_records import run_recorded, say
@@ -90,7 +90,7 @@ def _place(script: str, machines: HostOptions, log: str | None, resume: bool) ->
     is_there = os.path.isfile(script) or machines.on != "local"
     if is_there and Path(script).suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"{script}: expected a Python script; pslib train runs a job file")
-    if hosts := hosts_of(machines):
+    if hosts := selected_launcher(machines):
         return hosts, hosts.count("server"), hosts.count("trainer")
     if not is_there:
         raise ConfigurationError(f"{script}: no such script")

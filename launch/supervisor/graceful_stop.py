@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from launch.supervisor.outcome import RunOutcome, judge
+from launch.supervisor.outcome import Verdict, judge
 from launch.supervisor.process import Running
 from launch.supervisor.run_spec import Task
 from launch.supervisor.status import Watcher
@@ -94,7 +94,7 @@ class GracefulStop:
         }
         self._asked: set[Task] = set()
 
-    def turn(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
+    def turn(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         """Ask the next processes to leave; return the outcome when all have left or time is over.
 
         Parameters
@@ -102,7 +102,7 @@ class GracefulStop:
         exits : mapping of Task to int or None
             Exit code of each process.
         """
-        over = RunOutcome(PreemptedError.exit_code)
+        over = Verdict(PreemptedError.exit_code)
         verdict = judge(exits)
         if verdict is not None and verdict.culprit is not None and verdict.exit_code != over.exit_code:
             return verdict  # a server has died before trainers could push

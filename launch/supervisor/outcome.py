@@ -1,4 +1,4 @@
-"""Outcome of a run from the exit codes of its processes: a pure function."""
+"""Verdict on a run from the exit codes of its processes: a pure function."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pslib.errors import EXIT_DONE, EXIT_SIGNALS, PreemptedError, UnavailableErr
 
 
 @dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """Exit code of a run, the process that caused it, and the reason unless a process has printed it."""
+class Verdict:
+    """Exit code of a run that is over, its culprit, and the reason unless a process has printed it."""
 
     exit_code: int
     culprit: Task | None = None
     reason: str | None = None
 
 
-ALL_LOST = RunOutcome(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
-"""Outcome when all trainers ended with 0, will not be restarted, and did not leave."""
+ALL_LOST = Verdict(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
+"""Verdict when all trainers ended with 0, will not be restarted, and did not leave."""
 
 
-def judge(exits: Mapping[Task, int | None]) -> RunOutcome | None:
+def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     """Decide whether the run is over, from the exit code of each process (None: running).
 
     A failed server or coordinator ends the run. One that ends with 0 was told to: a script may run on after
@@ -44,15 +44,15 @@ def judge(exits: Mapping[Task, int | None]) -> RunOutcome | None:
         own_error = left
     for task, code in others.items():
         if code == UnavailableError.exit_code and own_error is not None:
-            return RunOutcome(own_error)
+            return Verdict(own_error)
         if code not in (None, EXIT_DONE):
-            return RunOutcome(_own_code(code), task)
+            return Verdict(_own_code(code), task)
     for code in trainers:
         if is_hopeless(code):
-            return RunOutcome(_own_code(code))
+            return Verdict(_own_code(code))
     if failed:
-        return RunOutcome(left if left in trainers else next(map(_own_code, trainers)))
-    return RunOutcome(EXIT_DONE) if over and None not in others.values() else None
+        return Verdict(left if left in trainers else next(map(_own_code, trainers)))
+    return Verdict(EXIT_DONE) if over and None not in others.values() else None
 
 
 def _ends_of_others(exits: Mapping[Task, int | None]) -> dict[Task, int | None]:

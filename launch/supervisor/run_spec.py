@@ -26,7 +26,7 @@ class Task:
     role : str
         "coordinator", "server" or "trainer".
     number : int
-        0-based number within its role, in the launcher's order; the coordinator assigns ranks.
+        0-based number within its role, in the launcher's order; a server or trainer gets it as ``--rank``.
     arguments : tuple of str
         Arguments after ``python -m launch.worker.main ROLE``.
     """
@@ -148,7 +148,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a run.
+    """End of a run, with its results; `launch.supervisor.outcome.Verdict` has its exit code only.
 
     Attributes
     ----------

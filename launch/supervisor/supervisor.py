@@ -15,7 +15,7 @@ from typing import Any
 from launch.supervisor.discovery import note_cluster
 from launch.supervisor.exit_report import ExitReport
 from launch.supervisor.graceful_stop import EndSignals, GracefulStop, LastSave, WaitReporter
-from launch.supervisor.outcome import ALL_LOST, RunOutcome, judge
+from launch.supervisor.outcome import ALL_LOST, Verdict, judge
 from launch.supervisor.process import Running, Starts
 from launch.supervisor.restarts import Restarts
 from launch.supervisor.run_spec import Launcher, Outcome, Plan, Task
@@ -158,7 +158,7 @@ class _Run:
         note_cluster(plan.logs, address, plan.cluster_id, self._starts.launch.launch, plan.log, plan.config)
         self._starts.the_others()
 
-    def _follow(self, until: Callable[[], bool]) -> RunOutcome | None:
+    def _follow(self, until: Callable[[], bool]) -> Verdict | None:
         """Poll until the run is over (its outcome) or ``until`` holds (None)."""
         while not until():
             self._look()
@@ -171,20 +171,20 @@ class _Run:
             self._clock.sleep_s(LOOK_S)
         return None
 
-    def _judge(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
+    def _judge(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         """Decide whether the run is over: by exit codes, messages of processes, or an exceeded wait."""
         verdict = judge(exits) or self._late(exits)
         final = self._final(exits)
         if final is None or (verdict is not None and verdict.exit_code != UnavailableError.exit_code):
             return verdict
-        return RunOutcome(UnavailableError.exit_code)  # the process has reported the cause
+        return Verdict(UnavailableError.exit_code)  # the process has reported the cause
 
     def _final(self, exits: Mapping[Task, int | None]) -> Task | None:
         """Return the process that has reported an error which its successor would repeat."""
         missed = UnavailableError.exit_code
         return next((task for task in self._worker_output.final if exits.get(task) == missed), None)
 
-    def _may_follow_a_trainer(self, verdict: RunOutcome, exits: Mapping[Task, int | None]) -> bool:
+    def _may_follow_a_trainer(self, verdict: Verdict, exits: Mapping[Task, int | None]) -> bool:
         """Return whether a server has given up, perhaps after failures of trainers, which get time to end."""
         if verdict.culprit is None or exits.get(verdict.culprit) != UnavailableError.exit_code:
             return False
@@ -224,12 +224,12 @@ class _Run:
     def _has_failed(self) -> bool:
         return self._poller is not None and bool(self._poller.latest.get("error"))
 
-    def _late(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
+    def _late(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         """Return an outcome if a wait of the launcher, for the coordinator or all exits, takes too long."""
         timing = self._plan.config.timing
         if self._worker_output.address is None:
             late = self._waits.too_long("the coordinator to say where it listens", timing.start_s)
-            return RunOutcome(UnavailableError.exit_code) if late else None
+            return Verdict(UnavailableError.exit_code) if late else None
         if all(task.role != "trainer" for task in exits):
             return None
         left = [task for task, code in exits.items() if code is None]
@@ -238,7 +238,7 @@ class _Run:
             if self._are_lost([task for task in exits if task.role == "trainer"]):
                 return ALL_LOST
             names = ", ".join([*self._guests(), names])
-            return RunOutcome(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
+            return Verdict(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
         if all(task.role == "trainer" and self._has_no_part(task, exits) for task in left):
             late = self._waits.too_long(f"{names} to end, whose work others have done", LOST_S)
             return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
@@ -279,7 +279,7 @@ class _Run:
             if alive and self._counts_as_lost(task):
                 running.kill()
 
-    def _asked_to_end(self, exits: Mapping[Task, int | None]) -> RunOutcome | None:
+    def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         asked, hurried = signal.Signals(self.signals.number or 0), self.signals.hurried
         if self._draining is not None and not hurried:
             return self._draining.turn(exits)
@@ -292,7 +292,7 @@ class _Run:
             return None
         processes = counted(len(self._running), "process", "processes")
         self._say(f"got {asked.name}{' and another signal' if hurried else ''}: ending {processes}")
-        return RunOutcome(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
+        return Verdict(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
 
     def _hurry(self) -> None:
         """Handle a second request to end."""
@@ -303,7 +303,7 @@ class _Run:
         if self._poller is not None:
             self._poller.await_next(self._clock)
 
-    def _outcome(self, verdict: RunOutcome) -> Outcome:
+    def _outcome(self, verdict: Verdict) -> Outcome:
         if verdict.culprit is not None and verdict.culprit.role == "server":
             self._await_news()
         for running in self._running.values():

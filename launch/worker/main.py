@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
             role.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
         if name != "coordinator":
             role.add_argument("--coordinator", required=True, help="tcp://address:port")
-            role.add_argument("--rank", type=int, default=ANY_RANK, help="the place to take (default: any)")
+            role.add_argument("--rank", type=int, default=ANY_RANK, help="the rank to take (default: any)")
             if name == "server":
                 role.add_argument("--log", metavar="DIR", help="folder of the cluster's logs; needs --rank")
             role.add_argument("--generation", type=int, default=0, help="how often it was started there")
@@ -216,7 +216,7 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 
 def _server(options: argparse.Namespace) -> int:
-    from pslib.client.membership import Place
+    from pslib.client.membership import RankRequest
     from pslib.server.server import run_server
 
     return run_server(
@@ -225,7 +225,7 @@ def _server(options: argparse.Namespace) -> int:
         options.listen,
         insecure_network=options.insecure_network,
         keys=options.keys,
-        place=Place(options.rank, options.generation),
+        rank_request=RankRequest(options.rank, options.generation),
         log=options.log,
     )
 
@@ -233,20 +233,20 @@ def _server(options: argparse.Namespace) -> int:
 def _trainer(options: argparse.Namespace) -> int:
     os.environ[COORDINATOR_VARIABLE] = options.coordinator
     os.environ[CLUSTER_ID_VARIABLE] = options.cluster_id
-    from pslib.client.membership import ANYWHERE, Place
-    from pslib.cluster import take_place, use_keys, use_place
+    from pslib.client.membership import FREE_RANK, RankRequest
+    from pslib.cluster import take_rank, use_keys, use_rank
     from pslib.errors import ConfigurationError
 
     if options.keys is not None:
         use_keys(options.keys)
-    use_place(Place(options.rank, options.generation))
+    use_rank(RankRequest(options.rank, options.generation))
     if options.job is not None:
         from launch.worker.train_job import train_job
 
         _tell("result", train_job(Path(options.job)))
         return 0
     code = _run_script(options.script)
-    if code == 0 and take_place() != ANYWHERE:
+    if code == 0 and take_rank() != FREE_RANK:
         raise ConfigurationError(
             f"{options.script[0]}: it has ended without pslib.connect(), and all others wait for that"
         )

@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from cython_ext.data.distinct import distinct
 from pslib.checkpoint.admission_counts import counts_problem
-from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, open_place, sync
+from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, open_folder, sync
 from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
@@ -245,12 +245,12 @@ def verify(path: str, entry: ManifestFile, progress: Callable[[int], object] = l
     CheckpointCorruptError
         If they differ, or the file can't be read; the message says where it is damaged.
     """
-    place = open_place(path)
+    folder = open_folder(path)
     try:
-        if not place.has(entry.name):
+        if not folder.has(entry.name):
             problem = "is missing"
         else:
-            problem = _difference(entry, sums_of(place.filesystem, f"{place.root}/{entry.name}", progress))
+            problem = _difference(entry, sums_of(folder.filesystem, f"{folder.root}/{entry.name}", progress))
     except OSError as error:
         raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: can't be read: {error}") from error
     if problem:
@@ -285,7 +285,7 @@ def _difference(entry: ManifestFile, sums: Sums) -> str:
 def check_size(path: str, entry: ManifestFile) -> None:
     """Check that a file of the checkpoint at ``path`` exists with its recorded size, without reading it."""
     try:
-        filesystem, root = open_place(path)
+        filesystem, root = open_folder(path)
         found = filesystem.get_file_info(f"{root}/{entry.name}")
     except OSError as error:
         raise CheckpointCorruptError(f"{shown(path)}: can't read {entry.name}: {error}") from error
@@ -309,7 +309,7 @@ def batches_of(
     CheckpointCorruptError
         If it can't be read, has other columns, or what is in it is not what a checkpoint may hold.
     """
-    filesystem, root = open_place(path)
+    filesystem, root = open_folder(path)
     rows = number = 0
     options = pa.ipc.IpcReadOptions(
         included_fields=None if columns is None else [schema.get_field_index(one) for one in columns]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pslib.checkpoint.arrow_files import verify, write_file
-from pslib.checkpoint.manifest import OWN_FILE, ManifestFile, commit, open_place, read_manifest
+from pslib.checkpoint.manifest import OWN_FILE, ManifestFile, commit, open_folder, read_manifest
 from pslib.errors import CheckpointCorruptError, CheckpointError
 from pslib.storage import shown
 
@@ -74,7 +74,7 @@ def held_rows(path: str, table: str, keys: Keys) -> int:
         If a file can't be read, so that the count is unknown.
     """
     try:
-        names = [one.base_name for one in open_place(path).entries()]
+        names = [one.base_name for one in open_folder(path).entries()]
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
     ours = [name for name in names if OWN_FILE.fullmatch(name) and name.startswith(f"{table}.")]
@@ -82,7 +82,7 @@ def held_rows(path: str, table: str, keys: Keys) -> int:
 
 
 def _held(path: str, name: str, keys: Keys) -> int:
-    filesystem, root = open_place(path)
+    filesystem, root = open_folder(path)
     file = f"{root}/{name}"
     try:
         with filesystem.open_input_file(file) as stream, pa.ipc.open_file(stream) as reader:
@@ -104,7 +104,7 @@ def _is_one_of(column: pa.Array, keys: Keys) -> NDArray[np.bool_]:
 
 def _without(path: str, entry: ManifestFile, keys: Keys) -> ManifestFile:
     """Rewrite the file without these keys, under a new name; return its manifest entry."""
-    filesystem, root = open_place(path)
+    filesystem, root = open_folder(path)
     table, _, rest = entry.name.partition(".")
     name = f"{table}.{secrets.token_hex(4)}{rest[8:]}"
     try:

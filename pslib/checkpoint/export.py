@@ -17,7 +17,7 @@ from pslib.checkpoint.arrow_files import batches_of, verify
 from pslib.checkpoint.dense import dense_vector
 from pslib.checkpoint.folders import chain_of
 from pslib.checkpoint.key_ranges import TableOfCheckpoint
-from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
+from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_folder, read_manifest
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.storage import below, shown
@@ -75,7 +75,7 @@ def export_parquet(
     manifest = read_manifest(path)
     specs = manifest.specs
     groups = _groups(manifest)
-    filesystem, root = open_place(out)
+    filesystem, root = open_folder(out)
     names = [f"{stem}.parquet" for stem in groups] + (["dense.parquet"] if manifest.dense_length else [])
     _refuse_existing(filesystem, root, out, names, options.overwrite)
     try:

@@ -24,7 +24,7 @@ from pslib.checkpoint.manifest import (
     MANIFEST_NAME,
     OWN_FILE,
     Manifest,
-    open_place,
+    open_folder,
     read_manifest,
 )
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
@@ -101,7 +101,7 @@ def list_checkpoints(path: str) -> list[CheckpointInfo]:
         If the folder is missing or can't be read.
     """
     place = place_of(path)
-    filesystem, root = open_place(place)
+    filesystem, root = open_folder(place)
     try:
         if filesystem.get_file_info(root).type != fs.FileType.Directory:
             raise CheckpointError(f"{shown(path)}: no such folder; expected one with checkpoints below it")
@@ -182,7 +182,7 @@ def _check_same_tables(before: Link, link: Link) -> None:
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:
     """Number and path of each ``checkpoint-N`` in a folder, newest first, complete or not."""
-    names = {info.base_name for info in open_place(folder).entries(allow_not_found=True)}
+    names = {info.base_name for info in open_folder(folder).entries(allow_not_found=True)}
     found = [(int(match[1]), match[0]) for match in map(_NUMBERED.fullmatch, names) if match]
     for number, name in sorted(found, reverse=True):
         yield number, below(folder, name)
@@ -198,12 +198,12 @@ def newest(path: str) -> str:
     """
     place = place_of(path)
     try:
-        if open_place(place).has(MANIFEST_NAME):
+        if open_folder(place).has(MANIFEST_NAME):
             return place
         for _number, one in _numbered(place):
-            if open_place(one).has(MANIFEST_NAME):
+            if open_folder(one).has(MANIFEST_NAME):
                 return one
-        of_a_run = open_place(place).has(f"checkpoint/{MANIFEST_NAME}")
+        of_a_run = open_folder(place).has(f"checkpoint/{MANIFEST_NAME}")
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
     if of_a_run:
@@ -249,7 +249,7 @@ def next_place(folder: str) -> str:
         If the folder can't be read, or is a checkpoint itself, which a load would find first.
     """
     try:
-        if open_place(folder).has(MANIFEST_NAME):
+        if open_folder(folder).has(MANIFEST_NAME):
             raise CheckpointError(
                 f"checkpoint {shown(folder)}: expected a folder for numbered checkpoints, it is one itself; "
                 "with keep_last give another folder"
@@ -299,15 +299,15 @@ def prune(folder: str, keep_last: int) -> list[str]:
 
 
 def _remove(path: str, manifest: Manifest) -> None:
-    place = open_place(path)
-    filesystem, root = place
+    folder = open_folder(path)
+    filesystem, root = folder
     filesystem.delete_file(f"{root}/{MANIFEST_NAME}")
     for entry in manifest.files:
-        if place.has(entry.name):
+        if folder.has(entry.name):
             filesystem.delete_file(f"{root}/{entry.name}")
-    if place.entries(allow_not_found=True):
+    if folder.entries(allow_not_found=True):
         return
-    if place.is_local:
+    if folder.is_local:
         os.rmdir(root)
     else:
         filesystem.delete_dir(root)

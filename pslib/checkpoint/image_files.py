@@ -10,7 +10,7 @@ import pyarrow as pa
 from pslib.checkpoint.admission_counts import count_schema, counts_batch, filters_batch, kind_of_counts
 from pslib.checkpoint.arrow_files import ArrowFile
 from pslib.checkpoint.dense import DENSE_SCHEMA, dense_batch
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place, unwritten
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_folder, unwritten
 from pslib.checkpoint.rows import BatchBuilder, table_schema
 from pslib.errors import CheckpointError
 from pslib.shard.snapshot import Piece
@@ -58,7 +58,7 @@ class ImageWriter:
             "dense": self._dense,
             "end": self._end_table,
         }
-        filesystem, root = self._place = open_place(path)
+        filesystem, root = self._folder = open_folder(path)
         try:
             filesystem.create_dir(root, recursive=True)
         except OSError as error:
@@ -85,7 +85,7 @@ class ImageWriter:
 
     def _file(self, name: str, schema: pa.Schema) -> ArrowFile:
         if name not in self._open:
-            self._open[name] = ArrowFile(*self._place, name, schema)
+            self._open[name] = ArrowFile(*self._folder, name, schema)
         return self._open[name]
 
     def _finish(self, name: str, table: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cython_ext.common.hashing import partition_of
 from pslib.checkpoint.arrow_files import batches_of
 from pslib.checkpoint.folders import Link, chain_of
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ManifestFile, open_place
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ManifestFile, open_folder
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointCorruptError
 from pslib.storage import shown
@@ -133,7 +133,7 @@ class TableOfCheckpoint:
         return newest
 
     def _batches(self, link: Link, places: list[_Place]) -> Iterator[pa.RecordBatch]:
-        filesystem, root = open_place(link.path)
+        filesystem, root = open_folder(link.path)
         wanted: dict[str, list[int]] = {}
         for place in places:
             wanted.setdefault(place.entry.name, []).append(place.batch)

@@ -156,7 +156,7 @@ class Manifest:
         return [entry for entry in self.files if (entry.table, entry.kind) == (table, kind)]
 
 
-class Place(NamedTuple):
+class Folder(NamedTuple):
     """Folder of checkpoint files: file system, and path inside it."""
 
     filesystem: fs.FileSystem
@@ -177,7 +177,7 @@ class Place(NamedTuple):
         return list(self.filesystem.get_file_info(selector))
 
 
-def open_place(path: str) -> Place:
+def open_folder(path: str) -> Folder:
     """Open a local path or a URI (``s3://``, ``gs://``, ``hdfs://``).
 
     Raises
@@ -186,7 +186,7 @@ def open_place(path: str) -> Place:
         If the URI is invalid.
     """
     try:
-        return Place(*open_uri(place_of(path)))
+        return Folder(*open_uri(place_of(path)))
     except (OSError, ValueError) as error:
         reason = str(error).replace(path, shown(path))
         raise CheckpointError(f"checkpoint path {shown(path)!r}: {reason}") from error
@@ -204,25 +204,25 @@ def discard(path: str, token: str) -> None:
     Files named by a manifest stay: a save may fail although its manifest is written, or is to be completed
     from several machines.
     """
-    place = open_place(path)
+    folder = open_folder(path)
     try:
-        keep = _named_in(place)
-        _remove(place, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
-        if place.is_local and _NUMBERED.fullmatch(os.path.basename(place.root)):
+        keep = _named_in(folder)
+        _remove(folder, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
+        if folder.is_local and _NUMBERED.fullmatch(os.path.basename(folder.root)):
             with contextlib.suppress(OSError):  # it holds other files
-                os.rmdir(place.root)
+                os.rmdir(folder.root)
     except FileNotFoundError:  # no server has begun to write
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("pslib: checkpoint %s: can't remove what a save has left: %s", shown(path), error)
 
 
-def _named_in(place: Place) -> set[str]:
+def _named_in(folder: Folder) -> set[str]:
     """Names of files in the manifests of a folder, complete or not."""
     names: set[str] = set()
     for manifest in (MANIFEST_NAME, INCOMPLETE_NAME):
-        if place.has(manifest):
-            with place.filesystem.open_input_stream(f"{place.root}/{manifest}") as stream:
+        if folder.has(manifest):
+            with folder.filesystem.open_input_stream(f"{folder.root}/{manifest}") as stream:
                 names.update(entry["name"] for entry in json.loads(stream.read())["files"])
     return names
 
@@ -242,38 +242,38 @@ def commit(path: str, manifest: Manifest) -> None:
         servers on other machines wrote them to their own folders. The manifest needed to combine them is left
         as `INCOMPLETE_NAME`.
     """
-    place = open_place(path)
-    scattered = _missing(place, manifest.files) if place.is_local else []  # an object store is shared by all
+    folder = open_folder(path)
+    scattered = _missing(folder, manifest.files) if folder.is_local else []  # all share an object store
     data = _bytes_of(manifest)
     if scattered:
-        _put(place, path, INCOMPLETE_NAME, data, ())
+        _put(folder, path, INCOMPLETE_NAME, data, ())
         raise CheckpointError(_scattered(path, scattered, len(manifest.files)))
-    _put(place, path, MANIFEST_NAME, data, manifest.files)
+    _put(folder, path, MANIFEST_NAME, data, manifest.files)
     try:
-        _remove(place, _ASIDE)  # of a suspended save: it can't be renamed over this one later
+        _remove(folder, _ASIDE)  # of a suspended save: it can't be renamed over this one later
         if manifest_bytes(path) != data:
             raise CheckpointError(_replaced(path, MANIFEST_NAME))  # not files of an older one
-        _remove(place, OWN_FILE, {entry.name for entry in manifest.files})
+        _remove(folder, OWN_FILE, {entry.name for entry in manifest.files})
     except OSError as error:  # the new checkpoint is complete; old files only take space
         log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", shown(path), error)
 
 
-def _put(place: Place, path: str, name: str, data: bytes, files: Sequence[ManifestFile]) -> None:
+def _put(folder: Folder, path: str, name: str, data: bytes, files: Sequence[ManifestFile]) -> None:
     """Write a manifest atomically, if its ``files`` still exist at the last moment."""
-    filesystem, root = place
+    filesystem, root = folder
     aside = f"{root}/.{name}.{secrets.token_hex(4)}.new"
     try:
-        if place.is_local:
+        if folder.is_local:
             _write(filesystem, aside, data)
             sync(filesystem, aside, root)
-        _check_there(place, path, files)
-        if place.is_local:
+        _check_there(folder, path, files)
+        if folder.is_local:
             filesystem.move(aside, f"{root}/{name}")
             sync(filesystem, root)
         else:
             _write(filesystem, f"{root}/{name}", data)
     except OSError as error:
-        if place.is_local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # the ``aside``
+        if folder.is_local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # the ``aside``
             raise CheckpointError(_replaced(path, name)) from error
         text = f"checkpoint {shown(path)}: can't write the manifest: {error}"
         raise unwritten(text, error) from error
@@ -284,21 +284,21 @@ def _write(filesystem: fs.FileSystem, file: str, data: bytes) -> None:
         stream.write(data)
 
 
-def _missing(place: Place, files: Sequence[ManifestFile]) -> list[str]:
+def _missing(folder: Folder, files: Sequence[ManifestFile]) -> list[str]:
     """Names of the files missing from a folder.
 
     An object store is listed once. In a local folder each file is looked up by its name, not yet cached on
     this machine: NFS may serve a folder listing that is a minute old.
     """
-    if place.is_local:
-        return [entry.name for entry in files if not os.path.exists(f"{place.root}/{entry.name}")]
-    there = {info.base_name for info in place.entries()}
+    if folder.is_local:
+        return [entry.name for entry in files if not os.path.exists(f"{folder.root}/{entry.name}")]
+    there = {info.base_name for info in folder.entries()}
     return [entry.name for entry in files if entry.name not in there]
 
 
-def _check_there(place: Place, path: str, files: Sequence[ManifestFile]) -> None:
+def _check_there(folder: Folder, path: str, files: Sequence[ManifestFile]) -> None:
     """Check that files still exist: a later save would have removed them."""
-    if gone := _missing(place, files):
+    if gone := _missing(folder, files):
         raise CheckpointError(_replaced(path, gone[0]))
 
 
@@ -337,11 +337,11 @@ def _crc_fits(data: bytes) -> bool:
     return b"%08x" % crc32(data[:start] + _NO_CRC + data[stop:]) == found[1]
 
 
-def _remove(place: Place, ours: re.Pattern[str], keep: Container[str] = ()) -> None:
-    for info in place.entries():
+def _remove(folder: Folder, ours: re.Pattern[str], keep: Container[str] = ()) -> None:
+    for info in folder.entries():
         is_ours = info.type == fs.FileType.File and ours.fullmatch(info.base_name)
         if is_ours and info.base_name not in keep:
-            place.filesystem.delete_file(info.path)
+            folder.filesystem.delete_file(info.path)
 
 
 def sync(filesystem: fs.FileSystem, *paths: str) -> None:
@@ -363,7 +363,7 @@ def manifest_bytes(path: str) -> bytes:
     CheckpointError
         If there is none at ``path``.
     """
-    filesystem, root = open_place(path)
+    filesystem, root = open_folder(path)
     try:
         with filesystem.open_input_stream(f"{root}/{MANIFEST_NAME}") as stream:
             data: bytes = stream.read()
@@ -455,7 +455,7 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
     CheckpointError
         If a file can't be read, or files describe one table, including ``known`` ones, differently.
     """
-    filesystem, root = open_place(path)
+    filesystem, root = open_folder(path)
 
     def described(one: ManifestFile) -> dict[str, Any] | None:
         try:

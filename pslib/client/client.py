@@ -15,7 +15,7 @@ from pslib.client.endpoint import Endpoint
 from pslib.client.failover import Failover
 from pslib.client.gradients import by_table, check_push, checked_keys, moment_of, prepared
 from pslib.client.load import FILE_PATIENCE_S, load_onto
-from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.client.membership import FREE_RANK, Joined, MemberHandle, RankRequest, join
 from pslib.client.pending import PendingPull, PendingPush
 from pslib.client.session import ClientSession
 from pslib.client.tables import all_of, files_of, set_up, setup_of, stats_of, tables_there
@@ -53,7 +53,7 @@ class Client:
         Time source.
     timing : Timing or None
         Retries and patience; None takes the cluster's.
-    place : Place
+    rank_request : RankRequest
         Rank to take, for a process that replaces another.
 
     Examples
@@ -70,11 +70,11 @@ class Client:
         cluster_id: str,
         clock: Clock,
         timing: Timing | None = None,
-        place: Place = ANYWHERE,
+        rank_request: RankRequest = FREE_RANK,
     ) -> None:
         link, first_request_id = transport.connect(), secrets.randbits(63)
         self.endpoint = Endpoint(link, Codec(cluster_id), timing or Timing(), clock, first_request_id)
-        self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", place)
+        self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", rank_request)
         self._specs: tuple[TableSpec, ...] = ()
         self._counted: set[str] = set()
         self._stream, self._next_number = 0, 0

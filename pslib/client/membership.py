@@ -49,14 +49,15 @@ second. At most 2, since three heartbeats must fit the silence after which a mem
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankRequest:
     """Rank that a process asks for, and its generation; see `Register`."""
 
     rank: int = ANY_RANK
     generation: int = 0
 
 
-ANYWHERE = Place()
+FREE_RANK = RankRequest()
+"""Request of a process that takes any free rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,21 @@ class MemberHandle:
         Role of this process.
     address : str
         Listening address; empty for trainers.
-    place : Place
+    rank_request : RankRequest
         Rank to take.
     """
 
     def __init__(
-        self, endpoint: Endpoint, coordinator: str, role: str, address: str, place: Place = ANYWHERE
+        self,
+        endpoint: Endpoint,
+        coordinator: str,
+        role: str,
+        address: str,
+        rank_request: RankRequest = FREE_RANK,
     ) -> None:
         self.endpoint, self.coordinator, self.role, self.address = endpoint, coordinator, role, address
         self.incarnation = secrets.randbits(62)
-        self.place = place
+        self.rank_request = rank_request
         self.empty = False
         """For a server: whether it has none of the state of its predecessor."""
         self.rank = -1
@@ -284,9 +290,9 @@ def join(member: MemberHandle, start_s: float) -> Joined:
     ConfigurationError
         When the cluster has no rank for this process, or the system allows too few open files for it.
     """
-    place, clock = member.place, member.endpoint.clock
+    asked, clock = member.rank_request, member.endpoint.clock
     own = (member.incarnation, os.getpid(), socket.gethostname())
-    message = Register(member.role, member.address, *own, place.rank, place.generation, member.empty)
+    message = Register(member.role, member.address, *own, asked.rank, asked.generation, member.empty)
     started_s = clock.now_s()
     reported_s, pause_s = started_s, ASK_AGAIN_S
     while True:

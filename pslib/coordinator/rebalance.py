@@ -44,7 +44,7 @@ Owners = NDArray[np.uint16]
 
 
 @dataclass(slots=True)
-class Progress:
+class MoveProgress:
     """Reported progress of the moves since the last scale request."""
 
     asked_s: float = 0.0
@@ -109,7 +109,7 @@ class Rebalance:
         self._most_units = wave_units
         self.wanted = members.config.servers
         self.leaving: set[int] = set()
-        self.progress = Progress()
+        self.progress = MoveProgress()
         self.on_record: Callable[[dict[str, Any]], None] = lambda _record: None
         self._say = say
         self._asked = False
@@ -144,7 +144,7 @@ class Rebalance:
         self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving), "name": message.name})
         if message.servers:  # overrides earlier requests to leave
             self._drained.clear()
-        self.progress = Progress(asked_s=now_s)
+        self.progress = MoveProgress(asked_s=now_s)
         self._say(f"scaling to {counted(wanted, 'server')}: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pslib.client.client import Client
-from pslib.client.membership import ANYWHERE, Place
+from pslib.client.membership import FREE_RANK, RankRequest
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.coordinator import Coordinator, open_journal
@@ -87,11 +87,11 @@ class Embedded:
                 self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
 
     def _serve(self, listen: str, rank: int) -> None:
-        own, place, clock = None, ANYWHERE, SystemClock()
+        own, rank_request, clock = None, FREE_RANK, SystemClock()
         if self._log is not None:
             own = ServerLog(self._log, rank, self.cluster_id, clock)
-            place = Place(rank, own.generation)
-        server = Server(self.transport, self.address, self.cluster_id, listen, clock, place, own)
+            rank_request = RankRequest(rank, own.generation)
+        server = Server(self.transport, self.address, self.cluster_id, listen, clock, rank_request, own)
         self.servers.append(server)
         if self._closing:
             server.stop()
@@ -105,8 +105,8 @@ class Embedded:
     def join(self) -> Client:
         """Return a client of this cluster, for threads that act as trainers."""
         term = 0 if self._journal is None else self._journal.term
-        place = Place(0, term) if term else ANYWHERE  # rank of the process before this one
-        return Client(self.transport, self.address, self.cluster_id, SystemClock(), place=place)
+        rank_request = RankRequest(0, term) if term else FREE_RANK  # rank of the process before this one
+        return Client(self.transport, self.address, self.cluster_id, SystemClock(), rank_request=rank_request)
 
     def close(self) -> None:
         """Stop servers, then the coordinator; servers that still wait for others to join stop too."""

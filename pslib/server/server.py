@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from pslib.client.endpoint import Endpoint
-from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.client.membership import FREE_RANK, Joined, MemberHandle, RankRequest, join
 from pslib.clock import Clock, SystemClock
 from pslib.config import ANY_RANK, ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
@@ -55,7 +55,7 @@ class Server:
         Address; port 0 means any free one.
     clock : Clock
         Time source.
-    place : Place
+    rank_request : RankRequest
         Rank to take, and generation.
     log : ServerLog or None
         Log of a predecessor, recovered first; None: a cluster without logs.
@@ -75,7 +75,7 @@ class Server:
         cluster_id: str,
         listen: str,
         clock: Clock,
-        place: Place = ANYWHERE,
+        rank_request: RankRequest = FREE_RANK,
         log: ServerLog | None = None,
     ) -> None:
         self._clock, self._log = clock, log
@@ -89,7 +89,7 @@ class Server:
         self._hands: MigrationThread | None = None
         codec = Codec(cluster_id)
         with ExitStack() as undone:  # an error releases the log's folder and the address
-            joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, place)
+            joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, rank_request)
             self._set_up(undone, codec, joined, shards, journals)
             self._member.start_heartbeats(joined)
             undone.pop_all()
@@ -118,7 +118,7 @@ class Server:
             self._threads.append(ShardThread(shard, self._done, self._fail, journal))
             undone.callback(self._threads[-1].finish)
         if joined.begins:
-            self._session.rejoin = self._rejoin(joined.begins, self._member.place.generation, shards)
+            self._session.rejoin = self._rejoin(joined.begins, self._member.rank_request.generation, shards)
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
@@ -139,19 +139,19 @@ class Server:
         coordinator: str,
         codec: Codec,
         listen: str,
-        place: Place,
+        rank_request: RankRequest,
     ) -> tuple[Joined, list[Shard], list[ShardLog | None]]:
         """Recover the log, listen, and join the cluster. undone: gets their clean-up."""
         timing = Timing()  # until the coordinator sends the cluster's
         if self._log is not None:
             undone.callback(self._close_log)
             self._log.recover(load_again)
-            place = Place(place.rank, self._log.generation)
+            rank_request = RankRequest(rank_request.rank, self._log.generation)
         self._link = transport.listen(listen)
         undone.callback(self._link.close)
         self._endpoint = Endpoint(transport.connect(), codec, timing, self._clock, secrets.randbits(63))
         undone.callback(self._endpoint.close)
-        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)
+        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, rank_request)
         self._member.empty = self._log is None or self._log.is_empty
         joined = join(self._member, timing.start_s)
         return joined, *self._shards(joined)
@@ -400,7 +400,7 @@ def run_server(
     listen: str,
     insecure_network: bool = False,
     keys: Keys | None = None,
-    place: Place = ANYWHERE,
+    rank_request: RankRequest = FREE_RANK,
     log: str | None = None,
 ) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
@@ -413,13 +413,15 @@ def run_server(
         When there is a log and no rank.
     """
     clock = SystemClock()
-    if log is not None and place.rank == ANY_RANK:
+    if log is not None and rank_request.rank == ANY_RANK:
         raise ConfigurationError(
-            "--log: expected a rank beside it, got none; a log belongs to one place: --rank R"
+            "--log: expected a rank beside it, got none; a log belongs to one rank: --rank R"
         )
-    own = None if log is None else ServerLog(log, place.rank, cluster_id, clock, place.generation)
+    own = (
+        None if log is None else ServerLog(log, rank_request.rank, cluster_id, clock, rank_request.generation)
+    )
     transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
     try:
-        return Server(transport, coordinator, cluster_id, listen, clock, place, own).run()
+        return Server(transport, coordinator, cluster_id, listen, clock, rank_request, own).run()
     finally:
         transport.close()

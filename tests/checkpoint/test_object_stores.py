@@ -15,7 +15,7 @@ import pytest
 import pslib
 from launch.cli.main import main
 from pslib.checkpoint import manifest
-from pslib.checkpoint.manifest import commit, open_place, read_manifest
+from pslib.checkpoint.manifest import commit, open_folder, read_manifest
 from pslib.data.dataset import ParquetData
 from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
@@ -184,7 +184,7 @@ def test_who_stood_still_leaves_the_checkpoint_of_his_heir_in_a_bucket(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, known = server.uri("stale"), read_manifest(str(GOLDEN))
-    filesystem, root = open_place(place)
+    filesystem, root = open_folder(place)
     savers = []
     for token in ("0000aaaa", "0000bbbb"):
         files = [replace(one, name=one.name.replace("00000001", token)) for one in known.files]

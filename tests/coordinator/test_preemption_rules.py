@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from launch.supervisor.graceful_stop import GracefulStop
-from launch.supervisor.outcome import RunOutcome
+from launch.supervisor.outcome import Verdict
 from launch.supervisor.run_spec import Task
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import stream_of
@@ -49,7 +49,7 @@ def test_servers_are_asked_when_all_trainers_have_left_and_nobody_is_asked_twice
     assert draining.turn(exits(trainers=(75, 75))) is None
     assert [running[task].times for task in EVERYBODY] == [0, 1, 1, 1]
     assert draining.turn(exits(server=75, trainers=(75, 75))) is None
-    assert draining.turn(exits(0, 75, (75, 75))) == RunOutcome(75)
+    assert draining.turn(exits(0, 75, (75, 75))) == Verdict(75)
 
 
 def test_each_step_of_leaving_has_a_limit() -> None:
@@ -61,7 +61,7 @@ def test_each_step_of_leaving_has_a_limit() -> None:
 
     draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, waited)
     for code in (exits(), exits(trainers=(0, 75)), exits(None, 75, (0, 75))):
-        assert draining.turn(code) == RunOutcome(75)
+        assert draining.turn(code) == Verdict(75)
     assert waits == [
         ("the trainers to leave", 25.0),
         ("the servers to leave", 10.0),
@@ -71,7 +71,7 @@ def test_each_step_of_leaving_has_a_limit() -> None:
 
 def test_a_server_that_dies_while_trainers_leave_is_named() -> None:
     draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False)
-    assert draining.turn(exits(server=-9)) == RunOutcome(69, SERVER)
+    assert draining.turn(exits(server=-9)) == Verdict(69, SERVER)
 
 
 # --- what the coordinator makes of it ----------------------------------------------------------------------

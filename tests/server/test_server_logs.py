@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pslib.client.client import Client
-from pslib.client.membership import Place
+from pslib.client.membership import RankRequest
 from pslib.clock import SystemClock
 from pslib.cluster import connect
 from pslib.config import ClusterConfig
@@ -41,8 +41,8 @@ class Logged(Embedded):
 
     def _serve(self, listen: str, rank: int) -> None:
         log = ServerLog("logs", rank, self.cluster_id, SystemClock(), 0, self.disk.files)
-        place = Place(rank, log.generation)
-        server = Server(self.transport, self.address, self.cluster_id, listen, SystemClock(), place, log)
+        asked = RankRequest(rank, log.generation)
+        server = Server(self.transport, self.address, self.cluster_id, listen, SystemClock(), asked, log)
         self.servers.append(server)
         self._guard(server.run, f"server {rank}")
 
@@ -243,7 +243,7 @@ def test_a_server_that_fails_as_it_is_set_up_leaves_no_thread_address_or_folder_
         log = ServerLog(str(tmp_path), 0, "demo", clock)
         monkeypatch.setattr(f"pslib.server.server.{fails}", fail)
         with pytest.raises(PlantedError):
-            Server(transport, coordinator.address, "demo", "memory:here:7", clock, Place(0, 0), log)
+            Server(transport, coordinator.address, "demo", "memory:here:7", clock, RankRequest(0, 0), log)
         assert own_threads(but=before) == []
         transport.listen("memory:here:7").close()
         assert DiskFiles(tmp_path / "server-0").lock("lock")

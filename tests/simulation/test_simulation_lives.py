@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from launch.supervisor.graceful_stop import COORDINATOR_S, SERVERS_S, GracefulStop
-from launch.supervisor.outcome import RunOutcome
+from launch.supervisor.outcome import Verdict
 from launch.supervisor.run_spec import Task
 from pslib.coordinator.leases import LeaseBook
 from pslib.coordinator.rebalance import Rebalance
@@ -101,9 +101,9 @@ def test_all_leave_in_order_when_their_launcher_is_asked_to_and_the_run_goes_on(
 def test_a_launcher_that_waits_for_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = GracefulStop.turn
 
-    def asks_and_goes(draining: GracefulStop, exits: Mapping[Task, int | None]) -> RunOutcome:
+    def asks_and_goes(draining: GracefulStop, exits: Mapping[Task, int | None]) -> Verdict:
         turn(draining, exits)
-        return RunOutcome(PreemptedError.exit_code)
+        return Verdict(PreemptedError.exit_code)
 
     monkeypatch.setattr(GracefulStop, "turn", asks_and_goes)
     with pytest.raises(SimulationError, match="had not left"):

@@ -8,7 +8,7 @@ import pytest
 
 from launch.cli.main import main
 from launch.places.hosts import read_hosts
-from launch.places.options import HostOptions, hosts_of
+from launch.places.options import HostOptions, selected_launcher
 from launch.places.ssh import SshLauncher
 from launch.supervisor.run_spec import Task
 from pslib.errors import ConfigurationError
@@ -97,7 +97,7 @@ def test_a_host_without_a_known_address_asks_for_one():
 def test_hosts_that_other_machines_reach_are_named_for_their_keys(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("10.0.0.1\n10.0.0.2\n")
-    launcher = hosts_of(HostOptions(on="ssh", hosts=str(hosts)))
+    launcher = selected_launcher(HostOptions(on="ssh", hosts=str(hosts)))
     assert (launcher.count("server"), launcher.count("trainer")) == (2, 2)
     assert launcher.open_addresses == ["10.0.0.1", "10.0.0.2"]
     assert launcher.listen(Task("server", 1)) == "tcp://10.0.0.2:0"
@@ -107,7 +107,7 @@ def test_hosts_that_other_machines_reach_are_named_for_their_keys(tmp_path):
 def test_loopback_hosts_need_no_keys(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("localhost servers=1 trainers=2\n")
-    launcher = hosts_of(HostOptions(on="ssh", hosts=str(hosts)))
+    launcher = selected_launcher(HostOptions(on="ssh", hosts=str(hosts)))
     assert (launcher.open_addresses, launcher.count("server"), launcher.count("trainer")) == ([], 1, 2)
 
 
@@ -116,7 +116,7 @@ def test_a_run_over_ssh_that_is_to_go_on_is_given_the_same_options_again(tmp_pat
     hosts.write_text("localhost\n")
     given = ["--on", "ssh", "--hosts", str(hosts), "--ssh-config", "my_config", "--insecure-network"]
     options = HostOptions(on="ssh", hosts=str(hosts), ssh_config="my_config", insecure_network=True)
-    launcher = hosts_of(options)
+    launcher = selected_launcher(options)
     assert shlex.split(launcher.options) == given
 
 

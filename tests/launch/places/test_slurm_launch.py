@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli.main import main
-from launch.places.options import HostOptions, hosts_of
+from launch.places.options import HostOptions, selected_launcher
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
@@ -131,7 +131,7 @@ def allocation(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.root
 def test_a_run_under_slurm_gathers_results_and_names_a_killed_trainer(allocation, tmp_path):
-    assert_killed_trainer_is_named(tmp_path, hosts_of(HostOptions(on="slurm")), "n1")
+    assert_killed_trainer_is_named(tmp_path, selected_launcher(HostOptions(on="slurm")), "n1")
 
 
 @pytest.mark.root

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from launch.cli.main import main
-from launch.places.options import HostOptions, hosts_of
+from launch.places.options import HostOptions, selected_launcher
 from launch.places.slurm import SlurmLauncher
 from launch.supervisor.graceful_stop import EndSignals
 from launch.supervisor.process import start
@@ -52,7 +52,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def launcher(per_node: str | None = None, *, insecure_network: bool = False) -> SlurmLauncher:
-    found = hosts_of(HostOptions(on="slurm", per_node=per_node, insecure_network=insecure_network))
+    found = selected_launcher(HostOptions(on="slurm", per_node=per_node, insecure_network=insecure_network))
     assert isinstance(found, SlurmLauncher)
     return found
 

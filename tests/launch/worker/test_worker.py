@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.worker.main import _run_reporting, _set_threads, _trainer
-from pslib.cluster import take_place
+from pslib.cluster import take_rank
 from pslib.errors import (
     ConfigurationError,
     LogFullError,
@@ -73,9 +73,9 @@ def test_a_script_that_never_connects_is_told_so_and_one_that_ended_with_an_erro
         _trainer(options)
     script.write_text("raise SystemExit(3)")
     assert _trainer(options) == 3
-    script.write_text("from pslib.cluster import take_place; take_place()  # as connect does")
+    script.write_text("from pslib.cluster import take_rank; take_rank()  # as connect does")
     assert _trainer(options) == 0
-    take_place()
+    take_rank()
 
 
 ASKED = """

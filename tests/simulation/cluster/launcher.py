@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launch.supervisor.graceful_stop import GracefulStop
-from launch.supervisor.outcome import RunOutcome
+from launch.supervisor.outcome import Verdict
 from launch.supervisor.run_spec import Task
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from tests.simulation.cluster.network import Process
@@ -71,7 +71,7 @@ class Leaving:
 
     Attributes
     ----------
-    verdict : RunOutcome or None
+    verdict : Verdict or None
         Outcome of the run.
     killed : list of str
         Processes that had not left when it did.
@@ -82,7 +82,7 @@ class Leaving:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.verdict: RunOutcome | None = None
+        self.verdict: Verdict | None = None
         self.killed: list[str] = []
         self.waited_for: list[str] = []
         self.took_s = 0.0

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pslib.client.endpoint import Endpoint
-from pslib.client.membership import ANYWHERE, Joined, MemberHandle, Place
+from pslib.client.membership import FREE_RANK, Joined, MemberHandle, RankRequest
 from pslib.client.pending import Pending
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
@@ -161,7 +161,7 @@ class Member(Asker):
 
     def __init__(self, world: World, name: str, generation: int = 1) -> None:
         super().__init__(world, name, generation)
-        self.member = MemberHandle(self.endpoint, COORDINATOR, self.role, self._where(), self._place())
+        self.member = MemberHandle(self.endpoint, COORDINATOR, self.role, self._where(), self._rank_request())
         self.member.incarnation = world.random.getrandbits(62)
         self.member.progress = self.progress
         self.member.on_map = lambda new_map: self._surely(partial(self.new_map, new_map))
@@ -173,13 +173,13 @@ class Member(Asker):
     def _where(self) -> str:
         return ""
 
-    def _place(self) -> Place:
-        return ANYWHERE
+    def _rank_request(self) -> RankRequest:
+        return FREE_RANK
 
     def registration(self) -> Register:
         """Return its message to join."""
-        own, place = (self.member.incarnation, 1, str(self)), self.member.place
-        return Register(self.role, self._where(), *own, place.rank, place.generation, self.member.empty)
+        own, asked = (self.member.incarnation, 1, str(self)), self.member.rank_request
+        return Register(self.role, self._where(), *own, asked.rank, asked.generation, self.member.empty)
 
     def _register(self) -> None:
         message = self.registration()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pslib.client.membership import ANYWHERE, Joined, Place
+from pslib.client.membership import FREE_RANK, Joined, RankRequest
 from pslib.config import ClusterConfig
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest, ShardTurns, Work
@@ -63,14 +63,14 @@ class Server(Member):
             self.early = True
             self.leave(preempted=True)
 
-    def _place(self) -> Place:
-        """With a log, which is replayed first: the place that belongs to the log."""
+    def _rank_request(self) -> RankRequest:
+        """With a log, which is replayed first: the rank that belongs to the log."""
         self.logs: ServerLogs | None = None
         rank = self.world.place_of(self.name)
         if self.world.config.durability == "memory":
-            return Place(rank, self.generation) if self.world.config.servers_come_back else ANYWHERE
+            return RankRequest(rank, self.generation) if self.world.config.servers_come_back else FREE_RANK
         self.logs = ServerLogs(self, rank)
-        return Place(rank, self.logs.log.generation)
+        return RankRequest(rank, self.logs.log.generation)
 
     def _where(self) -> str:
         return self.address

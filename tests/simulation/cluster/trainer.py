@@ -11,7 +11,7 @@ import numpy as np
 
 from pslib.client.calls import PushName
 from pslib.client.failover import Failover
-from pslib.client.membership import Joined, Place
+from pslib.client.membership import Joined, RankRequest
 from pslib.client.session import ClientSession
 from pslib.config import ANY_RANK
 from pslib.coordinator.checkpoint_barrier import moment_of_cut
@@ -73,8 +73,8 @@ class Trainer(Member):
         if choice.random() < 0.7:
             self._known = KnownDense(np.empty(0, np.float32), np.zeros(DENSE_BLOCKS, np.uint64))
 
-    def _place(self) -> Place:
-        return Place(self.rank, self.generation)
+    def _rank_request(self) -> RankRequest:
+        return RankRequest(self.rank, self.generation)
 
     # --- membership ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from launch.places.hosts import Host, HostsLauncher, read_hosts
 from launch.places.local import LocalLauncher
-from launch.places.options import HostOptions, hosts_of
+from launch.places.options import HostOptions, selected_launcher
 from launch.places.ssh import SshLauncher
 from launch.supervisor.run_spec import Command, Outcome, Plan, Task
 from launch.supervisor.supervisor import run_cluster
@@ -184,7 +184,7 @@ if __name__ == "__main__":
     file, config = (*sys.argv[3:5], None, None)[:2]
     hosts: HostsLauncher | None = None
     if file == "slurm":
-        hosts = hosts_of(HostOptions(on="slurm"))
+        hosts = selected_launcher(HostOptions(on="slurm"))
     elif file:
         hosts = SshLauncher(read_hosts(Path(file).read_text(), file, ""), ssh_config=config)
     outcome, said = run_standins(
