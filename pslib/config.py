@@ -103,9 +103,12 @@ class Timing(Settings):
     ] = 6.0
     retry_s: Annotated[
         float,
-        _seconds("An unanswered request is sent again; a slice of 100,000 rows takes a server about 10 ms."),
+        _seconds(
+            "First pause before an unanswered request is sent again; it doubles up to retry_max_s. A slice "
+            "of 100,000 rows takes a server about 10 ms."
+        ),
     ] = 1.0
-    retry_max_s: Annotated[float, _seconds("Retries back off to this.")] = 4.0
+    retry_max_s: Annotated[float, _seconds("Longest pause before an unanswered request is sent again.")] = 4.0
     request_s: Annotated[float, _seconds("A request fails for good after so long.")] = 60.0
     start_s: Annotated[float, _seconds("How long processes wait for each other when a cluster starts.")] = (
         60.0
@@ -229,7 +232,7 @@ class ClusterSettings(Settings):
             unit="bytes",
         ),
     ] = 8 << 30
-    restarts: Restarts = 0
+    restarts: Restarts = 0  # no launcher, no restarts; a job file and `pslib launch` have one: RESTARTS
 
     def _problems(self) -> Iterator[str]:
         if self.servers * 16 > 1 << self.partition_bits:

@@ -1,4 +1,5 @@
-/* vectors.h: the instruction sets that kernels are compiled for, the one that this machine has, and prefetches.
+/* vectors.h: the instruction sets that kernels are compiled for; that of this machine is detected here and chosen in
+ * checks.pyx (level_of); prefetches.
  *
  * A kernel is one always-inline body and a few copies of it (PSLIB_COPIES), each with a target attribute: the
  * compiler vectorises the same C for each instruction set. Sums have a fixed order and products are never fused with

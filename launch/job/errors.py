@@ -1,4 +1,4 @@
-"""Errors of pydantic as lines of pslib: one line a problem, with its path and a suggestion."""
+"""Lines on wrong settings, with path and suggestion: unknown keys and values, and pydantic's errors."""
 
 from __future__ import annotations
 

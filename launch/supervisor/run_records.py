@@ -1,4 +1,4 @@
-"""Records of a run: progress bar, metrics.jsonl, summary.json, a picture, and the printed summary."""
+"""Records of a run under a launcher, for all its trainers together, and the summary that it prints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Records of a run inside one process: progress bar, metrics.jsonl, summary.json and the plot.
+"""Records of a run without a launcher: progress bar, metrics.jsonl, summary.json and the plot.
 
-Under a launcher, the launcher writes them for all trainers together.
+Under a launcher, `launch.supervisor.run_records` writes them for all trainers together.
 """
 
 from __future__ import annotations
