@@ -32,6 +32,18 @@ FILE_TABLES = {
     "pslib/server": "wire.md",
     "pslib/wire": "wire.md",
     "pslib/update_log": "log.md",
+    "pslib/data": "trainer.md",
+    "pslib/data/convert": "trainer.md",
+    "pslib/data/inspect": "trainer.md",
+    "pslib/data/synthetic": "trainer.md",
+    "pslib/recorder": "trainer.md",
+    "pslib/trainer": "trainer.md",
+    "pslib/trainer/pipeline": "trainer.md",
+    "pslib/trainer/consistency": "trainer.md",
+    "pslib/trainer/checkpoints": "trainer.md",
+    "pslib/trainer/evaluation": "trainer.md",
+    "pslib/trainer/retrieval": "trainer.md",
+    "pslib/planner": "trainer.md",
 }
 
 
