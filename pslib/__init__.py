@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
+    from rec_models.saved import load as load
 
 from pslib.process.excepthook import uncaught_in_a_line
 
@@ -69,6 +70,7 @@ _NAMES = {
     "pslib.trainer.settings": "CheckpointSettings CacheSettings",
     "pslib.trainer.evaluation.early_stopping": "EarlyStopping",
     "pslib.table.wire_format": "WireFormat",
+    "rec_models.saved": "load",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -30,6 +30,7 @@ from rec_models.options import (
     V_INITIALIZER,
     W_INITIALIZER,
     option_problem,
+    plain_of,
     plain_options,
 )
 from rec_models.stepper import Run, Stepper, StepResult
@@ -107,6 +108,11 @@ class Model(ABC):
     def _problems(self) -> list[str]:
         """Return problems of valid options that are inconsistent with each other or the schema."""
         return []
+
+    def options(self) -> dict[str, object]:
+        """Return its options in plain form, from which `rec_models.build` makes it again."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "schema"}
+        return {name: plain_of(value) for name, value in named.items()}
 
     @abstractmethod
     def parts(self) -> tuple[PartSpec, ...]:
