@@ -17,6 +17,7 @@ from pslib.checkpoint.compatibility import check_fits
 from pslib.data.arrow_data import open_data
 from pslib.data.column_types import kinds_of
 from pslib.data.dataset import ParquetData
+from pslib.data.item_catalog import catalogue_of
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.metrics.ranking import RankResult, result_of_ranks
@@ -32,7 +33,15 @@ from pslib.trainer.model import Stepper, TrainableModel, dense_shapes_of
 from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.retrieval.retrieval import Ranker, best_table, sound
-from pslib.trainer.retrieval.towers import RankedItems, Sides, places_in, sides_of, whole_batches
+from pslib.trainer.retrieval.towers import (
+    MatchingModel,
+    RankedItems,
+    RankingModel,
+    Sides,
+    places_in,
+    sides_of,
+    whole_batches,
+)
 
 WEIGHTS = LoadOptions(state=False)
 """Which optimizer made the weights does not matter."""
@@ -91,6 +100,11 @@ class LoadedModel:
     def __repr__(self) -> str:
         trained = f"{counted(self.steps, 'step')}, {counted(self.rows, 'row')}"
         return f"<{type(self.model).__name__} of {shown(self.path)}: {trained}>"
+
+    @property
+    def ranks_items(self) -> bool:
+        """True if the model ranks items, instead of predicting clicks."""
+        return isinstance(self.model, RankingModel | MatchingModel)
 
     # --- clicks -------------------------------------------------------------------------------------------
 
@@ -232,7 +246,7 @@ class LoadedModel:
         DataError
             If the data does not fit.
         """
-        if field in ("item", "query") and field not in self._fields():
+        if field in ("item", "query") and self._is_side(field):
             return self._vectors_of_side(field, data)
         column = self._field(field)
         schema = Schema(label=None, sparse=[column])
@@ -249,9 +263,11 @@ class LoadedModel:
         field : str
             As for `vectors`: ``"item"``, or a field.
         value : int or str
+            Of a field of integers also their text.
         k : int
-        among : list of values or None
-            Values that are compared; None: the items that the model was loaded with.
+        among : list of values, or data, or None
+            Values that are compared, or data with the columns of the field; None: the items that the model
+            was loaded with.
 
         Returns
         -------
@@ -260,17 +276,39 @@ class LoadedModel:
         """
         if k < 1:
             raise ConfigurationError(f"k: expected at least 1, got {k}")
+        is_item = field == "item" and self._is_side(field)
+        column = self._sides.item if is_item else self._field(field)
+        value = self._as_kept(column, value)
+        if among is None and not is_item:
+            raise ConfigurationError(
+                f"among: expected the values that are compared: a list, or data with the column {field!r}"
+            )
         if among is None:
             values, vectors = self.items.values, self._item_vectors()
-        else:
+        elif is_item:
             values = pa.array(list(dict.fromkeys(among)))
             vectors = self.vectors(field, values.to_pylist())
+        else:
+            opened = self._opened(self._as_table(among, column), Schema(label=None, sparse=[column]))
+            keys, values = catalogue_of(opened, column)
+            vectors = self._parameters.rows(keys)[:, self._vector_columns()]
         mine = self.vectors(field, [value])[0]
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(mine)
-        cosines = np.divide(vectors @ mine, lengths, out=np.zeros(len(vectors)), where=lengths > 0)
-        others = np.flatnonzero([one != value for one in values.to_pylist()])
+        cosines = np.zeros(len(vectors), np.float32)
+        np.divide(vectors @ mine, lengths, out=cosines, where=lengths > 0)
+        others = np.flatnonzero([one not in (value, None) for one in values.to_pylist()])
         best = others[np.argsort(-cosines[others], kind="stable")[:k]]
-        return pa.table({"value": values.take(pa.array(best)), "cosine": cosines[best].astype(np.float32)})
+        return pa.table({"value": values.take(pa.array(best)), "cosine": cosines[best]})
+
+    def _as_kept(self, field: SparseField, value: Any) -> Any:
+        """Return a value as the field has it: an integer of its text, where the field has integers."""
+        kind = self._kinds.get(field.vocabulary or field.name, ("",))[0]
+        if kind != "integer" or not isinstance(value, str):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigurationError(f"value: {field.name!r} has integers, got {value!r}") from None
 
     @cached_property
     def items(self) -> RankedItems:
@@ -327,6 +365,9 @@ class LoadedModel:
 
     def _opened(self, data: Any, schema: Schema, may_be_empty: bool = False) -> ParquetData:
         return open_data(data, schema, may_be_empty=may_be_empty, key_kinds=dict(self._kinds))
+
+    def _is_side(self, field: str) -> bool:
+        return self.ranks_items and field not in self._fields()
 
     def _fields(self) -> dict[str, SparseField | RaggedField]:
         fields: list[SparseField | RaggedField] = [*self.schema.sparse, *self.schema.ragged]

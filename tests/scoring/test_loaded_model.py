@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -17,9 +18,10 @@ import pslib
 from pslib.data.arrow_data import ArrowData, table_of
 from pslib.errors import CheckpointError, ConfigurationError, DataError
 from pslib.schema import RaggedField, Schema, SparseField
-from rec_models import LR, DeepFM, build
+from rec_models import LR, DeepFM, TwoTower, build
 from rec_models.by_name import EVERY, MATCHING_MODELS, SESSION_MODELS, TASK_MODELS
 
+ROOT = Path(pslib.__file__).parents[1]
 LISTS = [RaggedField("liked", vocabulary="movie"), "genres"]
 CLICKS = Schema(label="click", dense=["age"], sparse=["user", "movie"], ragged=LISTS)
 TASKS = Schema(label="click", more_labels=["buy"], dense=["age"], sparse=["user", "movie"], ragged=LISTS)
@@ -307,3 +309,28 @@ def test_a_fit_of_a_frame_is_resumed_with_the_same_frame_alone(clicks: Trained) 
     for given, same in ((frame.copy(), True), (changed, False), (frame.head(399), False)):
         first, second = (ArrowData(table_of(one), CLICKS).fingerprint for one in (frame, given))
         assert (first == second) is same
+
+
+def test_the_script_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    users, items = [f"u{i % 20}" for i in range(60)], [i % 30 for i in range(60)]
+    rows = pa.table({"user": users, "item": items, "price": np.ones(60), "click": [0, 1, 1] * 20})
+    pq.write_table(rows, "test.parquet")
+    (tmp_path / "clicks").mkdir()
+    for name in ("clicks/later.parquet", "users.parquet", "movies.parquet"):
+        pq.write_table(rows, name)
+    schema = Schema(label="click", sparse=["user", "item"], dense=["price"])
+    matching = Schema(label=None, sparse=["user", "item"])
+    models = {
+        "clicks": DeepFM(schema, dim=4),
+        "movies": TwoTower(matching, item=("item",), dim=4, hidden=(), out=4),
+    }
+    for name, model in models.items():
+        with pslib.connect() as cluster:
+            trainer = pslib.Trainer(model, cluster, batch_rows=32, progress=False)
+            trainer.fit("test.parquet")
+            trainer.save(f"runs/{name}/checkpoint", keep_last=1)
+    page = (ROOT / "docs/guide/train.md").read_text("utf-8").split("## Predictions")[1]
+    (script,) = re.findall(r"```python\n(.*?)```", page.split("\n## ")[0], re.DOTALL)
+    exec(script, names := {})
+    assert names["movies"].recommend("users.parquet", 20)["items"].null_count == 0
