@@ -80,8 +80,20 @@ __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
 ]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__file__", "__name__", "__path__"]
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         uncaught_in_a_line()  # a script that uses pslib sees its errors as one line
         return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'pslib' has no attribute {name!r}")
+    raise AttributeError(f"module 'pslib' has no attribute {name!r}{_near(name)}")
+
+
+def _near(name: str) -> str:
+    from difflib import get_close_matches
+
+    if close := get_close_matches(name, __all__, 1):
+        return f"; did you mean {close[0]!r}?"
+    return "; models are in rec_models: from rec_models import DeepFM" if name[:1].isupper() else ""

@@ -20,6 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pslib.errors import ConfigurationError
+from pslib.keywords import refuse_unknown
 
 Given = ParamSpec("Given")
 Back = TypeVar("Back")
@@ -307,12 +308,14 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
 
     def around(function: Callable[Given, Back]) -> Callable[Given, Back]:
         signature = inspect.signature(function)
+        known = [name for name in signature.parameters if name != "self"]
 
         @wraps(function)
         def call(*args: Given.args, **kwargs: Given.kwargs) -> Back:
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
+                refuse_unknown(function.__qualname__, kwargs, known)
                 return function(*args, **kwargs)  # Python says best which argument is missing, or too many
             hints, given = hints_of(function), bound.arguments
             asked = names or tuple(hints)
