@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
+    from rec_models.saved import load as load
 
 from pslib.process.excepthook import uncaught_in_a_line
 
@@ -69,6 +70,7 @@ _NAMES = {
     "pslib.trainer.settings": "CheckpointSettings CacheSettings",
     "pslib.trainer.evaluation.early_stopping": "EarlyStopping",
     "pslib.table.wire_format": "WireFormat",
+    "rec_models.saved": "load",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
@@ -78,8 +80,20 @@ __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
 ]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__file__", "__name__", "__path__"]
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         uncaught_in_a_line()  # a script that uses pslib sees its errors as one line
         return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'pslib' has no attribute {name!r}")
+    raise AttributeError(f"module 'pslib' has no attribute {name!r}{_near(name)}")
+
+
+def _near(name: str) -> str:
+    from difflib import get_close_matches
+
+    if close := get_close_matches(name, __all__, 1):
+        return f"; did you mean {close[0]!r}?"
+    return "; models are in rec_models: from rec_models import DeepFM" if name[:1].isupper() else ""

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from pslib.errors import ConfigurationError
+from pslib.keywords import Keywords
 from pslib.table.tables import text_hash
 from pslib.validation import came, check_fields
 
@@ -21,7 +22,7 @@ FieldT = TypeVar("FieldT", "DenseField", "SparseField", "RaggedField")
 
 
 @dataclass(frozen=True, slots=True)
-class DenseField:
+class DenseField(metaclass=Keywords):
     """One number an example.
 
     Attributes
@@ -53,7 +54,7 @@ class DenseField:
 
 
 @dataclass(frozen=True, slots=True)
-class SparseField:
+class SparseField(metaclass=Keywords):
     """One key an example, made from an integer or a string.
 
     Attributes
@@ -111,7 +112,7 @@ class SparseField:
 
 
 @dataclass(frozen=True, slots=True)
-class RaggedField:
+class RaggedField(metaclass=Keywords):
     """Any number of keys an example (a list column), pooled to one vector.
 
     Attributes
@@ -197,7 +198,7 @@ def _sparse_dict(field: SparseField) -> dict[str, object]:
 
 
 @dataclass(frozen=True, init=False)
-class Schema:
+class Schema(metaclass=Keywords):
     """The columns that a model reads.
 
     Parameters

@@ -8,7 +8,6 @@ standard dataclasses: pydantic's would cost every process its import, and take N
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import textwrap
@@ -21,6 +20,7 @@ from types import NoneType
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 from pslib.errors import ConfigurationError
+from pslib.keywords import Keywords, refuse_unknown
 from pslib.validation import came, hints_of, is_finite, kind_problem, plain_fields
 
 KindT = TypeVar("KindT")
@@ -153,7 +153,7 @@ class SettingsError(ValueError):
         self.problems = problems
 
 
-class Settings:
+class Settings(metaclass=Keywords):
     """Base of settings: a dataclass of annotated fields that refuses what these do not allow.
 
     Raises
@@ -243,10 +243,7 @@ def settings_as_keywords(
 
         @wraps(init)
         def call(*given: Any, **keywords: Any) -> None:
-            for name in keywords.keys() - signature.parameters.keys():
-                close = difflib.get_close_matches(name, signature.parameters, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(keywords_of(kind))}"
-                raise TypeError(f"{type(given[0]).__name__}: unknown keyword {name!r}; {hint}")
+            refuse_unknown(type(given[0]).__name__, keywords, list(signature.parameters)[1:])
             bound = signature.bind(*given, **keywords)
             init(*bound.args, kind(**bound.kwargs))  # type: ignore[call-arg]
 

@@ -20,6 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pslib.errors import ConfigurationError
+from pslib.keywords import refuse_unknown
 
 Given = ParamSpec("Given")
 Back = TypeVar("Back")
@@ -27,10 +28,8 @@ Kind = TypeVar("Kind", bound=type)
 
 TOLD_MAX = 100
 """Most characters of a value in a message, which stays one line on a screen."""
-WRITE_FIRST = (
-    'write it first, pyarrow.parquet.write_table(pyarrow.table({"price": array, ...}), "data.parquet")'
-)
-"""Advice for arrays in place of paths of Parquet."""
+NAME_COLUMNS = 'name its columns, {"price": array, ...}'
+"""Advice for arrays in place of data."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, os.PathLike)
@@ -42,6 +41,11 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
     NoneType: ("None", "None"),
 }
 """Words for one value and for several."""
+_INTERFACES = {
+    "Table": ("a table", "tables"),
+    "TrainableModel": ("a model, as in Trainer(DeepFM(schema), cluster)", "models"),
+}
+"""Words for what has certain methods: the name of the interface would not help a user."""
 
 
 def came(value: Any) -> str:
@@ -87,8 +91,8 @@ def _words(hint: Any, many: bool = False) -> str:
         return "dicts" if many else "a dict"
     if issubclass(kind, Collection) and get_args(hint):
         return f"{'lists' if many else 'a list'} of {_words(get_args(hint)[0], many=True)}"
-    if kind.__name__ == "TrainableModel":  # the name of the protocol would not help a user
-        return "models" if many else "a model, as in Trainer(DeepFM(schema), cluster)"
+    if kind.__name__ in _INTERFACES:
+        return _INTERFACES[kind.__name__][many]
     return kind.__name__ if many else _a(kind.__name__)
 
 
@@ -211,7 +215,7 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
     if missing := [name for kind in kinds for name in _lacked(value, kind)]:
         return f"{line} without {', '.join(missing)}: add what is missing"
     if _are_arrays(value) and any(_is_path(one) for kind in kinds for one in _choices(_inner(kind))):
-        return f'{line}: {WRITE_FIRST}, and give "data.parquet"'
+        return f"{line}: {NAME_COLUMNS}"
     return (
         line
         if str in kinds or not isinstance(value, str) or "a list" not in line
@@ -304,12 +308,14 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
 
     def around(function: Callable[Given, Back]) -> Callable[Given, Back]:
         signature = inspect.signature(function)
+        known = [name for name in signature.parameters if name != "self"]
 
         @wraps(function)
         def call(*args: Given.args, **kwargs: Given.kwargs) -> Back:
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
+                refuse_unknown(function.__qualname__, kwargs, known)
                 return function(*args, **kwargs)  # Python says best which argument is missing, or too many
             hints, given = hints_of(function), bound.arguments
             asked = names or tuple(hints)

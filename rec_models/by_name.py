@@ -83,6 +83,9 @@ MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
 }
 """Models that match the vectors of a query and an item, by the name of their file."""
 
+EVERY: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING_MODELS
+"""All models by name."""
+
 
 @checked()
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
@@ -109,12 +112,11 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     >>> build("fm", schema, {"dim": 4}).table().dim
     5
     """
-    every: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING_MODELS
-    if name not in every:
+    if name not in EVERY:
         raise ConfigurationError(
-            f"model: expected one of {', '.join(every)}, got {name!r}{did_you_mean(name, every)}"
+            f"model: expected one of {', '.join(EVERY)}, got {name!r}{did_you_mean(name, EVERY)}"
         )
-    known = {field.name for field in fields(every[name]) if field.name != "schema"}
+    known = {field.name for field in fields(EVERY[name]) if field.name != "schema"}
     problems = [
         f"{name}: unknown option {option!r}{did_you_mean(option, known)}; it takes {', '.join(sorted(known))}"
         for option in options
@@ -126,7 +128,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
             values[option] = option_from_plain(option, options[option])
         except ConfigurationError as error:
             problems += [f"{name}: {option}: {problem}" for problem in error.problems]
-    return _made(every[name], schema, values, problems)
+    return _made(EVERY[name], schema, values, problems)
 
 
 def _made(kind: type[Model], schema: Schema, values: dict[str, object], problems: list[str]) -> Model:

@@ -7,7 +7,7 @@ weight beside it, `MLPModel` the options of a multilayer perceptron, `MultiTaskM
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import ClassVar, TypeAlias
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
+from pslib.keywords import Keywords
 from pslib.schema import Schema
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
@@ -30,6 +31,7 @@ from rec_models.options import (
     V_INITIALIZER,
     W_INITIALIZER,
     option_problem,
+    plain_of,
     plain_options,
 )
 from rec_models.stepper import Run, Stepper, StepResult
@@ -47,7 +49,7 @@ VECTOR_BOUND = 0.01 * math.sqrt(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Model(ABC):
+class Model(metaclass=Keywords):
     """Base of all models: a value that holds options and no parameters.
 
     A model is a frozen dataclass whose fields are its options. It defines the parts of its table (`parts`),
@@ -107,6 +109,11 @@ class Model(ABC):
     def _problems(self) -> list[str]:
         """Return problems of valid options that are inconsistent with each other or the schema."""
         return []
+
+    def options(self) -> dict[str, object]:
+        """Return its options in plain form, from which `rec_models.build` makes it again."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "schema"}
+        return {name: plain_of(value) for name, value in named.items()}
 
     @abstractmethod
     def parts(self) -> tuple[PartSpec, ...]:

@@ -174,6 +174,13 @@ def _plain(given: Any) -> Any:
     return given.item() if isinstance(given, np.generic) else given
 
 
+def plain_of(value: object) -> object:
+    """Return an option's value as `option_from_plain` reads it."""
+    if isinstance(value, Optimizer | Initializer):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
+
+
 def option_problem(name: str, value: object) -> str | None:
     """Return the problem of one option's value as one line; None if it is valid.
 

@@ -24,7 +24,7 @@ from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibE
 
 GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
-    "Use a model": ("eval", "recommend", "vectors"),
+    "Use a model": ("predict", "nearest", "eval", "recommend", "vectors"),
     "Data": ("describe", "data", "convert"),
     "A running cluster": ("doctor", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
@@ -37,6 +37,7 @@ HOMES = {
     "eval": "evaluate",
     "recommend": "evaluate",
     "vectors": "evaluate",
+    "nearest": "predict",
     "describe": "data",
     "server": "scale",
     "bench": "plan",

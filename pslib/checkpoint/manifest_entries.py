@@ -56,6 +56,7 @@ class _Dense(TypedDict):
 class _About(TypedDict, total=False):
     model: str
     schema: dict[str, Any]
+    options: dict[str, Any]
     epochs: Count
     steps: Count
     seconds: Number

@@ -23,7 +23,7 @@ from pslib.data.columns import elements_of, keys_of, lists_of, plain_text
 from pslib.data.dataset import ParquetData
 from pslib.data.features import field_keys
 from pslib.data.order import GroupSlice
-from pslib.data.window import GroupScanner
+from pslib.data.window import scanner_of
 from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, SparseField
 from pslib.table.tables import text_hash
@@ -42,7 +42,7 @@ def record_batches(data: ParquetData) -> Iterator[pa.RecordBatch]:
     DataError
         If a file is missing, changed or damaged.
     """
-    with closing(GroupScanner(data)) as scanner:
+    with closing(scanner_of(data)) as scanner:
         scanner.expect(
             [GroupSlice(i, 0, group.rows) for i, group in enumerate(data.row_groups) if group.rows]
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.data.examples import fill_keys, fill_numbers
+from pslib.data.arrow_data import ArrowData, TableScanner
 from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
@@ -293,6 +294,11 @@ class GroupScanner:
         self._group, self._position, self._rest = index, 0, None
 
 
+def scanner_of(data: ParquetData) -> GroupScanner | TableScanner:
+    """Return a scanner of files or of a table in memory."""
+    return TableScanner(data) if isinstance(data, ArrowData) else GroupScanner(data)
+
+
 def _check_same(file: pq.ParquetFile, columns: Iterable[str], group: RowGroup) -> None:
     """Raise ArrowInvalid if a file replaced meanwhile has other columns or rows in the row group."""
     lacked = sorted(set(columns).difference(file.schema_arrow.names))
@@ -349,7 +355,7 @@ class WindowDecoder:
 
     def __init__(self, data: ParquetData) -> None:
         self._data, self._schema = data, data.schema
-        self._scanner = GroupScanner(data)
+        self._scanner = scanner_of(data)
         self._room = _Room.of(0, self._schema)
         self._lists = [ListBuffer(field.salt) for field in data.schema.ragged]
         self._writes = False  # a thread is in `decode`, or an error has ended it there

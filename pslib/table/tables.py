@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pslib.errors import ConfigurationError
+from pslib.keywords import Keywords
 from pslib.table.initializers import Initializer, Uniform, initializer_from_dict
 from pslib.table.optimizers import Adagrad, Optimizer, dense_problem, optimizer_from_dict
 from pslib.table.policies import (
@@ -65,7 +66,7 @@ def text_hash(*texts: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PartSpec:
+class PartSpec(metaclass=Keywords):
     """Named part of a row.
 
     Raises
@@ -108,7 +109,7 @@ class PartSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TableSpec:
+class TableSpec(metaclass=Keywords):
     """Named set of rows of one layout, distributed over servers.
 
     Attributes

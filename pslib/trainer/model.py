@@ -93,6 +93,15 @@ class ModelInParts(Protocol):
         ...
 
 
+@runtime_checkable
+class ModelWithOptions(Protocol):
+    """Extra interface of a model that a checkpoint can name: `rec_models.saved` makes it again."""
+
+    def options(self) -> dict[str, object]:
+        """Return the model's options in plain form."""
+        ...
+
+
 def takes_products(model: object) -> bool:
     """Tell whether a model's steps can multiply in another type than float32."""
     return isinstance(model, ModelInParts) and "products" in signature(model.stepper).parameters

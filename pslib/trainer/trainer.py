@@ -10,6 +10,7 @@ from typing import Any
 from pslib.client.calls import PushName
 from pslib.client.pending import PendingPush
 from pslib.cluster import Cluster
+from pslib.data.arrow_data import Data, lasting, open_data, paths_in
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.file_watch import FileWatch, StreamSettings
@@ -41,7 +42,7 @@ from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.pipeline.pace import LeasePlan
 from pslib.trainer.progress import Progress
-from pslib.trainer.retrieval.retrieval import Paths, PathTo, Retrieval, lasting, strings
+from pslib.trainer.retrieval.retrieval import PathTo, Retrieval
 from pslib.trainer.retrieval.towers import sides_of
 from pslib.trainer.run_records import check_out, record
 from pslib.trainer.settings import TrainerSettings, check_fits, table_of
@@ -120,9 +121,9 @@ class Trainer:
     @collective
     def fit(
         self,
-        data: Paths,
+        data: Data,
         epochs: int = 1,
-        valid: Paths | None = None,
+        valid: Data | None = None,
         *,
         stopping: EarlyStopping | None = None,
         best: PathTo | None = None,
@@ -152,7 +153,7 @@ class Trainer:
             If a server is lost.
         """
         epochs = check_epochs(epochs)
-        train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        train = open_data(data, self.model.schema, key_kinds=self._key_kinds)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         if valid is not None:
             check_label(self.model, "fit with valid", "fit_and_rank(data, valid)")
@@ -162,7 +163,7 @@ class Trainer:
                 count = min(EPOCHS_A_JOB, epochs - first)
                 self._fit(train, count, to_come=epochs - first - count)
             return []
-        checked = ParquetData(strings(valid), self.model.schema, key_kinds=self._key_kinds)
+        checked = open_data(valid, self.model.schema, key_kinds=self._key_kinds, name="valid")
 
         def one_epoch(rate: float, to_come: int) -> EvalResult:
             self._fit(train, 1, rate, to_come)
@@ -248,7 +249,7 @@ class Trainer:
 
     @collective
     def evaluate(
-        self, data: Paths, *, label: str | None = None, predictions: PathTo | None = None, name: str = ""
+        self, data: Data, *, label: str | None = None, predictions: PathTo | None = None, name: str = ""
     ) -> EvalResult:
         """Return exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
 
@@ -281,9 +282,8 @@ class Trainer:
         if predictions is None:
             check_label(self.model, "evaluate", "rank(data, items)")
         self._look()
-        paths = strings(data)
-        asked = data_of(paths, self.model.schema, task, self._key_kinds, predictions is not None)
-        files = None if predictions is None else PredictionFiles(predictions, paths)
+        asked = data_of(data, self.model.schema, task, self._key_kinds, predictions is not None)
+        files = None if predictions is None else PredictionFiles(predictions, paths_in(data))
         return self._evaluate(asked, files, task, name)
 
     @collective
@@ -308,13 +308,13 @@ class Trainer:
     @collective
     def fit_and_rank(
         self,
-        data: Paths,
-        valid: Paths,
+        data: Data,
+        valid: Data,
         epochs: int = 1,
         *,
         stopping: EarlyStopping | None = None,
         best: PathTo | None = None,
-        items: Paths | None = None,
+        items: Data | None = None,
         at: Sequence[int] = (20,),
         history: str | None = None,
         target: str | None = None,
@@ -351,7 +351,7 @@ class Trainer:
         epochs = check_epochs(epochs)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         data, valid, items = lasting(data), lasting(valid), items and lasting(items)
-        train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        train = open_data(data, self.model.schema, key_kinds=self._key_kinds)
         retrieval.check_data(valid, items or data, at, history, target, exclude_seen)
         watched = place_of_metric(stopping.metric) if stopping else None
         places = list(at) if watched is None or watched in at else [*at, watched]
@@ -376,8 +376,8 @@ class Trainer:
     @collective
     def rank(
         self,
-        data: Paths,
-        items: Paths,
+        data: Data,
+        items: Data,
         *,
         at: Sequence[int] = (20,),
         history: str | None = None,
@@ -419,8 +419,8 @@ class Trainer:
     @collective
     def recommend(
         self,
-        data: Paths,
-        items: Paths,
+        data: Data,
+        items: Data,
         out: PathTo,
         *,
         k: int = 20,
@@ -455,7 +455,7 @@ class Trainer:
     @checked()
     @collective
     def export_vectors(
-        self, data: Paths, out: PathTo, *, side: str = "item", history: str | None = None
+        self, data: Data, out: PathTo, *, side: str = "item", history: str | None = None
     ) -> None:
         """Write vectors: the product of a query's and an item's is their score.
 

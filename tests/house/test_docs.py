@@ -36,6 +36,7 @@ FILE_TABLES = {
     "pslib/data/convert": "trainer.md",
     "pslib/data/inspect": "trainer.md",
     "pslib/data/synthetic": "trainer.md",
+    "pslib/scoring": "trainer.md",
     "pslib/recorder": "trainer.md",
     "pslib/trainer": "trainer.md",
     "pslib/trainer/pipeline": "trainer.md",

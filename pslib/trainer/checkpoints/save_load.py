@@ -38,7 +38,7 @@ from pslib.trainer.call_log import Calls
 from pslib.trainer.checkpoints.online import TrainerCuts
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.collective import HeldLease, Job, JobSpec
-from pslib.trainer.model import TrainableModel, first_dense_of
+from pslib.trainer.model import ModelWithOptions, TrainableModel, first_dense_of
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
@@ -238,7 +238,8 @@ class CheckpointJobs:
                 "seconds": position.seconds + lease_s,
                 "files": list(position.files),
             }
-            | ({"key_kinds": plain_kinds(self.kinds)} if self.kinds else {}),
+            | ({"key_kinds": plain_kinds(self.kinds)} if self.kinds else {})
+            | ({"options": self._model.options()} if isinstance(self._model, ModelWithOptions) else {}),
             saved_utc=utc_now_text(),
         )
 

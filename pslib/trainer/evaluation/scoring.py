@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.client.client import Client
 from pslib.client.pending import PendingPull
+from pslib.data.arrow_data import open_data
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.reader import LeaseReader
@@ -72,9 +73,7 @@ def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
     return label | ({"name": name} if name else {})
 
 
-def data_of(
-    paths: Sequence[str], schema: Schema, task: int, key_kinds: KeyKinds, predicted: bool
-) -> ParquetData:
+def data_of(data: Any, schema: Schema, task: int, key_kinds: KeyKinds, predicted: bool) -> ParquetData:
     """Open data to evaluate. With ``predicted``, the task's label is optional.
 
     Raises
@@ -83,15 +82,15 @@ def data_of(
         If a file does not fit, or only some files have that label.
     """
     if not (predicted and schema.labels):
-        return ParquetData(paths, schema, key_kinds=key_kinds)
+        return open_data(data, schema, key_kinds=key_kinds)
     label = schema.labels[task]
-    found = ParquetData(paths, _fields_and(None, schema), key_kinds=key_kinds)
+    found = open_data(data, features_of(schema), key_kinds=key_kinds)
     if label not in found.names:
         return found
-    return ParquetData(paths, _fields_and(label, schema), key_kinds=key_kinds)
+    return open_data(data, features_of(schema, label), key_kinds=key_kinds)
 
 
-def _fields_and(label: str | None, schema: Schema) -> Schema:
+def features_of(schema: Schema, label: str | None = None) -> Schema:
     """Return a schema with the same features and this label."""
     return Schema(label=label, dense=schema.dense, sparse=schema.sparse, ragged=schema.ragged)
 

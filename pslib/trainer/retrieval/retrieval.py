@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.client.client import Client
+from pslib.data.arrow_data import Data, lasting, open_data, paths_in
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import catalogue_of
@@ -178,7 +179,6 @@ class Ranker:
 
 
 PathTo: TypeAlias = str | os.PathLike[str]
-Paths: TypeAlias = PathTo | Sequence[PathTo] | Iterator[PathTo]
 
 LEASE_ROWS = 4096
 """Examples of a lease: some seconds of one trainer."""
@@ -223,8 +223,8 @@ class Retrieval:
 
     def check_data(
         self,
-        data: Paths,
-        items: Paths,
+        data: Data,
+        items: Data,
         at: Sequence[int],
         history: str | None,
         target: str | None,
@@ -232,13 +232,13 @@ class Retrieval:
     ) -> None:
         """Check the data to rank, before hours of training; errors as for `rank`."""
         schema = _schema_asked(self.sides, at, history, target, exclude_seen)
-        for paths, columns in ((items, self.sides.named_in), (data, schema)):
-            ParquetData(strings(paths), columns, key_kinds=self.key_kinds)
+        for given, columns in ((items, self.sides.named_in), (data, schema)):
+            open_data(given, columns, key_kinds=self.key_kinds)
 
     def rank(
         self,
-        data: Paths,
-        items: Paths,
+        data: Data,
+        items: Data,
         at: Sequence[int],
         history: str | None,
         target: str | None,
@@ -257,8 +257,8 @@ class Retrieval:
 
     def recommend(
         self,
-        data: Paths,
-        items: Paths,
+        data: Data,
+        items: Data,
         out: PathTo,
         k: int,
         history: str | None,
@@ -268,33 +268,33 @@ class Retrieval:
         """See `pslib.Trainer.recommend`."""
         if k < 1:
             raise ConfigurationError(f"k: expected at least 1, got {k}")
-        examples, ranked = strings(data), strings(items)
-        files = PartFiles("recommend", out, [*examples, *ranked])
+        data, items = lasting(data), lasting(items)
+        files = PartFiles("recommend", out, [*paths_in(data), *paths_in(items)])
         if approximate:
             self._check_vectors()
         schema = self.sides.example_schema(history)
         self.look()
-        ranker, about = self._ranker(ranked, history, exclude_seen)
-        job, reader = self._leases("recommend", examples, schema, [*about, k])
+        ranker, about = self._ranker(items, history, exclude_seen)
+        job, reader = self._leases("recommend", data, schema, [*about, k])
         files.begin(reader.leases)
         names, best_of = ranker.items.values, ranker.nearest() if approximate else ranker.best
         with closing(reader):
             for lease in job.leases():
                 best = [best_of(batch, k) for batch in reader.batches(0, lease.index)]
-                files.write_table(lease.index, pa.concat_tables(_best_table(names, *one) for one in best))
+                files.write_table(lease.index, pa.concat_tables(best_table(names, *one) for one in best))
                 job.end(lease).wait()
 
-    def export_vectors(self, data: Paths, out: PathTo, side: str, history: str | None) -> None:
+    def export_vectors(self, data: Data, out: PathTo, side: str, history: str | None) -> None:
         """See `pslib.Trainer.export_vectors`."""
         if side not in ("item", "query"):
             raise ConfigurationError(f"side: expected item or query, got {side!r}")
         sides = self.sides
         self._check_vectors()
-        rows = strings(data)
+        data = lasting(data)
         self.look()
-        files, parameters = PartFiles("export_vectors", out, rows), self._parameters()
+        files, parameters = PartFiles("export_vectors", out, paths_in(data)), self._parameters()
         schema = sides.item_schema if side == "item" else sides.example_schema(history)
-        job, reader = self._leases("export", rows, schema, [side])
+        job, reader = self._leases("export", data, schema, [side])
         files.begin(reader.leases)
         names = catalogue_of(reader.data, sides.item) if side == "item" else None
         with closing(reader):
@@ -315,21 +315,21 @@ class Retrieval:
     def _parameters(self) -> ServedParameters:
         return ServedParameters(self.client, self.table, self.layout, self.standing()[0].steps)
 
-    def _ranker(self, items: Paths, history: str | None, exclude_seen: bool) -> tuple[Ranker, list[Any]]:
+    def _ranker(self, items: Data, history: str | None, exclude_seen: bool) -> tuple[Ranker, list[Any]]:
         """Return the ranker, and the values that all trainers must agree on."""
         _check_seen(self.sides, history, exclude_seen)
         parameters = self._parameters()
-        ranked = self.sides.items(strings(items), parameters, self.key_kinds)
+        ranked = self.sides.items(items, parameters, self.key_kinds)
         agreed = [int(ranked.keys.size), exclude_seen, history]
         return Ranker(self.sides, ranked, parameters, history, exclude_seen), agreed
 
     def _leases(
-        self, what: str, data: Paths, schema: Schema, agreed: list[Any], more: Mapping[str, Any] | None = None
+        self, what: str, data: Data, schema: Schema, agreed: list[Any], more: Mapping[str, Any] | None = None
     ) -> tuple[Job, LeaseReader]:
         """Open the job over all rows of some data; return it and the reader."""
         position, behind = self.standing()
         batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
-        rows = ParquetData(strings(data), schema, key_kinds=self.key_kinds)
+        rows = open_data(data, schema, key_kinds=self.key_kinds)
         order = Order(0, [group.rows for group in rows.row_groups], LEASE_ROWS, shuffle=False)
         details = {"examples": rows.rows, **behind, **(more or {})}
         job = self.open_job(
@@ -375,7 +375,7 @@ def _items_table(
     return _table(sides.item_vectors(batch, parameters), columns)
 
 
-def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]) -> pa.Table:
+def best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]) -> pa.Table:
     """Build a table with a row per example: its best items and their scores, without unused places."""
     taken = places >= 0
     offsets = pa.array(np.concatenate([[0], np.cumsum(taken.sum(axis=1))]).astype(np.int32))
@@ -386,13 +386,3 @@ def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]
             "scores": pa.ListArray.from_arrays(offsets, pa.array(scores[taken].astype(np.float32))),
         }
     )
-
-
-def strings(paths: Paths) -> list[str]:
-    """Return paths as strings."""
-    return [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-
-
-def lasting(paths: Paths) -> PathTo | Sequence[PathTo]:
-    """Return paths that can be iterated for every epoch, unlike the result of `Path.glob`."""
-    return list(paths) if isinstance(paths, Iterator) else paths

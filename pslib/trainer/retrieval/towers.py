@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
+from pslib.data.arrow_data import open_data
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import NegativeSampler, Sampling, catalogue_of
@@ -172,9 +173,7 @@ class Sides(ABC):
         """Return a (B, M) vector for each row of items."""
 
     @abstractmethod
-    def items(
-        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
-    ) -> RankedItems:
+    def items(self, found_in: Any, parameters: Parameters, key_kinds: KeyKinds | None = None) -> RankedItems:
         """Return all items in the data; ``key_kinds`` as for `ParquetData`."""
 
     def scores(self, states: Array, vectors: Array, parameters: Parameters) -> Array:
@@ -226,10 +225,8 @@ class _SessionSides(Sides):
     def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
         return parameters.rows(batch.keys)[batch.sparse[:, 0]]
 
-    def items(
-        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
-    ) -> RankedItems:
-        data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
+    def items(self, found_in: Any, parameters: Parameters, key_kinds: KeyKinds | None = None) -> RankedItems:
+        data = open_data(found_in, self.named_in, key_kinds=key_kinds, name="items")
         every = catalogue_of(data, self.named_in.ragged[0])
         keys, values = _without_null(*every)
         starts = range(0, keys.size, PULL_KEYS)
@@ -281,11 +278,9 @@ class _MatchingSides(Sides):
     def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
         return self._model.encode_items(batch, parameters.rows(batch.keys), parameters.dense)
 
-    def items(
-        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
-    ) -> RankedItems:
+    def items(self, found_in: Any, parameters: Parameters, key_kinds: KeyKinds | None = None) -> RankedItems:
         """Return all items; of duplicates the first counts."""
-        data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
+        data = open_data(found_in, self.named_in, key_kinds=key_kinds, name="items")
         keys, values = catalogue_of(data, self.item)
         column = self.item_schema.sparse.index(self.item)
         vectors, missing = np.empty((0, 0)), np.ones(keys.size, np.bool_)
@@ -333,6 +328,8 @@ def places_in(keys: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.
 
 def whole_batches(data: ParquetData, batch_rows: int) -> Iterator[Batch]:
     """Yield all rows of the data in order, keyed."""
+    if not data.rows:
+        return
     order = Order(0, [group.rows for group in data.row_groups], batch_rows, shuffle=False)
     with closing(LeaseReader(data, data.schema, order, batch_rows)) as reader:
         for lease in range(order.leases(0)):

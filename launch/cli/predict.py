@@ -1,0 +1,72 @@
+"""``pslib predict`` and ``nearest``: ask the model of a checkpoint, which needs no job file."""
+
+from __future__ import annotations
+
+from launch.cli.command import (
+    FILE,
+    FOLDER,
+    argument,
+    command,
+    json_option,
+    option,
+    overwrite_option,
+    show,
+)
+from pslib.errors import EXIT_DONE
+
+checkpoint_argument = argument(
+    "checkpoint", "CHECKPOINT", "what a run has saved; of numbered ones the newest", FOLDER
+)
+
+
+@command(
+    "predict",
+    """
+pslib predict runs/clicks/checkpoint new.parquet --out scores.parquet
+pslib predict runs/clicks/checkpoint clicks/march --out scores.parquet --keep user --keep item
+""",
+)
+@checkpoint_argument
+@argument("data", "DATA...", "Parquet files or folders", FILE, nargs=-1, required=True)
+@option("--out", "FILE", "the Parquet file that is written", FILE, required=True)
+@option("--keep", "NAME", "a column that is written too (default: all); may be repeated", multiple=True)
+@overwrite_option
+@json_option
+def predict_command(
+    checkpoint: str, data: tuple[str, ...], out: str, keep: tuple[str, ...], overwrite: bool, as_json: bool
+) -> int:
+    """Write the prediction of each row beside its columns.
+
+    Rows keep their order; no label is needed.
+    """
+    from pslib.scoring.scored_file import write_scored
+    from rec_models.saved import load
+
+    model = load(checkpoint)
+    rows = write_scored(model, list(data), out, keep=keep or None, overwrite=overwrite)
+    show({"rows": rows, "out": out, "steps": model.steps}, [f"{rows:,} rows  {out}"], as_json)
+    return EXIT_DONE
+
+
+@command(
+    "nearest",
+    """
+pslib nearest runs/movies/checkpoint item 50 -k 10 --data movies.parquet
+pslib nearest runs/clicks/checkpoint city Oslo --data clicks/test.parquet
+""",
+)
+@checkpoint_argument
+@argument("field", "FIELD", "item, of a model that ranks items; else a sparse field")
+@argument("value", "VALUE", "the item, or a value of the field")
+@option("-k", "N", "how many (default 10)", int, default=10)
+@option("--data", "PATH", "where the compared items or values are: a file or a folder", FILE, required=True)
+@json_option
+def nearest_command(checkpoint: str, field: str, value: str, k: int, data: str, as_json: bool) -> int:
+    """Show the values whose vectors have the largest cosine with that of a value."""
+    from rec_models.saved import load
+
+    model = load(checkpoint, items=data)
+    found = model.nearest(field, value, k, among=None if model.ranks_items and field == "item" else data)
+    lines = [f"{one['cosine']:.4f}  {one['value']}" for one in found.to_pylist()]
+    show({"nearest": found.to_pylist()}, lines, as_json)
+    return EXIT_DONE

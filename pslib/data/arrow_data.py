@@ -1,0 +1,270 @@
+"""Data in memory: Arrow tables, frames, columns and records, with the interface of `ParquetData`."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+
+from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
+from pslib.data.dataset import ParquetData, RowGroup
+from pslib.data.order import GroupSlice
+from pslib.data.value_checks import one_line
+from pslib.errors import ConfigurationError, DataError
+from pslib.schema import Schema
+from pslib.validation import kind_problem
+
+GROUP_ROWS = 1 << 20
+"""Rows of a group: as pyarrow writes to Parquet, so that a table and its file are trained in one order."""
+SCAN_ROWS = 65_536
+"""Rows of a record batch, as of files."""
+STREAM, ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
+"""Methods of Arrow's C interfaces, by which libraries hand over tables."""
+
+
+class Table(ABC):  # noqa: B024  (what it asks for are methods of one kind of table or another)
+    """A table in memory: rows with named columns, of any library that `table_of` knows."""
+
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> bool:
+        """Return whether objects of a class are tables."""
+        is_dataset = hasattr(kind, "to_table") or hasattr(kind, "with_format")  # of pyarrow, of Hugging Face
+        return hasattr(kind, STREAM) or hasattr(kind, ARRAY) or is_dataset or issubclass(kind, Mapping)
+
+
+Data: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | Sequence[str | os.PathLike[str]]
+    | Table
+    | Sequence[Table]
+    | Iterator[str | os.PathLike[str] | Table]
+)
+"""What `open_data` opens: paths of Parquet, a table in memory, its record batches, or a list of records."""
+
+
+class ArrowData(ParquetData):
+    """Rows of a table in memory, with the columns of a schema.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Its buffers are read in place.
+    schema : Schema
+    name : str
+        Its name in messages.
+    may_be_empty, key_kinds
+        As for `ParquetData`.
+
+    Raises
+    ------
+    DataError
+        If it lacks a column or has one of a wrong type, or there is no row. Lists all problems at once.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        schema: Schema,
+        *,
+        name: str = "table",
+        may_be_empty: bool = False,
+        key_kinds: KeyKinds | None = None,
+    ) -> None:
+        kinds = ColumnKinds(schema, key_kinds or {})
+        problems = column_problems(table.schema, schema, name) or kinds.conflicts(table.schema, name)
+        if not problems and not table.num_rows and not may_be_empty:
+            problems = [f"{name}: expected at least one row, got none"]
+        if problems:
+            raise DataError(*problems)
+        if key_kinds is not None:
+            key_kinds |= kinds.seen
+        self.schema, self.names, self.rows = schema, frozenset(table.column_names), table.num_rows
+        self.table = table.select(list(schema.columns))
+        starts = range(0, max(1, self.rows), GROUP_ROWS)
+        self.row_groups = tuple(
+            RowGroup(name, place, min(GROUP_ROWS, self.rows - start), start)
+            for place, start in enumerate(starts)
+        )
+        self._fingerprint: int | None = None
+
+    @property
+    def fingerprint(self) -> int:  # type: ignore[override]
+        """64-bit hash of the values and types of all columns, computed when it is first asked for."""
+        if self._fingerprint is None:
+            found = blake2b(str(self.table.schema).encode(), digest_size=8)
+            sink = pa.PythonFile(_Hashed(found), "w")
+            with pa.ipc.new_stream(sink, self.table.schema) as stream:
+                for batch in self.table.combine_chunks().to_batches(GROUP_ROWS):
+                    stream.write_batch(batch)
+            self._fingerprint = int.from_bytes(found.digest(), "little")
+        return self._fingerprint
+
+
+class _Hashed:
+    """File that hashes what is written to it."""
+
+    closed = False
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def write(self, data: Any) -> int:
+        self._found.update(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class TableScanner:
+    """Read slices of a table, with the interface of `pslib.data.window.GroupScanner`.
+
+    Parameters
+    ----------
+    data : ArrowData
+    """
+
+    def __init__(self, data: ArrowData) -> None:
+        self._data = data
+
+    def expect(self, pieces: Sequence[GroupSlice]) -> None:
+        """Do nothing: all rows are at hand."""
+
+    def rows(self, piece: GroupSlice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield record batches of the slice, each with the number of its first row."""
+        first = self._data.row_groups[piece.row_group].first_row + piece.start
+        for batch in self._data.table.slice(first, piece.rows).to_batches(SCAN_ROWS):
+            yield first, batch
+            first += len(batch)
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+def open_data(
+    data: Data,
+    schema: Schema,
+    *,
+    may_be_empty: bool = False,
+    key_kinds: KeyKinds | None = None,
+    name: str = "data",
+) -> ParquetData:
+    """Open files, or a table in memory, with the columns of a schema.
+
+    Parameters
+    ----------
+    data : path, several paths, or a table
+        A table is anything with the Arrow C stream interface (pyarrow, pandas, Polars, DuckDB), a dataset of
+        pyarrow or Hugging Face, a dict of columns, a dict with a single value (one row), or a list of dicts.
+    schema, may_be_empty, key_kinds
+        As for `ParquetData`.
+    name : str
+        Name of a table in messages: that of the argument.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no data.
+    DataError
+        If it does not fit the schema; all problems at once.
+    """
+    data = lasting(data)
+    table = table_of(data, schema.columns)
+    if table is None:
+        return ParquetData(paths_in(data), schema, may_be_empty=may_be_empty, key_kinds=key_kinds)
+    return ArrowData(table, schema, name=name, may_be_empty=may_be_empty, key_kinds=key_kinds)
+
+
+def lasting(data: Data) -> Data:
+    """Return data that can be opened for every epoch, unlike the result of `Path.glob`."""
+    return cast("Data", list(data)) if isinstance(data, Iterator) else data
+
+
+def paths_in(data: Data) -> list[str]:
+    """Return the paths of data, none of a table in memory."""
+    if isinstance(data, str | os.PathLike):
+        return [os.fspath(data)]
+    many = data if isinstance(data, list | tuple) else ()
+    return [os.fspath(one) for one in many if isinstance(one, str | os.PathLike)]
+
+
+def table_of(data: Data, columns: Sequence[str] | None = None) -> pa.Table | None:
+    """Return a table in memory as an Arrow table, without a copy where Arrow needs none; None for paths.
+
+    Parameters
+    ----------
+    data : object
+        As for `open_data`.
+    columns : sequence of str or None
+        Columns that are needed, of sources that read them from files; None: all.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither a path nor a table.
+    DataError
+        If Arrow can't hold its values.
+    """
+    try:
+        return _table_of(data, columns)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"data: Arrow can't hold it: {one_line(error)}") from error
+
+
+def _table_of(data: Any, columns: Sequence[str] | None) -> pa.Table | None:
+    if hasattr(data, STREAM):
+        return pa.table(data)
+    if hasattr(data, ARRAY):
+        return pa.table(pa.record_batch(data))
+    if hasattr(data, "to_table") and hasattr(data, "schema"):  # pyarrow.dataset.Dataset
+        return data.to_table(
+            columns=[name for name in columns or data.schema.names if name in data.schema.names]
+        )
+    if hasattr(data, "with_format"):  # datasets.Dataset
+        return data.with_format("arrow")[:]
+    return _of_python(data)
+
+
+def _of_python(data: Any) -> pa.Table | None:
+    """Return columns, a record, records or record batches as a table; None for paths."""
+    if isinstance(data, Mapping):
+        return _of_records([data]) if any(map(_is_single, data.values())) else _of_columns(data)
+    many = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
+    if all(isinstance(one, str | os.PathLike) for one in many):
+        return None
+    if all(isinstance(one, Mapping) for one in many):
+        return _of_records(many)
+    tables = [_table_of(one, None) if isinstance(one, Table) else None for one in many]
+    if None not in tables:
+        return pa.concat_tables(tables)
+    hint = ": call its collect() first" if hasattr(data, "collect") else ""  # polars.LazyFrame
+    line = kind_problem("data", data, Data) or "data: expected paths, or tables, got some of both"
+    raise ConfigurationError(line + hint)
+
+
+def _of_records(records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    names = dict.fromkeys(name for record in records for name in record)
+    return _of_columns({name: [record.get(name) for record in records] for name in names})
+
+
+def _of_columns(columns: Mapping[str, Any]) -> pa.Table:
+    """Return Python's values as a table, in which NaN is a missing value, as it is in pandas."""
+    found = {}
+    for name, values in columns.items():
+        try:
+            found[name] = pa.array(values, from_pandas=True)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise DataError(f"column {name!r}: Arrow can't hold it: {one_line(error)}") from error
+    return pa.table(found)
+
+
+def _is_single(value: object) -> bool:
+    """Return whether a value of a dict is that of one row, and no column."""
+    return (
+        value is None or isinstance(value, str | bytes | bool | int | float) or not hasattr(value, "__len__")
+    )

@@ -1,0 +1,400 @@
+"""A trained model of a checkpoint: predictions, metrics, vectors and recommendations in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.checkpoint import LoadOptions, check_model, newest, read_manifest
+from pslib.checkpoint.compatibility import check_fits
+from pslib.data.arrow_data import open_data
+from pslib.data.column_types import kinds_of
+from pslib.data.dataset import ParquetData
+from pslib.data.item_catalog import catalogue_of
+from pslib.errors import ConfigurationError, DataError
+from pslib.metrics.metrics import EvalResult, ScoreCounts
+from pslib.metrics.ranking import RankResult, result_of_ranks
+from pslib.schema import RaggedField, Schema, SparseField
+from pslib.scoring.parameters import LoadedParameters
+from pslib.storage import shown
+from pslib.table.optimizers import SGD
+from pslib.table.tables import DenseSpec, RowLayout
+from pslib.text import counted
+from pslib.trainer.checkpoints.save_load import description_of
+from pslib.trainer.evaluation.scoring import check_label, features_of, task_of
+from pslib.trainer.model import Stepper, TrainableModel, dense_shapes_of
+from pslib.trainer.pipeline.compute import ModelThreads
+from pslib.trainer.pipeline.dense import DenseLayout
+from pslib.trainer.retrieval.retrieval import Ranker, best_table, sound
+from pslib.trainer.retrieval.towers import (
+    MatchingModel,
+    RankedItems,
+    RankingModel,
+    Sides,
+    places_in,
+    sides_of,
+    whole_batches,
+)
+
+WEIGHTS = LoadOptions(state=False)
+"""Which optimizer made the weights does not matter."""
+BATCH_ROWS = 4096
+"""Examples that are scored together."""
+VECTORS = "v"
+"""Part of a row that is a key's vector, in the models of `rec_models`."""
+
+
+class LoadedModel:
+    """A model with the parameters of a checkpoint, in this process's memory.
+
+    It has no cluster, trains nothing, and may be asked by several threads at once. Data is a path, several
+    paths, or a table in memory, see `pslib.data.arrow_data.open_data`. Columns that the model does not read
+    are ignored, in any order; an unseen key has its initial row, as in an evaluation.
+
+    Parameters
+    ----------
+    path : path or URI
+        A checkpoint, or a folder of numbered ones, of which the newest is taken.
+    model : TrainableModel
+        The model that the checkpoint was trained with.
+    items : data or None
+        Data whose items are ranked, for models that rank items.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no checkpoint, it is damaged, or of another model.
+
+    Attributes
+    ----------
+    model : TrainableModel
+    schema : Schema
+        Columns that it reads.
+    path : str
+    steps, epochs : int
+        How long it was trained.
+    rows : int
+        Rows of its table.
+    """
+
+    def __init__(self, path: str, model: TrainableModel, items: Any = None) -> None:
+        place = newest(path)
+        manifest = read_manifest(place)
+        own, layout = model.table(), DenseLayout(dense_shapes_of(model))
+        check_model(manifest, place, description_of(model, own, layout))
+        check_fits(manifest, place, {own.name: own}, DenseSpec(layout.length, SGD()), WEIGHTS)
+        table = manifest.specs[own.name]
+        self.model, self.schema, self.path = model, model.schema, place
+        self.steps, self.epochs = (int(manifest.about.get(key, 0)) for key in ("steps", "epochs"))
+        self._table, self._kinds = table, kinds_of(manifest.about, place)
+        self._parameters = LoadedParameters(place, manifest, table, layout)
+        self.rows, self._items_data = self._parameters.count, items
+
+    def __repr__(self) -> str:
+        trained = f"{counted(self.steps, 'step')}, {counted(self.rows, 'row')}"
+        return f"<{type(self.model).__name__} of {shown(self.path)}: {trained}>"
+
+    @property
+    def ranks_items(self) -> bool:
+        """True if the model ranks items, instead of predicting clicks."""
+        return isinstance(self.model, RankingModel | MatchingModel)
+
+    # --- clicks -------------------------------------------------------------------------------------------
+
+    def predict(self, data: Any) -> NDArray[np.float32]:
+        """Return the probability of each example: (n,), or (n, T) where the schema has T labels.
+
+        Parameters
+        ----------
+        data : path, several paths, or a table
+            Needs no label.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model ranks items.
+        DataError
+            If the data does not fit the schema.
+        """
+        check_label(self.model, "predict", "recommend(history)")
+        opened = self._opened(data, features_of(self.schema), may_be_empty=True)
+        with self._stepper(opened.rows) as model:
+            parts = [self._predicted(model, batch) for batch in whole_batches(opened, BATCH_ROWS)]
+        shape = (0,) if len(self.schema.labels) < 2 else (0, len(self.schema.labels))
+        return np.concatenate([np.empty(shape, np.float32), *parts])
+
+    def evaluate(self, data: Any, *, label: str | None = None) -> EvalResult:
+        """Return exact AUC, log loss and calibration.
+
+        Parameters
+        ----------
+        data : path, several paths, or a table
+        label : str or None
+            Label of the task, where the schema has several; None: the first.
+
+        Raises
+        ------
+        ConfigurationError
+            If the schema has no such label.
+        DataError
+            If the data does not fit the schema.
+        """
+        task = task_of(self.schema, label)
+        check_label(self.model, "evaluate", "rank(data)")
+        opened = self._opened(data, self.schema)
+        counts = []
+        with self._stepper(opened.rows) as model:
+            for batch in whole_batches(opened, BATCH_ROWS):
+                predicted, labels = self._predicted(model, batch), batch.every_label
+                predicted = predicted[:, task] if predicted.ndim == 2 else predicted
+                labels = labels[:, task] if labels.ndim == 2 else labels
+                counts.append(ScoreCounts.of(np.ascontiguousarray(predicted), labels))
+        return ScoreCounts.merge(counts).result()
+
+    def _predicted(self, model: Stepper, batch: Batch) -> NDArray[np.float32]:
+        rows = self._parameters.rows(batch.keys)
+        return np.asarray(model.predict(batch, rows, self._parameters.dense), np.float32)
+
+    @contextmanager
+    def _stepper(self, rows: int) -> Iterator[Stepper]:
+        """Return the model, with threads of its own where there is work for them."""
+        if rows <= BATCH_ROWS:
+            yield self.model
+            return
+        with ModelThreads(self.model, None, products=None) as threads:
+            yield threads  # type: ignore[misc]  # it has the `predict` of a Stepper
+
+    # --- items --------------------------------------------------------------------------------------------
+
+    def rank(
+        self,
+        data: Any,
+        *,
+        at: Sequence[int] = (20,),
+        history: str | None = None,
+        target: str | None = None,
+        exclude_seen: bool = False,
+    ) -> RankResult:
+        """Rank all items for each example; see `pslib.Trainer.rank`, whose arguments these are.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model predicts clicks, or was loaded without items.
+        DataError
+            If the data does not fit.
+        """
+        schema = self._sides.example_schema(history, [self._sides.goal(target)])
+        ranker = self._ranker(history, exclude_seen)
+        opened = self._opened(data, schema)
+        return result_of_ranks(ranker.rank(whole_batches(opened, BATCH_ROWS)), at)
+
+    def recommend(
+        self, data: Any, k: int = 20, *, history: str | None = None, exclude_seen: bool = False
+    ) -> pa.Table:
+        """Return the best ``k`` items of each example: lists ``items`` and ``scores``, the best first.
+
+        Parameters
+        ----------
+        data : path, several paths, a table, or a list of items
+            The fields of queries, or histories in the column ``history``. For a model of sessions also one
+            session: a list of items.
+        k : int
+        history : str or None
+            Column of the items before; None: ``prefix`` for sessions, else none.
+        exclude_seen : bool
+            Leave out what is in the history; needs one.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model predicts clicks, or was loaded without items.
+        DataError
+            If the data does not fit.
+        """
+        if k < 1:
+            raise ConfigurationError(f"k: expected at least 1, got {k}")
+        schema = self._sides.example_schema(history)
+        if _are_ids(data) and not (schema.sparse or schema.dense) and len(schema.ragged) == 1:
+            data = pa.table({schema.ragged[0].name: [list(data)]})
+        opened, ranker = self._opened(data, schema), self._ranker(history, exclude_seen)
+        names = ranker.items.values
+        best = [ranker.best(batch, k) for batch in whole_batches(opened, BATCH_ROWS)]
+        return pa.concat_tables(best_table(names, *one) for one in best)
+
+    def vectors(self, field: str, data: Any) -> NDArray[np.float32]:
+        """Return the (n, D) vectors of values of a field, or of items or queries.
+
+        Parameters
+        ----------
+        field : str
+            A sparse or ragged field; of a model that ranks items ``"item"`` or ``"query"``.
+        data : list of values, or data
+            Values of the field, or data with the columns that it is made of.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model has no such field, or no vectors.
+        DataError
+            If the data does not fit.
+        """
+        if field in ("item", "query") and self._is_side(field):
+            return self._vectors_of_side(field, data)
+        column = self._field(field)
+        schema = Schema(label=None, sparse=[column])
+        opened = self._opened(self._as_table(data, column), schema, may_be_empty=True)
+        keys = [batch.keys[batch.sparse[:, 0]] for batch in whole_batches(opened, BATCH_ROWS)]
+        rows = self._parameters.rows(np.concatenate([np.empty(0, np.uint64), *keys]))
+        return np.ascontiguousarray(rows[:, self._vector_columns()])
+
+    def nearest(self, field: str, value: Any, k: int = 10, *, among: Any = None) -> pa.Table:
+        """Return the ``k`` values whose vectors have the largest cosine with that of ``value``.
+
+        Parameters
+        ----------
+        field : str
+            As for `vectors`: ``"item"``, or a field.
+        value : int or str
+            Of a field of integers also their text.
+        k : int
+        among : list of values, or data, or None
+            Values that are compared, or data with the columns of the field; None: the items that the model
+            was loaded with.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``value`` and ``cosine``, the nearest first, without ``value`` itself.
+        """
+        if k < 1:
+            raise ConfigurationError(f"k: expected at least 1, got {k}")
+        is_item = field == "item" and self._is_side(field)
+        column = self._sides.item if is_item else self._field(field)
+        value = self._as_kept(column, value)
+        if among is None and not is_item:
+            raise ConfigurationError(
+                f"among: expected the values that are compared: a list, or data with the column {field!r}"
+            )
+        if among is None:
+            values, vectors = self.items.values, self._item_vectors()
+        elif is_item:
+            values = pa.array(list(dict.fromkeys(among)))
+            vectors = self.vectors(field, values.to_pylist())
+        else:
+            opened = self._opened(self._as_table(among, column), Schema(label=None, sparse=[column]))
+            keys, values = catalogue_of(opened, column)
+            vectors = self._parameters.rows(keys)[:, self._vector_columns()]
+        mine = self.vectors(field, [value])[0]
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(mine)
+        cosines = np.zeros(len(vectors), np.float32)
+        np.divide(vectors @ mine, lengths, out=cosines, where=lengths > 0)
+        others = np.flatnonzero([one not in (value, None) for one in values.to_pylist()])
+        best = others[np.argsort(-cosines[others], kind="stable")[:k]]
+        return pa.table({"value": values.take(pa.array(best)), "cosine": cosines[best]})
+
+    def _as_kept(self, field: SparseField, value: Any) -> Any:
+        """Return a value as the field has it: an integer of its text, where the field has integers."""
+        kind = self._kinds.get(field.vocabulary or field.name, ("",))[0]
+        if kind != "integer" or not isinstance(value, str):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigurationError(f"value: {field.name!r} has integers, got {value!r}") from None
+
+    @cached_property
+    def items(self) -> RankedItems:
+        """Items that are ranked, with their vectors."""
+        if self._items_data is None:
+            raise ConfigurationError(
+                "items: expected the items that are ranked: pslib.load(path, items=DATA), the training "
+                "sessions or rows of items; a checkpoint has their keys alone"
+            )
+        return self._sides.items(self._items_data, self._parameters, dict(self._kinds))
+
+    @cached_property
+    def _sides(self) -> Sides:
+        return sides_of(self.model)
+
+    def _ranker(self, history: str | None, exclude_seen: bool) -> Ranker:
+        if exclude_seen and self._sides.seen(history) is None:
+            raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
+        return Ranker(self._sides, self.items, self._parameters, history, exclude_seen)
+
+    def _item_vectors(self) -> NDArray[np.float32]:
+        return np.asarray(self.items.vectors, np.float32)
+
+    def _vectors_of_side(self, side: str, data: Any) -> NDArray[np.float32]:
+        sides = self._sides
+        schema = sides.item_schema if side == "item" else sides.example_schema(None)
+        if side == "item" and _are_ids(data) and len(schema.columns) > 1:
+            return self._vectors_of_ids(data)
+        if side == "item":
+            data = self._as_table(data, sides.item)
+        opened = self._opened(data, schema, may_be_empty=True)
+        parts = []
+        for batch in whole_batches(opened, BATCH_ROWS):
+            found = (
+                sides.item_vectors(batch, self._parameters)
+                if side == "item"
+                else sides.states(batch, self._parameters, None)
+            )
+            parts.append(np.asarray(sound(found, side), np.float32))
+        return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+
+    def _vectors_of_ids(self, ids: Any) -> NDArray[np.float32]:
+        """Return the vectors of items that have further fields, by their ids among the loaded items."""
+        schema = Schema(label=None, sparse=[self._sides.item])
+        opened = self._opened(self._as_table(ids, self._sides.item), schema)
+        keys = np.concatenate([one.keys[one.sparse[:, 0]] for one in whole_batches(opened, BATCH_ROWS)])
+        places = places_in(self.items.keys, keys)
+        if (places < 0).any():
+            first = list(ids)[int(np.argmax(places < 0))]
+            raise DataError(f"item: {first!r} is none of the {len(self.items.keys):,} items that were loaded")
+        return self._item_vectors()[places]
+
+    # --- data ---------------------------------------------------------------------------------------------
+
+    def _opened(self, data: Any, schema: Schema, may_be_empty: bool = False) -> ParquetData:
+        return open_data(data, schema, may_be_empty=may_be_empty, key_kinds=dict(self._kinds))
+
+    def _is_side(self, field: str) -> bool:
+        return self.ranks_items and field not in self._fields()
+
+    def _fields(self) -> dict[str, SparseField | RaggedField]:
+        fields: list[SparseField | RaggedField] = [*self.schema.sparse, *self.schema.ragged]
+        return {one.name: one for one in fields}
+
+    def _field(self, name: str) -> SparseField:
+        field = self._fields().get(name)
+        if field is None:
+            raise ConfigurationError(f"field: expected one of {', '.join(self._fields())}, got {name!r}")
+        if isinstance(field, RaggedField):
+            return SparseField(field.name, field.vocabulary or field.name)
+        return field
+
+    def _as_table(self, data: Any, field: SparseField) -> Any:
+        return pa.table({field.columns[0]: pa.array(list(data))}) if _are_ids(data) else data
+
+    def _vector_columns(self) -> slice:
+        for part, at, _state in RowLayout.of(self._table).columns():
+            if part.name == VECTORS:
+                return at
+        raise ConfigurationError(f"{type(self.model).__name__} has no vectors of keys")
+
+
+def _are_ids(data: Any) -> bool:
+    """Return whether data is a list of values, and no path, list of paths, records or table."""
+    if isinstance(data, np.ndarray | pa.Array | pa.ChunkedArray):
+        return True
+    if not isinstance(data, Sequence) or isinstance(data, str | bytes):
+        return False
+    return all(isinstance(one, str | bytes | int | np.integer) or one is None for one in data)

@@ -1,0 +1,112 @@
+"""`pslib predict` and `nearest`: a checkpoint and data are enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pslib
+from launch.cli.main import main
+from rec_models import FM, GRU4Rec, Model
+from tests.support.job_folder import refused
+
+CLICKS = pslib.Schema(label="click", sparse=["user", "item"])
+ROWS = {"click": [0, 1, 1] * 20, "user": list(range(30)) * 2, "item": ["a", "b", None, "d"] * 15}
+
+
+def trained(model: Model, table: pa.Table, folder: Path) -> Path:
+    pq.write_table(table, folder / "train.parquet")
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(model, cluster, batch_rows=16, progress=False)
+        trainer.fit(folder / "train.parquet")
+        trainer.save(folder / "checkpoint", keep_last=2)
+    return folder / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks")
+    trained(FM(CLICKS, dim=3), pa.table(ROWS), folder)
+    (folder / "new").mkdir()
+    pq.write_table(
+        pa.table({"item": ["z", "a"], "user": [99, 1], "note": ["x", None]}), folder / "new" / "1.parquet"
+    )
+    pq.write_table(
+        pa.table({"prediction": [5], "user": [2], "item": ["b"], "note": ["y"]}), folder / "new" / "2.parquet"
+    )
+    return folder
+
+
+def test_each_row_gets_its_prediction_beside_its_columns(clicks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made" / "scores.parquet"
+    assert (
+        main(["predict", str(clicks / "checkpoint"), str(clicks / "new" / "1.parquet"), "--out", str(out)])
+        == 0
+    )
+    scored = pq.read_table(out)
+    assert scored.column_names == ["item", "user", "note", "prediction"]
+    assert scored["note"].to_pylist() == ["x", None]
+    expected = pslib.load(clicks / "checkpoint").predict(clicks / "new" / "1.parquet")
+    np.testing.assert_array_equal(scored["prediction"], expected)
+
+
+def test_chosen_columns_of_several_files_are_kept_in_order(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scores.parquet"
+    asked = [
+        "predict",
+        str(clicks / "checkpoint"),
+        str(clicks / "new"),
+        "--out",
+        str(out),
+        "--keep",
+        "user",
+        "--json",
+    ]
+    assert main(asked) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 3
+    assert pq.read_table(out).column_names == ["user", "prediction"]
+    assert pq.read_table(out)["user"].to_pylist() == [99, 1, 2]
+    (line,) = refused(capsys, *asked)
+    assert "exists already" in line
+    (line,) = refused(capsys, *asked, "--overwrite", "--keep", "town")
+    assert "no column 'town'; the data has item, note, prediction, user" in line
+
+
+def test_the_nearest_values_of_a_field_are_shown(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = str(clicks / "train.parquet")
+    assert (
+        main(["nearest", str(clicks / "checkpoint"), "user", "7", "-k", "3", "--data", train, "--json"]) == 0
+    )
+    found = json.loads(capsys.readouterr().out)["nearest"]
+    expected = pslib.load(clicks / "checkpoint").nearest("user", 7, 3, among=list(range(30)))
+    assert [one["value"] for one in found] == expected["value"].to_pylist()
+    (line,) = refused(capsys, "nearest", str(clicks / "checkpoint"), "user", "x", "--data", train)
+    assert "value: 'user' has integers, got 'x'" in line
+
+
+def test_the_nearest_items_of_a_session_model_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = pa.table({"items": [["a", "b", "c"], ["b", "d"]] * 8})
+    model = GRU4Rec(pslib.Schema(label=None, ragged=["items"]), dim=4, negatives=4)
+    checkpoint = trained(model, sessions, tmp_path)
+    asked = ["nearest", str(checkpoint), "item", "b", "-k", "2", "--data", str(tmp_path / "train.parquet")]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert {line.split()[1] for line in lines} < {"a", "c", "d"}
+
+
+def test_what_is_no_checkpoint_is_one_line(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = refused(capsys, "predict", str(tmp_path), str(clicks / "new"), "--out", str(tmp_path / "out"))
+    assert "no manifest.json there" in line
+    assert not (tmp_path / "out").exists()

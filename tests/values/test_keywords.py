@@ -1,0 +1,82 @@
+"""Keywords that a call does not take: one line with the name that is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pslib
+from pslib.errors import PslibError
+from rec_models import DeepFM
+
+SCHEMA = pslib.Schema(label="click", sparse=["user"])
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[pslib.Trainer]:
+    with pslib.connect() as cluster:
+        yield pslib.Trainer(DeepFM(SCHEMA, dim=2), cluster, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (
+            lambda t: DeepFM(SCHEMA, embedding_dim=8),
+            "DeepFM: unknown keyword 'embedding_dim'; did you mean 'dim'?",
+        ),
+        (lambda t: DeepFM(SCHEMA, hidn=(8,)), "DeepFM: unknown keyword 'hidn'; did you mean 'hidden'?"),
+        (lambda t: pslib.Adam(lr=0.1), "Adam: unknown keyword 'lr'; did you mean 'learning_rate'?"),
+        (
+            lambda t: pslib.Schema(categorical=["a"]),
+            "Schema: unknown keyword 'categorical'; did you mean 'sparse'?",
+        ),
+        (
+            lambda t: pslib.TableSpec("t", (), hasher=1),
+            "TableSpec: unknown keyword 'hasher'; it takes name, ",
+        ),
+        (lambda t: pslib.connect(server=2), "connect: unknown keyword 'server'; did you mean 'servers'?"),
+        (
+            lambda t: pslib.Trainer(t.model, t.cluster, lr=1),
+            "Trainer: unknown keyword 'lr'; learning rates and",
+        ),
+        (lambda t: pslib.Trainer(t.model, t.cluster, batch_size=1), "did you mean 'batch_rows'?"),
+        (
+            lambda t: t.fit("x", num_epochs=2),
+            "Trainer.fit: unknown keyword 'num_epochs'; did you mean 'epochs'?",
+        ),
+        (lambda t: t.fit("x", batch_size=2), "the size of a batch is Trainer(batch_rows=...)"),
+        (lambda t: pslib.CacheSettings(size=3), "CacheSettings: unknown keyword 'size'; it takes "),
+    ],
+)
+def test_an_unknown_keyword_is_one_line_with_the_one_that_is_meant(
+    trainer: pslib.Trainer, call: Callable[[pslib.Trainer], Any], line: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(trainer)
+    assert isinstance(caught.value, PslibError)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_argument_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'schema'"):
+        DeepFM()  # type: ignore[call-arg]
+
+
+def test_completion_shows_the_public_names_alone() -> None:
+    shown = [name for name in dir(pslib) if not name.startswith("_")]
+    assert shown == [name for name in pslib.__all__ if not name.startswith("_")]
+    assert {"Trainer", "connect", "load"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Triner", "did you mean 'Trainer'?"), ("DeepFM", "models are in rec_models"), ("nothing", "")],
+)
+def test_a_name_that_pslib_lacks_is_told_the_nearest(name: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as caught:
+        getattr(pslib, name)
+    assert told in str(caught.value)
