@@ -28,6 +28,7 @@ from pslib.process.shutdown import preemption
 from pslib.server.embedded import Embedded
 from pslib.storage import check_local, unwritable
 from pslib.table.descriptions import models_of
+from pslib.text import counted
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 from pslib.validation import came, checked, checked_calls
 from pslib.wire.codec import Codec
@@ -90,6 +91,10 @@ class Cluster:
         self._closed, self._process = False, os.getpid()
         self._failure = ""
         atexit.register(self._at_exit)
+
+    def __repr__(self) -> str:
+        servers = counted(len(self.client.servers), "server")
+        return f"<Cluster of {servers}, {'in this process' if self.embedded else f'trainer {self.rank}'}>"
 
     @property
     def rank(self) -> int:

@@ -1,8 +1,9 @@
-"""Numbers of things, as people say them."""
+"""Numbers of things, as people say them, and tables of a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 
@@ -21,3 +22,9 @@ def behind_text(result: Mapping[str, Any]) -> str:
     if "files" in result:
         return f" after {counted(int(result['files']), 'file')}"
     return f" after epoch {result['epoch']}" if "epoch" in result else ""
+
+
+def html_table(title: str, rows: Mapping[str, object]) -> str:
+    """Return a table of names and values as HTML, for a notebook."""
+    cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(rows[name]))}</td></tr>" for name in rows)
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>"

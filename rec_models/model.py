@@ -22,6 +22,7 @@ from pslib.schema import Schema
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec, text_hash
+from pslib.text import html_table
 from pslib.validation import check_fields
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import dot, embedding, log_loss, mlp, mlp_shapes, tower_output, tower_shapes
@@ -109,6 +110,15 @@ class Model(metaclass=Keywords):
     def _problems(self) -> list[str]:
         """Return problems of valid options that are inconsistent with each other or the schema."""
         return []
+
+    def _repr_html_(self) -> str:
+        schema = self.schema
+        columns = {"label": ", ".join(schema.labels) or "none"} | {
+            kind: ", ".join(field.name for field in getattr(schema, kind)) or "none"
+            for kind in ("sparse", "dense", "ragged")
+        }
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "schema"}
+        return html_table(type(self).__name__, columns | options)
 
     def options(self) -> dict[str, object]:
         """Return its options in plain form, from which `rec_models.build` makes it again."""

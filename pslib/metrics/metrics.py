@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
+from pslib.text import html_table
 
 # Log loss clips probabilities to [CLIP, 1 - CLIP]: float32 can't tell 1 - 6e-8 from 1, and one confident
 # mistake must not make the mean infinite. A single example costs at most 16.1.
@@ -60,6 +61,10 @@ class EvalResult:
     auc: float
     logloss: float
     calibration: float
+
+    def _repr_html_(self) -> str:
+        figures = {name: f"{getattr(self, name):.4f}" for name in ("auc", "logloss", "calibration")}
+        return html_table("Evaluation", {"examples": f"{self.examples:,}"} | figures)
 
     @property
     def normalised_entropy(self) -> float:

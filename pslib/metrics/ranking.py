@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.metrics.metrics import ScoreCounts
+from pslib.text import html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class RankResult:
     recall: dict[int, float]
     mrr: dict[int, float]
     ndcg: dict[int, float]
+
+    def _repr_html_(self) -> str:
+        names = {"Recall": self.recall, "MRR": self.mrr, "NDCG": self.ndcg}
+        figures = {f"{name}@{k}": f"{one[k]:.4f}" for name, one in names.items() for k in one}
+        return html_table("Ranking", {"examples": f"{self.examples:,}"} | figures)
 
 
 def mean_ranks(scores: NDArray[np.floating], targets: NDArray[np.integer]) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from pslib.scoring.parameters import LoadedParameters
 from pslib.storage import shown
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, RowLayout
-from pslib.text import counted
+from pslib.text import counted, html_table
 from pslib.trainer.checkpoints.save_load import description_of
 from pslib.trainer.evaluation.scoring import check_label, features_of, task_of
 from pslib.trainer.model import Stepper, TrainableModel, dense_shapes_of
@@ -100,6 +100,10 @@ class LoadedModel:
     def __repr__(self) -> str:
         trained = f"{counted(self.steps, 'step')}, {counted(self.rows, 'row')}"
         return f"<{type(self.model).__name__} of {shown(self.path)}: {trained}>"
+
+    def _repr_html_(self) -> str:
+        of_training = {"steps": f"{self.steps:,}", "epochs": self.epochs, "rows": f"{self.rows:,}"}
+        return html_table(type(self.model).__name__, {"checkpoint": shown(self.path)} | of_training)
 
     @property
     def ranks_items(self) -> bool:

@@ -20,6 +20,7 @@ from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
 from pslib.settings import settings_as_keywords
 from pslib.table.tables import DenseSpec
+from pslib.text import counted
 from pslib.trainer.call_log import Calls, collective
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
@@ -115,6 +116,10 @@ class Trainer:
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
         record(cluster, settings.out, settings.progress, settings.seed, settings.tensorboard)
+
+    def __repr__(self) -> str:
+        done = f"{counted(self._epochs, 'epoch')}, {counted(self._steps, 'step')}"
+        return f"<Trainer of {type(self.model).__name__} on {self.cluster!r}: {done}>"
 
     # --- training -----------------------------------------------------------------------------------------
 

@@ -311,6 +311,18 @@ def test_a_fit_of_a_frame_is_resumed_with_the_same_frame_alone(clicks: Trained) 
         assert (first == second) is same
 
 
+def test_a_notebook_shows_what_an_object_is(clicks: Trained) -> None:
+    model = pslib.load(clicks.checkpoint)
+    assert "<tr><td>steps</td><td>13</td></tr>" in model._repr_html_()
+    assert "<td>auc</td><td>0." in model.evaluate(clicks.test)._repr_html_()
+    assert "<tr><td>sparse</td><td>user, movie</td></tr>" in clicks.model._repr_html_()
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(clicks.model, cluster, batch_rows=32, progress=False)
+        trainer.fit(clicks.train)
+        cluster_text = "<Cluster of 1 server, in this process>"
+        assert repr(trainer) == f"<Trainer of DeepFM on {cluster_text}: 1 epoch, 13 steps>"
+
+
 def test_the_script_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     users, items = [f"u{i % 20}" for i in range(60)], [i % 30 for i in range(60)]
