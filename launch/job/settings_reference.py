@@ -115,6 +115,7 @@ class Row:
     bounds: str
     unit: str
     help: str
+    choices: tuple[str, ...]
 
 
 def job_schema() -> dict[str, Any]:
@@ -137,7 +138,9 @@ def rows_of(section: Any, path: str = "") -> Iterator[Row]:
             yield from rows_of(inner, f"{path}{name}.")
         else:
             told = f"{setting.help} For example {setting.plain_example}." if setting.kinds else setting.help
-            yield Row(f"{path}{name}", _kind(hint), default, setting.bounds, setting.unit, told)
+            kind = _kind(hint)
+            choices = ("true", "false") if kind == _WORDS[bool] else setting.choices
+            yield Row(f"{path}{name}", kind, default, setting.bounds, setting.unit, told, choices)
 
 
 def settings_page() -> str:
