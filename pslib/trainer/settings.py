@@ -369,13 +369,13 @@ class TrainerSettings(TrainingSettings):
             "cluster inside this process; else the launcher writes them."
         ),
     ] = None
-    progress: Annotated[bool, Setting("Whether a progress bar is shown.")] = True
+    progress: Annotated[bool, Setting("A progress bar is shown.")] = True
     tensorboard: Annotated[
-        bool, Setting("Whether event files are written to ``out/tensorboard``; needs tensorboardX.")
+        bool, Setting("Event files are written to ``out/tensorboard``; needs tensorboardX.")
     ] = False
     share: Annotated[
         bool,
-        Setting("Whether it may train what another Trainer of the cluster, or another model, trains too."),
+        Setting("It may train what another Trainer of the cluster, or another model, trains too."),
     ] = False
 
     @property
