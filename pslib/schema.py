@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pslib.errors import ConfigurationError
-from pslib.keywords import Keywords
+from pslib.settings import NOT_EMPTY, Setting, Settings
 from pslib.table.tables import text_hash
-from pslib.validation import came, check_fields
+from pslib.validation import came
 
 POOLINGS = ("sum", "mean")
 
@@ -21,82 +21,74 @@ LOG_BUCKETS = "log"
 FieldT = TypeVar("FieldT", "DenseField", "SparseField", "RaggedField")
 
 
-@dataclass(frozen=True, slots=True)
-class DenseField(metaclass=Keywords):
-    """One number an example.
+ColumnName = Annotated[str, Setting("Column name.", pattern=NOT_EMPTY)]
+Vocabulary = Annotated[
+    str | None,
+    Setting(
+        "Fields that name the same one share keys, hence rows; none: the field's own.",
+        pattern=NOT_EMPTY,
+    ),
+]
 
-    Attributes
-    ----------
-    name : str
-        Column name.
-    fill : float
-        Stands for null and for NaN.
-    log1p : bool
-        True to feed ``sign(x) * log(1 + |x|)``, the usual squeeze for counts.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is no name, or ``fill`` is NaN or infinite: no model can train on it.
-    """
+class Column(Settings):
+    """Base of fields; a job file may give the bare name of a column."""
 
-    name: str
-    fill: float = 0.0
-    log1p: bool = False
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        problems = _no_name(self)
-        if not isfinite(self.fill):
-            problems.append(f"fill: expected a finite number, got {self.fill}")
-        if problems:
-            raise ConfigurationError(*(f"dense field {self.name!r}: {problem}" for problem in problems))
+    @classmethod
+    def _read(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
+        return super()._read({"name": value} if isinstance(value, str) else value, validate)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        """Give editors both forms."""
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 @dataclass(frozen=True, slots=True)
-class SparseField(metaclass=Keywords):
-    """One key an example, made from an integer or a string.
+class DenseField(Column):
+    """One number an example."""
 
-    Attributes
-    ----------
-    name : str
-        Column name.
-    vocabulary : str or None
-        Fields that name the same vocabulary share keys, hence rows; default: the field's own name.
-    of : str, tuple of str or None
-        The column that it is made from, or several for a cross of them; default: the one of its name.
-    take : {"hour", "weekday", "day", "month"} or None
-        Part of a time to take: of a timestamp (in its own time zone), a date or whole seconds since 1970.
-    buckets : tuple of float, "log" or None
-        Ascending bounds of a number's buckets, or the squeeze ``floor(log(x)^2)``. See `pslib.data.features`.
+    AT = "dense field {name!r}: "
 
-    Raises
-    ------
-    ConfigurationError
-        If these do not go together.
-    """
+    name: ColumnName
+    fill: Annotated[float, Setting("Stands for null and for NaN.")] = 0.0
+    log1p: Annotated[bool, Setting("Feed ``sign(x) * log(1 + |x|)``, the usual squeeze for counts.")] = False
 
-    name: str
-    vocabulary: str | None = None
-    of: str | tuple[str, ...] | None = None
-    take: str | None = None
-    buckets: tuple[float, ...] | str | None = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        problems = _no_name(self)
-        if self.name and (len(set(self.columns)) < len(self.columns) or not all(self.columns)):
-            problems.append("of: expected a column, or several that differ")
-        if self.take is not None and self.take not in TAKES:
-            problems.append(f"take: expected one of {', '.join(TAKES)}, got {self.take!r}")
+@dataclass(frozen=True, slots=True)
+class SparseField(Column):
+    """One key an example, made from an integer or a string."""
+
+    AT = "sparse field {name!r}: "
+
+    name: ColumnName
+    vocabulary: Vocabulary = None
+    of: Annotated[
+        str | tuple[str, ...] | None,
+        Setting("Column that it is made from, or several for a cross of them; none: the one of its name."),
+    ] = None
+    take: Annotated[
+        str | None,
+        Setting(
+            "Part of a time to take: of a timestamp (in its own time zone), a date or whole seconds since "
+            "1970.",
+            choices=TAKES,
+        ),
+    ] = None
+    buckets: Annotated[
+        tuple[float, ...] | str | None,
+        Setting("Ascending bounds of a number's buckets, or log, the squeeze ``floor(log(x)^2)``."),
+    ] = None
+
+    def _problems(self) -> Iterator[str]:
+        if len(set(self.columns)) < len(self.columns) or not all(self.columns):
+            yield "of: expected a column, or several that differ"
         if (self.take is not None) + (self.buckets is not None) + (len(self.columns) > 1) > 1:
-            problems.append("take, buckets and a cross of columns each need a field of their own")
+            yield "take, buckets and a cross of columns each need a field of their own"
         if self.buckets is not None and self.buckets != LOG_BUCKETS and not _ascend(self.buckets):
-            problems.append(
-                f"buckets: expected ascending numbers or {LOG_BUCKETS!r}, got {self.buckets!r:.60}"
-            )
-        if problems:
-            raise ConfigurationError(*(f"sparse field {self.name!r}: {problem}" for problem in problems))
+            yield f"buckets: expected ascending numbers or {LOG_BUCKETS!r}, got {self.buckets!r:.60}"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,48 +104,22 @@ class SparseField(metaclass=Keywords):
 
 
 @dataclass(frozen=True, slots=True)
-class RaggedField(metaclass=Keywords):
-    """Any number of keys an example (a list column), pooled to one vector.
+class RaggedField(Column):
+    """Any number of keys an example (a list column), pooled to one vector."""
 
-    Attributes
-    ----------
-    name : str
-        Column name.
-    pooling : {"sum", "mean"}
-        Operation that joins the rows of one example; an empty or null list gives zeros.
-    vocabulary : str or None
-        As for SparseField.
+    AT = "ragged field {name!r}: "
 
-    Raises
-    ------
-    ConfigurationError
-        If there is no name, or no such pooling; all problems at once.
-    """
-
-    name: str
-    pooling: str = "mean"
-    vocabulary: str | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        problems = _no_name(self)
-        if self.pooling not in POOLINGS:
-            problems.append(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
-        if problems:
-            raise ConfigurationError(*(f"ragged field {self.name!r}: {problem}" for problem in problems))
+    name: ColumnName
+    pooling: Annotated[
+        str,
+        Setting("Joins the rows of one example; an empty or null list gives zeros.", choices=POOLINGS),
+    ] = "mean"
+    vocabulary: Vocabulary = None
 
     @property
     def salt(self) -> int:
         """64-bit salt of the vocabulary."""
         return text_hash("field", self.vocabulary or self.name)
-
-
-def _no_name(field: DenseField | SparseField | RaggedField) -> list[str]:
-    """List empty names: of the column, or of the vocabulary, whose default is None."""
-    problems = [] if field.name else ["name: expected the name of a column, got ''"]
-    if getattr(field, "vocabulary", None) == "":
-        problems.append("vocabulary: expected a name, or None for the field's own, got ''")
-    return problems
 
 
 def _ascend(bounds: tuple[float, ...] | str) -> bool:
@@ -198,19 +164,10 @@ def _sparse_dict(field: SparseField) -> dict[str, object]:
 
 
 @dataclass(frozen=True, init=False)
-class Schema(metaclass=Keywords):
-    """The columns that a model reads.
+class Schema(Settings):
+    """The columns that a model reads: the section ``data.schema`` of a job file.
 
-    Parameters
-    ----------
-    label : str or None
-        Column of 0 and 1 (integer, float or boolean); None for sessions, which are their own label.
-    dense, sparse, ragged
-        Names, or fields where a default should change.
-    more_labels : sequence of str
-        Further columns of 0 and 1, for models of several tasks; ``label`` is their first task.
-    weight : str or None
-        Column of numbers, 0 or more and finite: how much an example counts in the loss; None: all alike.
+    Fields are names, or `DenseField`, `SparseField` and `RaggedField` where a default should change.
 
     Raises
     ------
@@ -224,12 +181,28 @@ class Schema(metaclass=Keywords):
     ('click', 'price', 'user', 'item')
     """
 
-    label: str | None
-    dense: tuple[DenseField, ...]
-    sparse: tuple[SparseField, ...]
-    ragged: tuple[RaggedField, ...]
-    more_labels: tuple[str, ...]
-    weight: str | None
+    AT = ""
+
+    label: Annotated[
+        str | None,
+        Setting(
+            "Column of 0 and 1 (integer, float or boolean); none for sessions, which are their own label.",
+        ),
+    ] = None
+    dense: Annotated[tuple[DenseField, ...], Setting("Columns of numbers.")] = ()
+    sparse: Annotated[tuple[SparseField, ...], Setting("Columns of one key an example.")] = ()
+    ragged: Annotated[tuple[RaggedField, ...], Setting("List columns.")] = ()
+    more_labels: Annotated[
+        tuple[str, ...],
+        Setting("Further columns of 0 and 1, for models of several tasks; ``label`` is their first task."),
+    ] = ()
+    weight: Annotated[
+        str | None,
+        Setting(
+            "Column of numbers, 0 or more and finite: how much an example counts in the loss; none: all "
+            "alike.",
+        ),
+    ] = None
 
     def __init__(
         self,
@@ -247,21 +220,30 @@ class Schema(metaclass=Keywords):
         object.__setattr__(self, "ragged", _fields("ragged", RaggedField, ragged))
         object.__setattr__(self, "more_labels", _listed("more_labels", more_labels))
         object.__setattr__(self, "weight", weight)
-        check_fields(self, "label", "more_labels", "weight")
-        named = (("label", label), ("weight", weight), *(("more_labels", one) for one in self.more_labels))
-        problems = [f"{what}: expected the name of a column, got ''" for what, name in named if name == ""]
-        problems += self._target_problems()
-        fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
-        problems += self._twice()
-        problems += [
-            f"sparse field {field.name!r}: it is made from the label, which it would give away"
-            for field in self.sparse
-            if set(self.labels) & set(field.columns) and field.name not in self.labels
-        ]
-        if not fields:
-            problems.append("the schema has no feature: give at least one dense, sparse or ragged column")
-        if problems:
-            raise ConfigurationError(*problems)
+        self.__post_init__()
+
+    def _problems(self) -> Iterator[str]:
+        named = (
+            ("label", self.label),
+            ("weight", self.weight),
+            *(("more_labels", n) for n in self.more_labels),
+        )
+        yield from (
+            f"{what}: expected a text that is not empty, got ''" for what, name in named if name == ""
+        )
+        if self.label is None:
+            without = {"more_labels": self.more_labels, "weight": self.weight}
+            yield from (
+                f"{what}: expected a label with it; sessions are their own label"
+                for what, name in without.items()
+                if name
+            )
+        yield from self._twice()
+        for field in self.sparse:
+            if set(self.labels) & set(field.columns) and field.name not in self.labels:
+                yield f"sparse field {field.name!r}: it is made from the label, which it would give away"
+        if not (self.dense or self.sparse or self.ragged):
+            yield "the schema has no feature: give at least one dense, sparse or ragged column"
 
     def _twice(self) -> list[str]:
         """List columns with two roles, with the roles: usually a label that is a feature too."""
@@ -280,12 +262,6 @@ class Schema(metaclass=Keywords):
         return [
             f"column {n!r} is named twice: {', '.join(at)}" for n, at in sorted(places.items()) if len(at) > 1
         ]
-
-    def _target_problems(self) -> list[str]:
-        if self.label is not None:
-            return []
-        named = [*(["more_labels"] if self.more_labels else []), *(["weight"] if self.weight else [])]
-        return [f"{name}: expected a label with it; sessions are their own label" for name in named]
 
     @property
     def labels(self) -> tuple[str, ...]:

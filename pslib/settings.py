@@ -11,17 +11,18 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache, wraps
 from math import inf
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args, get_origin
 
 from pslib.errors import ConfigurationError
 from pslib.keywords import Keywords, refuse_unknown
-from pslib.validation import came, hints_of, is_finite, kind_problem, plain_fields
+from pslib.suggestions import unknown_key, unknown_value
+from pslib.validation import TOLD_MAX, came, hints_of, is_finite, kind_problem, plain_fields
 
 KindT = TypeVar("KindT")
 SelfT = TypeVar("SelfT")
@@ -30,6 +31,8 @@ SecondT = TypeVar("SecondT")
 Given = ParamSpec("Given")
 
 _KINDS = {int: "a whole number", float: "a number"}
+NOT_EMPTY = r"[\s\S]+"
+"""Pattern of a text that is not empty."""
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
 """Least and largest number above 0 of float32."""
 
@@ -50,12 +53,16 @@ class Setting:
         All values of a text.
     pattern, texts : str
         Pattern that a text must match, as a regular expression and for people.
+    kinds : tuple of type
+        Classes of which a mapping names one, ``{name: Cosine, batches: 20000}``; see `read_named`.
     finite : bool
         True if an infinite number is refused.
     float32 : bool
         True if a kernel takes the number as float32: it must be finite there, and 0 only if it is 0.
     example : str
         Expression that makes a value of the field's class, for messages.
+    none : object
+        Value that None stands for; None if it stands for itself.
     """
 
     help: str
@@ -66,16 +73,23 @@ class Setting:
     choices: tuple[str, ...] = ()
     pattern: str = ""
     texts: str = ""
+    kinds: tuple[type, ...] = ()
     finite: bool = True
     float32: bool = False
     example: str = ""
+    none: Any = None
+
+    @property
+    def names(self) -> dict[str, type]:
+        """The `kinds` by name."""
+        return {kind.__name__: kind for kind in self.kinds}
 
     @property
     def bounds(self) -> str:
         """Bounds in words, ``1..64``, ``0 or more``; empty without any."""
         low, high = self.gt if self.ge is None else self.ge, self.le
-        if self.choices or self.texts:
-            return self.texts or ", ".join(self.choices)
+        if self.choices or self.pattern or self.texts or self.kinds:
+            return self.texts or ", ".join(self.choices or self.names) or "not empty"
         if low is None or (high is not None and self.ge is not None):
             return "" if low is None else f"{_shown(low)}..{_shown(high)}"
         if high is None:
@@ -89,7 +103,7 @@ class Setting:
             return None
         if self.choices or self.pattern:
             fits = isinstance(value, str) and (value in self.choices or self._matches(value))
-            expected = self.texts or f"one of {self.bounds}"
+            expected = self.texts or (f"one of {self.bounds}" if self.choices else "a text that is not empty")
             return None if fits else f"{name}: expected {expected}, got {came(value)}"
         kind = next(iter(get_args(hint)), None) if optional else hint
         if kind in _KINDS:
@@ -115,6 +129,8 @@ class Setting:
         bounds = self.bounds
         if self.float32 and self.le is None:
             bounds = f"{bounds} and finite in float32" if bounds else "that is finite in float32"
+        elif kind is float and self.finite and not bounds:
+            return "expected a finite number"
         what = "seconds" if self.unit == "seconds" else _KINDS[kind]
         comma = " or " in bounds or what == "seconds"
         link = " in " if ".." in bounds else ", " if comma else " "
@@ -122,35 +138,104 @@ class Setting:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         """Give pydantic the bounds, so that errors of a job file read alike in all sections."""
+        if self.kinds:
+            read = _calling(self._read_several if _is_list(source) else self._read)
+            written = {"type": "function-plain", "function": self._written}
+            return {"type": "function-plain", "function": read, "serialization": written}
         schema = handler(source)
         inner = schema
         while inner["type"] in ("nullable", "default"):
             inner = inner["schema"]
-        if inner["type"] in ("int", "float"):
-            inner |= {key: bound for key in ("ge", "gt", "le") if (bound := getattr(self, key)) is not None}
-        if inner["type"] == "float":
-            inner["allow_inf_nan"] = not self.finite
+        for one in (inner, *inner.get("choices", ())):
+            self._bind(one)
         if self.choices:
-            schema = {"type": "literal", "expected": list(self.choices)}
+            inner.clear()
+            inner |= {"type": "literal", "expected": list(self.choices)}
         if self.unit == "bytes":
-            function = {"type": "no-info", "function": _bytes_of}
+            schema = {"type": "function-before", "function": _calling(_bytes_of), "schema": schema}
+        if self.pattern or inner["type"] == "union":
+            function = _calling(self._checker(source, object if inner["type"] == "union" else str))
             schema = {"type": "function-before", "function": function, "schema": schema}
         return schema
 
+    def _bind(self, schema: Any) -> None:
+        """Set bounds of a number, and accept a list where a tuple stands."""
+        if schema["type"] in ("int", "float"):
+            schema |= {key: bound for key in ("ge", "gt", "le") if (bound := getattr(self, key)) is not None}
+        if schema["type"] == "float":
+            schema["allow_inf_nan"] = not self.finite
+        if schema["type"] == "tuple":
+            schema["strict"] = False  # of a list, not of its elements
+
+    def _checker(self, hint: Any, of: type) -> Callable[[Any], Any]:
+        """Return a check by one line, where pydantic has one for each type of a union, or none."""
+
+        def checked(value: Any) -> Any:
+            if isinstance(value, of) and (line := self.problem("", value, hint)):
+                raise ValueError(line.removeprefix(": "))
+            return value
+
+        return checked
+
+    def _read(self, plain: Any, at: str = "") -> Any:
+        """Read one of the `kinds` from a job file."""
+        if plain is None or isinstance(plain, self.kinds):
+            return plain
+        try:
+            return read_named(at, plain, self.names, self.plain_example)
+        except ConfigurationError as error:
+            raise SettingsError(error.problems) from error
+
+    def _read_several(self, plain: Any) -> Any:
+        if not isinstance(plain, list):
+            raise ValueError(f"expected a list, for example {self.plain_example}, got {came(plain)}")
+        read, problems = [], list[str]()
+        for place, one in enumerate(plain):
+            try:
+                read.append(self._read(one, f".{place}"))
+            except SettingsError as error:
+                problems += error.problems
+        if problems:
+            raise SettingsError(problems)
+        return read
+
+    def _written(self, value: Any) -> Any:
+        """Return the mapping that `_read` reads back, or a list of them."""
+        if isinstance(value, tuple):
+            return [one.to_dict() for one in value]
+        return None if value in (None, self.none) else value.to_dict()
+
+    @property
+    def plain_example(self) -> str:
+        """The example as a job file has it."""
+
+        def written(made: re.Match[str]) -> str:
+            return f"{{name: {made[1]}, {made[2].replace('=', ': ')}}}"
+
+        return re.sub(r"pslib\.(\w+)\((.*?)\)", written, self.example)
+
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
         """Give editors bounds, and help with its unit."""
-        told = handler(schema) | {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
+        told = self._json_of_kinds() if self.kinds else handler(schema)
+        told |= {"description": f"{self.help} In {self.unit}." if self.unit else self.help}
         if self.unit == "bytes":
             told |= {"type": ["integer", "string"]}  # 16GB
         return told | ({"pattern": f"^({self.pattern})$"} if self.pattern else {})
 
+    def _json_of_kinds(self) -> dict[str, Any]:
+        one = {"type": "object", "properties": {"name": {"enum": list(self.names)}}}
+        return {"type": "array", "items": one} if self.example.startswith("[") else one
+
 
 class SettingsError(ValueError):
-    """Error of settings of a job file that do not go together; pydantic passes it on."""
+    """Several problems of one setting of a job file; pydantic passes it on.
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+    Each line continues the path of the setting: ``.key: problem``, or ``: problem`` of the setting itself.
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(self.problems))
 
 
 class Settings(metaclass=Keywords):
@@ -165,24 +250,35 @@ class Settings(metaclass=Keywords):
     __slots__ = ()
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True}
     AT: ClassVar[str | None] = None
-    """Prefix of a field's name in messages; None: the class."""
+    """Prefix of a field's name in messages, in which ``{name}`` is the object's name; None: the class."""
 
     def __post_init__(self) -> None:
-        problems = list(self._field_problems()) or list(self._problems())
+        known = settings_of(cast("Any", type(self)))
+        for name, (_, setting) in known.items():
+            if setting and setting.none is not None and getattr(self, name) is None:
+                object.__setattr__(self, name, setting.none)
+        problems = list(self._field_problems())
+        chosen = {name for name, (_, one) in known.items() if one and one.choices}
+        texts = {name for name in chosen if isinstance(getattr(self, name), str)}
+        if all(line.partition(":")[0] in texts for line in problems):
+            plain_fields(self)
+            problems += self._problems()
         if problems:
-            raise ConfigurationError(*problems)
-        plain_fields(self)
+            at = _at(type(self), getattr(self, "name", None))
+            raise ConfigurationError(*(f"{at}{line}" for line in problems))
 
     def _field_problems(self) -> Iterator[str]:
-        """Yield a line for each field that its annotation does not allow."""
-        at = _at(type(self))
+        """Yield a line for each field that its annotation does not allow; it begins with the field."""
         for name, (hint, setting) in settings_of(cast("Any", type(self))).items():
             problem = setting.problem if setting else kind_problem
-            if line := problem(f"{at}{name}", getattr(self, name), hint):
+            if line := problem(name, getattr(self, name), hint):
                 yield line
 
     def _problems(self) -> Iterator[str]:
-        """Yield problems of values that do not go together, one line each; each value is valid by itself."""
+        """Yield problems of values that do not go together, one line each, which may begin with a field.
+
+        Each value is valid by itself, but a text may be none of its choices.
+        """
         yield from ()
 
     @classmethod
@@ -198,8 +294,8 @@ class Settings(metaclass=Keywords):
         try:
             return validate(value)
         except ConfigurationError as error:
-            at = _at(cls)
-            raise SettingsError([line.removeprefix(at) for line in error.problems]) from error
+            name = value.get("name") if isinstance(value, dict) else None
+            raise SettingsError(_continued("", cls, error.problems, name)) from error
 
 
 def setting_of(hint: Any) -> Setting | None:
@@ -281,49 +377,73 @@ def fields_help(kind: Any) -> str:
     return "\n".join(lines)
 
 
-def kind_and_fields(
-    what: str, plain: Mapping[str, object], kinds: Mapping[str, type[KindT]]
-) -> tuple[type[KindT], dict[str, Any]]:
-    """Return the dataclass that a plain value names, and the fields that it gives.
+def read_named(at: str, plain: object, kinds: Mapping[str, type[KindT]], example: str = "") -> KindT:
+    """Make the settings that a mapping names, ``{name: Cosine, batches: 20000}``.
 
     Parameters
     ----------
-    what : str
-        Noun for these kinds, for messages.
-    plain : mapping
-        ``name`` and fields.
-    kinds : mapping of name to dataclass
+    at : str
+        Path of the mapping, with which each message begins.
+    plain : object
+        A mapping of ``name``, which may be left out where there is one kind, and of fields.
+    kinds : mapping of name to type
+        Settings classes.
+    example : str
+        A right mapping, for a message.
 
     Raises
     ------
     ConfigurationError
-        If the name or a field is unknown.
+        If it is no mapping, a name is unknown or missing, or a value is invalid; all problems at once.
     """
+    if not isinstance(plain, Mapping):
+        such = f"for example {example}" if example else f"with a name, one of {', '.join(kinds)}"
+        raise ConfigurationError(f"{at}: expected a mapping, {such}, got {came(plain)}")
     given = dict(plain)
-    if "name" not in given:
-        raise ConfigurationError(f"{what}: expected a name, one of {', '.join(kinds)}, got none")
-    name = str(given.pop("name"))
-    if name not in kinds:
-        raise ConfigurationError(f"{what}: expected one of {', '.join(kinds)}, got {name!r}")
-    known = sorted(one.name for one in fields(kinds[name]))  # type: ignore[arg-type]
-    if unknown := sorted(set(given) - set(known)):
-        raise ConfigurationError(f"{what} {name}: unknown {unknown[0]!r}; it takes {', '.join(known)}")
-    return kinds[name], given
+    name = given.pop("name", next(iter(kinds)) if len(kinds) == 1 else None)
+    if name is None:
+        raise ConfigurationError(f"{at}.name: is missing; one of {', '.join(kinds)}")
+    if not isinstance(name, str) or name not in kinds:
+        raise ConfigurationError(unknown_value(f"{at}.name", name, kinds))
+    kind = kinds[name]
+    known = settings_of(cast("Any", kind))
+    problems = [unknown_key(f"{at}.{key}", known) for key in given if key not in known]
+    needed = [one.name for one in fields(cast("Any", kind)) if one.default is MISSING]
+    takes = f"is missing; it takes {', '.join(known)}"
+    if missing := [f"{at}.{key}: {takes}" for key in needed if key not in given]:
+        raise ConfigurationError(*problems, *missing)
+    try:
+        made = kind(**{key: value for key, value in given.items() if key in known})
+    except ConfigurationError as error:
+        problems += _continued(at, kind, error.problems)
+    if problems:
+        raise ConfigurationError(*problems)
+    return made
 
 
-def numbers_of(name: str, plain: Mapping[str, object]) -> dict[str, float]:
-    """Return values as floats; ConfigurationError names the first that is not a number."""
-    numbers = {}
-    for key, value in plain.items():
-        try:
-            numbers[key] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError, OverflowError):
-            raise ConfigurationError(f"{name}.{key}: expected a number, got {came(value)}") from None
-    return numbers
+def _continued(at: str, kind: Any, problems: Iterable[str], name: object = None) -> Iterator[str]:
+    """Yield problems of an object as those of its path: of a key that they begin with, or of the object."""
+    known = settings_of(kind)
+    for problem in problems:
+        line = problem.removeprefix(_at(kind, name))
+        key = re.match(r"(\w+)(, \w+)*[.:]", line)
+        yield f"{at}.{line}" if key and key[1] in known else f"{at}: {line}"
 
 
-def _at(kind: type[Settings]) -> str:
-    return f"{kind.__name__}." if kind.AT is None else kind.AT
+def _calling(function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a function of one value as pydantic's core takes it."""
+    return {"type": "no-info", "function": function}
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) is tuple
+
+
+def _at(kind: Any, name: object = None) -> str:
+    if kind.AT is None:
+        return f"{kind.__name__}."
+    short = isinstance(name, str) and len(name) < TOLD_MAX and name.isprintable()
+    return kind.AT.format(name=name if short else came(name))
 
 
 def _shown(bound: float | None) -> str:

@@ -64,7 +64,18 @@ def mix64(const uint64_t[::1] keys):
 
 
 def mix64_of(uint64_t number):
-    """Mix one number, 0..2^64-1, as `mix64` does."""
+    """Mix one number as `mix64` does.
+
+    Parameters
+    ----------
+    number : int
+        0..2^64-1.
+
+    Returns
+    -------
+    int
+        0..2^64-1.
+    """
     return pslib_mix64(number)
 
 
@@ -97,7 +108,18 @@ def partition_of(const uint64_t[::1] keys, int partition_bits):
 
 
 def check_partition_bits(int partition_bits):
-    """Raise ValueError unless 0 <= partition_bits <= 20."""
+    """Check the number of partitions of a table.
+
+    Parameters
+    ----------
+    partition_bits : int
+        The table has ``2**partition_bits`` partitions.
+
+    Raises
+    ------
+    ValueError
+        Unless 0 <= partition_bits <= 20.
+    """
     if not 0 <= partition_bits <= 20:
         raise ValueError(f"partition_bits must be in 0..20, got {partition_bits}")
 
@@ -118,7 +140,18 @@ cdef const uint8_t* validity(const uint8_t[::1] valid, Py_ssize_t n) except? NUL
 
 
 def null_key(salt):
-    """Return the key of null in the vocabulary of a salt, 0..2^64-1."""
+    """Return the key of null in a vocabulary.
+
+    Parameters
+    ----------
+    salt : int
+        Salt of the vocabulary, 0..2^64-1.
+
+    Returns
+    -------
+    int
+        0..2^64-1.
+    """
     return null_key_of(as_salt(salt))
 
 

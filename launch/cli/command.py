@@ -70,9 +70,11 @@ class Group(Command, click.RichGroup):  # type: ignore[misc]
     command_class = Command
 
 
-def command(name: str, examples: str, **more: Any) -> Callable[[Callable[..., int]], Command]:
+def command(
+    name: str, examples: str, cls: type[Command] = Command, **more: Any
+) -> Callable[[Callable[..., int]], Command]:
     """Make a command of a function that returns the exit code; its docstring is the help."""
-    return click.command(name, cls=Command, examples=examples, **more)
+    return click.command(name, cls=cls, examples=examples, **more)
 
 
 def group(name: str, examples: str, **more: Any) -> Callable[[Callable[..., None]], Group]:
@@ -104,23 +106,43 @@ class PathText(click.ParamType[str]):
 
 
 class _Setting(click.ParamType[str]):
-    """``KEY=VALUE``, a setting of the job file; the shell completes its name."""
+    """``KEY=VALUE``, a setting of the job file; the shell completes its name and its choices."""
 
     name = "setting"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        """Return the settings that begin so."""
+        """Return the settings that begin so, or the values of the one whose ``=`` is written."""
         from launch.job.job import Job
+        from launch.job.paths import PATHS
         from launch.job.settings_reference import rows_of
 
+        rows = list(rows_of(Job))
+        key, equals, value = incomplete.partition("=")
+        if equals and key in PATHS:
+            return [CompletionItem(incomplete, type="file")]
+        if equals:
+            values = [one for row in rows if row.path == key for one in row.choices if one.startswith(value)]
+            return [CompletionItem(f"{key}={one}") for one in values]
         end = "=" if isinstance(param, click.Option) else ""
-        rows = (row for row in rows_of(Job) if row.path.startswith(incomplete))
-        return [CompletionItem(f"{row.path}{end}", help=row.help) for row in rows]
+        found = (row for row in rows if row.path.startswith(incomplete))
+        return [CompletionItem(f"{row.path}{end}", help=row.help) for row in found]
 
 
-FILE, FOLDER, SETTING = PathText("file"), PathText("dir"), _Setting()
+class _Passed(click.ParamType[str]):
+    """Argument that goes to a script as it is; the shell completes names of files."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        """Let the shell complete names of files."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE, FOLDER, SETTING, PASSED = PathText("file"), PathText("dir"), _Setting(), _Passed()
 
 
 # --- common options

@@ -116,7 +116,7 @@ def check_command(
 
     if config:
         job = read_job(config, overrides)
-        report = check(list(files), job.schema_of_data, key_kinds=kinds_of_job(job))
+        report = check(list(files), job.data.schema, key_kinds=kinds_of_job(job))
     else:
         report = check(list(files))
     if not report.files:

@@ -116,8 +116,9 @@ def behind_the_script(arguments: Sequence[str], options: Collection[str]) -> lis
 
 def _setting(name: str) -> str:
     """Return ``section.name`` if exactly one section has such a key; else empty."""
-    from launch.job.errors import ELSEWHERE, section_keys
+    from launch.job.errors import section_keys
     from launch.job.job import Job
+    from pslib.suggestions import ELSEWHERE
 
     wanted = ELSEWHERE.get(name, name)
     found = [f"{section}.{wanted}" for section, keys in section_keys(Job).items() if wanted in keys]

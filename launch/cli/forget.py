@@ -86,13 +86,13 @@ def _schema(config: str | None, checkpoints: Sequence[str], cluster: str | None)
     from pslib.schema import Schema
 
     if config:
-        return read_job(config).schema_of_data
+        return read_job(config).data.schema
     for folder in checkpoints:
         for one in list_checkpoints(folder):
             if one.manifest is not None and "schema" in one.manifest.about:
                 return Schema.from_dict(one.manifest.about["schema"])
     if cluster and (job := Path(cluster) / "job.yaml").is_file():
-        return read_job(job).schema_of_data
+        return read_job(job).data.schema
     raise ConfigurationError(
         "FIELD=VALUE needs a schema: give --config CONFIG, the folder of a run of a job file as --cluster, "
         "or --checkpoints with a schema"
@@ -189,8 +189,8 @@ def _erase_live(
 
 def _check_table(table: str, checkpoints: Sequence[str]) -> None:
     """Refuse places without the table before anything is erased, so that no place is skipped in silence."""
-    from launch.job.errors import unknown_value
     from pslib.checkpoint import list_checkpoints
+    from pslib.suggestions import unknown_value
 
     tables: set[str] = set()
     for folder in checkpoints:

@@ -5,10 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import rich_click as click
+from click.shell_completion import CompletionItem
 
-from launch.cli.command import FILE, FOLDER, argument, choice, command, machine_options, option, run_options
+from launch.cli.command import (
+    FILE,
+    FOLDER,
+    PASSED,
+    Command,
+    argument,
+    choice,
+    command,
+    machine_options,
+    option,
+    run_options,
+)
 from launch.cli.errors import behind_the_script, options_of
 from launch.places.options import HostOptions, RunOptions
+
+
+class _Launch(Command):
+    """Command whose options end at the script: what stands behind it is the script's own."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete no option behind the script."""
+        return [] if ctx.params.get("script") else super().shell_complete(ctx, incomplete)
 
 
 @command(
@@ -17,12 +37,11 @@ from launch.places.options import HostOptions, RunOptions
 pslib launch --servers 2 --trainers 2 train.py data/
 pslib launch --on ssh --hosts hosts.txt train.py data/
 """,
+    cls=_Launch,
     context_settings={"allow_interspersed_args": False},
 )
 @argument("script", "SCRIPT", "a Python file that calls pslib.connect()", FILE)
-@argument(
-    "arguments", "[ARGS]...", "the script's own arguments, options included", click.UNPROCESSED, nargs=-1
-)
+@argument("arguments", "[ARGS]...", "the script's own arguments, options included", PASSED, nargs=-1)
 @option("--servers", "N", "server processes (local; default 1)", int)
 @option("--trainers", "N", "trainer processes (local; default 1)", int)
 @option("--shard-threads", "N", "threads of a server (default 1)", int, default=1)

@@ -18,6 +18,7 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from launch.cli.broken_pipe import keep_output
 from launch.cli.command import Group, command, json_option, show
+from launch.cli.completion import add_shells
 from launch.cli.errors import usage_line
 from pslib.config import DEBUG_VARIABLE
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibError
@@ -142,6 +143,7 @@ def cli() -> None:
 
 cli.add_command(version_command)
 cli.add_command(completion_command)
+add_shells()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,7 +172,7 @@ def _run(arguments: list[str]) -> int:
         return ending.exit_code
     except NoArgsIsHelpError as error:
         print(error.ctx.get_help())
-        return ConfigurationError.exit_code
+        return EXIT_DONE
     except click.UsageError as error:
         print(f"pslib: {usage_line(error)}", file=sys.stderr)
         return ConfigurationError.exit_code

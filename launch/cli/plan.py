@@ -81,8 +81,8 @@ NEEDED = ("cores", "memory", "network")
 
 
 def _optimizer(name: str) -> Optimizer:
-    from launch.job.errors import unknown_value
     from pslib.errors import ConfigurationError
+    from pslib.suggestions import unknown_value
     from pslib.table.optimizers import OPTIMIZERS
 
     plain = {known.lower(): kind for known, kind in OPTIMIZERS.items()}

@@ -10,7 +10,6 @@ from typing import Any
 
 from launch.job.job import Job, read_job
 from launch.job.paths import from_here
-from launch.job.sections import RankingSection
 from launch.job.yaml12 import flow_text, read_yaml
 from pslib.errors import ConfigurationError, DataError
 
@@ -69,7 +68,7 @@ def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
     training = ({name: one["training"].get(name) for name in calls} for one in (plain, other))
     yield from _of_values("training", *training)
     if job.data.valid:
-        rankings = ((one.ranking or RankingSection()).model_dump() for one in (began, job))
+        rankings = (asdict(one.ranked) for one in (began, job))
         yield from _of_values("ranking", *rankings)
     if from_logs and began.cluster.durability != "memory":
         yield from _of_values("table", plain["table"], other["table"])
@@ -98,7 +97,7 @@ def _are_same(job: Job, mine: list[str], other: list[str]) -> bool:
     from pslib.data.dataset import ParquetData
 
     try:
-        first, second = (ParquetData(paths, job.schema_of_data) for paths in (mine, other))
+        first, second = (ParquetData(paths, job.data.schema) for paths in (mine, other))
     except DataError:
         return True
     return first.fingerprint == second.fingerprint

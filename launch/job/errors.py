@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from pslib.settings import Settings, SettingsError, settings_of
+from pslib.suggestions import ELSEWHERE, shown, unknown_key, unknown_value
 from pslib.table.optimizers import OPTIMIZERS
-
-ELSEWHERE = {
-    "lr": "learning_rate",
-    "embedding_dim": "dim",
-    "embedding_size": "dim",
-    "embed_dim": "dim",
-    "dnn_hidden_units": "hidden",
-    "wd": "weight_decay",
-    "batch_size": "batch_rows",
-    "num_epochs": "epochs",
-    "max_epochs": "epochs",
-    "random_state": "seed",
-}
-"""Settings by their dissimilar names in other libraries."""
-VALUE_CHARS_MAX = 60
-"""Longest shown part of a wrong value: enough to find it, and short enough for one line."""
-
-
-_OF_OPTIMIZERS = ("optimizers.rows.", "optimizers.dense.")
-"""Paths of optimizer settings; an unknown key below them is unknown to the one optimizer only."""
 
 
 def dotted(*steps: object) -> str:
     """Return a setting's path as users write it, ``data.schema.sparse.0.name``, without ``*`` ("all")."""
     return ".".join(str(step) for step in steps if step != "*")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 3] + "..."
-
-
-def _nearest(word: object, known: Iterable[str]) -> str | None:
-    by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[near[0]] if near else None
 
 
 def _whole(value: object) -> str:
@@ -66,25 +35,13 @@ def of_optimizers(word: str) -> str:
     return f"optimizers.rows={{name: {name}, {wanted}: ...}}"
 
 
-def unknown_key(path: str, known: Iterable[str]) -> str:
-    """Return one line on an unknown key; ``path`` ends with it."""
-    names = list(known)
-    word = path.rsplit(".", 1)[-1]
-    near = ELSEWHERE[word] if ELSEWHERE.get(word) in names else None
-    if not near and not path.startswith(_OF_OPTIMIZERS) and (setting := of_optimizers(word)):
+def unknown_setting(path: str, known: Iterable[str]) -> str:
+    """Return one line on an unknown key; it may be a setting of optimizers."""
+    names, word = list(known), path.rsplit(".", 1)[-1]
+    if ELSEWHERE.get(word) not in names and (setting := of_optimizers(word)):
         setting = setting.replace("=", ": ", 1)
         return f"{path}: unknown key, did you mean {setting}, and optimizers.dense alike?"
-    near = near or _nearest(word, names)
-    hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
-    return f"{path}: unknown key, {hint}"
-
-
-def unknown_value(path: str, value: object, known: Iterable[str]) -> str:
-    """Return one line on a value that is not among the ``known`` ones."""
-    names = list(known)
-    near = _nearest(value, names)
-    hint = f", did you mean {near!r}?" if near else ""
-    return f"{path}: expected one of {', '.join(names)}, got {_shown(value)}{hint}"
+    return unknown_key(path, names)
 
 
 _EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
@@ -94,6 +51,7 @@ _EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "string_type": lambda _: "expected a text",
     "bool_type": lambda _: "expected true or false",
     "list_type": lambda _: "expected a list",
+    "tuple_type": lambda _: "expected a list",
     "dict_type": lambda _: "expected a mapping (key: value lines)",
     "model_type": lambda _: "expected a mapping (key: value lines)",
     "model_attributes_type": lambda _: "expected a mapping (key: value lines)",
@@ -108,11 +66,11 @@ _EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _fields_of(kind: Any) -> dict[str, tuple[str, Any]]:
-    """Return field name and type by key of a section, in the documented order."""
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """Return the type of each key of a section, in the documented order."""
     if issubclass(kind, BaseModel):
-        return {field.alias or name: (name, field.annotation) for name, field in kind.model_fields.items()}
-    return {name: (name, hint) for name, (hint, _) in settings_of(kind).items()}
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return {name: hint for name, (hint, _) in settings_of(kind).items()}
 
 
 def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
@@ -120,19 +78,21 @@ def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
     kind: Any = model
     for step in steps:
         if step in (known := _fields_of(kind)):
-            kind = section_in(known[str(step)][1]) or kind
+            kind = section_in(known[str(step)]) or kind
     return list(_fields_of(kind))
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:
     """Return the keys of each section of ``model``."""
-    return {key: _keys_at(model, [key]) for key, (_, hint) in _fields_of(model).items() if section_in(hint)}
+    return {key: _keys_at(model, [key]) for key, hint in _fields_of(model).items() if section_in(hint)}
 
 
 def section_in(annotation: Any) -> Any:
     """Return the section inside ``list[Section]``, ``Section | None`` and the like; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | Settings):
         return annotation
+    if get_origin(annotation) is dict:
+        return None
     found = (section_in(inner) for inner in get_args(annotation))
     return next(filter(None, found), None)
 
@@ -143,15 +103,15 @@ def _one_line(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     if kind in ("missing", "missing_argument"):
         return f"{path}: is missing"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return unknown_key(path, _keys_at(model, steps[:-1]))
+        return unknown_setting(path, _keys_at(model, steps[:-1]))
     if kind == "literal_error":
         return unknown_value(path, error["input"], [word.strip("'") for word in _words(context["expected"])])
     if kind in _EXPECTED:
         hint = _whole(error["input"]) if kind.startswith("int_") else ""
-        return f"{path}: {_EXPECTED[kind](context)}, got {_shown(error['input'])}{hint}"
+        return f"{path}: {_EXPECTED[kind](context)}, got {shown(error['input'])}{hint}"
     if kind == "value_error":
         return f"{path}: {context['error']}"
-    return f"{path}: {error['msg']}, got {_shown(error['input'])}"
+    return f"{path}: {error['msg']}, got {shown(error['input'])}"
 
 
 def _words(expected: str) -> list[str]:
@@ -164,9 +124,8 @@ def problem_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
     for item in error.errors(include_url=False):
         wrong = item.get("ctx", {}).get("error")
         together = wrong.problems if isinstance(wrong, SettingsError) else None
-        lines += (
-            [_one_line(model, item)] if together is None else [dotted(*item["loc"], one) for one in together]
-        )
+        path = dotted(*item["loc"])
+        lines += [_one_line(model, item)] if together is None else [f"{path}{line}" for line in together]
     return lines
 
 
@@ -229,6 +188,8 @@ _OF_SCHEMA = ("model", "optimizers", "ranking", "table")
 def concerns(line: str, left_out: Mapping[str, str]) -> bool:
     """Return whether a problem may come from the absence of settings, as `leave_out` returns them."""
     path, words = line.partition(": ")[0], set(re.findall(r"\w+", line))
+    if path == "optimizers.dense":  # of a wrong kind, whatever its numbers are
+        return False
     for other, about in left_out.items():
         meant = re.findall(r"\w+", about.partition("did you mean ")[2])
         if words & {other.rpartition(".")[2], *meant}:

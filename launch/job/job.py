@@ -7,50 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from launch.job.errors import concerns, leave_out, problem_lines, unknown_value
+from launch.job.errors import concerns, leave_out, problem_lines
 from launch.job.model import (
     build_model,
     fit_problems,
-    maintenance_problems,
     model_problems,
-    optimizer_problems,
     parts_of,
-    policies_of,
     ranks_items,
-    row_optimizers,
-    table_problems,
+    with_policies,
 )
 from launch.job.paths import as_written, expand, path_problems
 from launch.job.sections import (
     CheckpointSection,
     ClusterSection,
     DataSection,
-    LoadSection,
     ModelSection,
-    Name,
     OptimizersSection,
-    RankingSection,
-    SchemaSection,
     Section,
-    TableSection,
     TrainingSection,
 )
 from launch.job.yaml12 import read_yaml, write_yaml
 from pslib.config import ClusterConfig, ClusterSettings, Timing
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
-from pslib.settings import settings_of
+from pslib.settings import NOT_EMPTY, Setting, settings_of
 from pslib.storage import below, parent_and_name
-from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict, rate_problem
-from pslib.table.tables import TableSpec
+from pslib.suggestions import unknown_value
+from pslib.table.optimizers import Optimizer, rate_problem
+from pslib.table.tables import TablePolicies, TableSpec
 from pslib.trainer.evaluation.early_stopping import metric_problem
-from pslib.trainer.settings import TrainerSettings, TrainingSettings, row_rate_problems
+from pslib.trainer.settings import (
+    LoadSettings,
+    RankingSettings,
+    TrainerSettings,
+    TrainingSettings,
+    row_rate_problems,
+)
 from rec_models import SESSION_MODELS, Model
 
 
@@ -62,7 +59,7 @@ def of_trainer(training: TrainingSection) -> dict[str, Any]:
 def _training_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
     """Return the settings that the optimizers of dense parameters, or of parts of rows, do not take."""
     try:
-        settings = TrainerSettings(dense_optimizer=job.dense_optimizer, **of_trainer(job.training))
+        settings = TrainerSettings(dense_optimizer=job.optimizers.dense, **of_trainer(job.training))
     except ConfigurationError as error:
         return [_with_path(line) for line in error.problems]
     return [_with_path(line) for line in row_rate_problems(settings, rows)]
@@ -84,7 +81,7 @@ def _stopping_problems(job: Job, rows: Mapping[str, Optimizer]) -> list[str]:
     if not job.data.valid:
         problems.append("training.stopping: expected data to evaluate on after each epoch; give data.valid")
     if stopping.factor < 1:
-        optimizers = {"dense": job.dense_optimizer, **{f"rows.{part}": one for part, one in rows.items()}}
+        optimizers = {"dense": job.optimizers.dense, **{f"rows.{part}": one for part, one in rows.items()}}
         problems += [
             f"training.stopping.factor: optimizers.{name}: {problem}; set factor to 1"
             for name, optimizer in optimizers.items()
@@ -99,7 +96,7 @@ def _stream_problems(job: Job) -> list[str]:
     if data.stream is None:
         return []
     problems = []
-    if data.columns.label is None:
+    if data.schema.label is None:
         problems.append(
             "data.stream: expected a label in data.schema: each window is predicted before it is learnt"
         )
@@ -126,7 +123,7 @@ def _ranking_problems(job: Job) -> list[str]:
         }
     else:
         session = name in SESSION_MODELS
-        labelled = session and job.data.columns.label is not None
+        labelled = session and job.data.schema.label is not None
         unknown = ranking is not None and ranking.exclude_seen and not (session or ranking.history)
         found = {
             "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,
@@ -148,23 +145,18 @@ class Job(Section):
     model: ModelSection
     optimizers: OptimizersSection = OptimizersSection()
     training: TrainingSection = TrainingSection()
-    ranking: RankingSection | None = None
-    table: TableSection = TableSection()
+    ranking: RankingSettings | None = None
+    table: TablePolicies = TablePolicies()
     cluster: ClusterSection = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    load: LoadSection | None = None
-    out: Name = Field(default="run", description="Folder of the run's files.")
-
-    @property
-    def schema_of_data(self) -> Schema:
-        """Schema of the data."""
-        return Schema.from_dict(self.data.columns.model_dump())
+    load: LoadSettings | None = None
+    out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"
 
     def build_model(self) -> Model:
         """Build the model of this file."""
         return build_model(
             self.model.name,
-            self.schema_of_data,
+            self.data.schema,
             self.model.model_extra or {},
             self.row_optimizers,
             self.training.seed,
@@ -172,7 +164,7 @@ class Job(Section):
 
     def table_of(self, model: Model) -> TableSpec:
         """Return the model's table with this file's policies."""
-        return replace(model.table(), **policies_of(self.table.model_dump()))
+        return with_policies(model.table(), self.table)
 
     @property
     def cluster_config(self) -> ClusterConfig:
@@ -181,23 +173,23 @@ class Job(Section):
         return ClusterConfig(timing=Timing(drain_s=self.cluster.drain_s), **settings)
 
     @property
-    def dense_optimizer(self) -> Optimizer:
-        """Optimizer of the dense parameters."""
-        return Adam() if self.optimizers.dense is None else optimizer_from_dict(self.optimizers.dense)
+    def ranked(self) -> RankingSettings:
+        """How items are ranked; the defaults if the file does not say it."""
+        return self.ranking or RankingSettings()
 
     @property
     def row_optimizers(self) -> dict[str, Optimizer]:
         """Optimizer of each named part; ``"*"`` stands for all parts; empty: the model's own."""
-        return row_optimizers(self.optimizers.rows)
+        return self.optimizers.rows or {}
 
     def to_yaml(self) -> str:
         """Return the effective settings, defaults and overrides included; `read_job` reads them back."""
-        plain = self.model_dump(by_alias=True)
+        plain = self.model_dump()
         parts = self.build_model().table().parts
         own = parts_of(self.model.name)
         plain["optimizers"] = {
             "rows": {part.name: part.optimizer.to_dict() for part in parts if part.name in own},
-            "dense": self.dense_optimizer.to_dict(),
+            "dense": self.optimizers.dense.to_dict(),
         }
         for part in parts:
             plain["model"].pop(f"{part.name}_optimizer", None)
@@ -319,19 +311,14 @@ def _examined(raw: dict[str, Any], folder: Path, *, model_known: bool = True) ->
     except ValidationError as error:
         problems = problem_lines(Job, error)
     problems += path_problems(raw)
-    bad_optimizers = optimizer_problems(raw.get("optimizers"))
-    problems += bad_optimizers
-    problems += table_problems(raw.get("table"))
     if job is not None and model_known:
         problems += _ranking_problems(job)
-    schema, bad_schema = _schema_of(raw)
-    problems += bad_schema
     if isinstance(raw.get("model"), dict) and model_known:
-        rows = {} if bad_optimizers or job is None else job.row_optimizers
-        problems += model_problems(raw["model"], schema, rows)
+        rows = {} if job is None else job.row_optimizers
+        problems += model_problems(raw["model"], _schema_of(raw), rows)
     if not problems and job is not None:
         problems += _stream_problems(job)
-        problems += maintenance_problems(job.table.model_dump(), job.training.maintain_every_batches)
+        problems += _maintenance_problems(job)
         problems += _problems_with_model(job) if model_known else []
     return job, problems
 
@@ -344,26 +331,30 @@ def _problems_with_model(job: Job) -> list[str]:
     return [
         *_dense_problems(model),
         *_training_problems(job, optimizers),
-        *fit_problems(table, job.table.model_dump()),
+        *fit_problems(table, job.table),
         *_stopping_problems(job, optimizers),
         *_load_problems(job, table),
     ]
 
 
-def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
-    """Return the schema, also if other sections are wrong, and problems that pydantic does not report."""
+def _schema_of(raw: dict[str, Any]) -> Schema | None:
+    """Return the schema, also if other sections are wrong."""
     try:
-        columns = SchemaSection.model_validate(raw["data"]["schema"])
-        return Schema.from_dict(columns.model_dump()), []
+        return TypeAdapter(Schema).validate_python(raw["data"]["schema"])
     except (ValidationError, KeyError, TypeError):
-        return None, []
-    except ConfigurationError as error:
-        return None, [f"data.schema: {line}" for line in error.problems]
+        return None
+
+
+def _maintenance_problems(job: Job) -> list[str]:
+    """Return a problem if rules of eviction would never act."""
+    if not job.table.eviction or job.training.maintain_every_batches:
+        return []
+    return ["training.maintain_every_batches: expected > 0, as table.eviction acts only then, got 0 (never)"]
 
 
 def _load_problems(job: Job, table: TableSpec) -> list[str]:
     """Return the tables to load that the model does not have."""
-    named = (job.load.tables if job.load else None) or []
+    named = (job.load.tables if job.load else None) or ()
     return [unknown_value("load.tables", name, [table.name]) for name in named if name != table.name]
 
 

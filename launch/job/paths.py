@@ -11,10 +11,11 @@ from typing import Any
 from pslib.storage import is_uri, local_problem
 
 _VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)\}|(\w+))")
-_PATHS = (
+PATHS = (
     *("data.train", "data.valid", "data.test", "data.items"),
     *("checkpoint.path", "load.path", "cluster.log", "out"),
 )
+"""Settings whose values are paths."""
 _LOCAL = ("out", "cluster.log")
 NAME_BYTES = 255
 """Longest name of a file or folder on Linux file systems."""
@@ -125,7 +126,7 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _paths_in(raw: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield each setting of a path that is given: its name, the section that holds it, and its key there."""
-    for name in _PATHS:
+    for name in PATHS:
         section, _, key = name.rpartition(".")
         values = raw.get(section) if section else raw
         if isinstance(values, dict) and key in values:

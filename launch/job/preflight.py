@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from launch.job.job import Job, saved_place
 from launch.job.model import ranks_items
-from launch.job.sections import RankingSection
 from pslib.errors import CheckpointError, ConfigurationError, DataError, PslibError
 from pslib.process.machine import memory_bytes, physical_bytes
 from pslib.storage import check_local, is_uri, unwritable
@@ -50,7 +49,7 @@ def check_data(job: Job) -> None:
     problems: list[str] = []
     seen: set[str] = set()
     key_kinds = kinds_of_load(job)
-    schema = job.schema_of_data
+    schema = job.data.schema
     asked = schema_asked(job) if job.data.valid or job.data.test else schema
     if job.data.stream:
         from pslib.data.file_watch import FileWatch
@@ -81,17 +80,17 @@ def schema_asked(job: Job) -> Schema:
         When no setting names the column of the target item.
     """
     if not ranks_items(job.model.name):
-        return job.schema_of_data
+        return job.data.schema
     from pslib.trainer.retrieval.towers import sides_of
 
-    sides, how = sides_of(job.build_model()), job.ranking or RankingSection()
+    sides, how = sides_of(job.build_model()), job.ranked
     return sides.example_schema(how.history, [sides.goal(how.target)])
 
 
 def _schema_of_items(job: Job) -> Schema:
     """Return the schema of ranked items; items of session models are read from sessions."""
     if not ranks_items(job.model.name) or job.model.name in SESSION_MODELS:
-        return job.schema_of_data
+        return job.data.schema
     from pslib.trainer.retrieval.towers import sides_of
 
     return sides_of(job.build_model()).item_schema
@@ -174,8 +173,8 @@ def check_content(job: Job) -> None:
     place, model = newest(path), job.build_model()
     table = job.table_of(model)
     layout, manifest = DenseLayout(model.dense_shapes()), read_manifest(place)
-    dense = DenseSpec(layout.length, job.dense_optimizer)
-    options = LoadOptions(job.load.state, None if tables is None else tuple(tables))
+    dense = DenseSpec(layout.length, job.optimizers.dense)
+    options = LoadOptions(job.load.state, tables)
     check_fits(manifest, place, {table.name: table}, dense, options)
     if options.all and not job.load.other_model:
         check_model(manifest, place, description_of(model, table, layout))
@@ -414,7 +413,7 @@ def _kinds_of_data(job: Job) -> KeyKinds:
 
     kinds: KeyKinds = {}
     with suppress(DataError):  # it may be on another machine, or deleted
-        ParquetData(job.data.train, _keys_of(job.schema_of_data), key_kinds=kinds)
+        ParquetData(job.data.train, _keys_of(job.data.schema), key_kinds=kinds)
     return kinds
 
 

@@ -7,9 +7,8 @@ from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from math import inf
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BaseModel
 
 from launch.job.errors import section_in
@@ -101,6 +100,7 @@ _WORDS: Mapping[Any, str] = {
     str: "text",
     bool: "true or false",
     list: "list",
+    tuple: "list",
     dict: "mapping",
 }
 
@@ -115,6 +115,7 @@ class Row:
     bounds: str
     unit: str
     help: str
+    choices: tuple[str, ...]
 
 
 def job_schema() -> dict[str, Any]:
@@ -130,13 +131,16 @@ def job_schema() -> dict[str, Any]:
 def rows_of(section: Any, path: str = "") -> Iterator[Row]:
     """Yield a row for each setting of a section and of those inside it, in the order of the classes."""
     for name, hint, default, setting in _settings(section):
-        inner = section_in(hint)
+        inner = None if setting.kinds else section_in(hint)
         if inner is not None and _is_list(hint):
             yield from rows_of(inner, f"{path}{name}.N.")
         elif inner is not None:
             yield from rows_of(inner, f"{path}{name}.")
         else:
-            yield Row(f"{path}{name}", _kind(hint), default, setting.bounds, setting.unit, setting.help)
+            told = f"{setting.help} For example {setting.plain_example}." if setting.kinds else setting.help
+            kind = _kind(hint)
+            choices = ("true", "false") if kind == _WORDS[bool] else setting.choices
+            yield Row(f"{path}{name}", kind, default, setting.bounds, setting.unit, told, choices)
 
 
 def settings_page() -> str:
@@ -206,40 +210,30 @@ def _settings(section: Any) -> Iterator[tuple[str, Any, str, Setting]]:
             yield name, hint, _shown(defaults[name]), setting or Setting("")
         return
     for name, field in section.model_fields.items():
-        limits = {type(one): one for one in field.metadata}
-        bounds = {"ge": Ge, "gt": Gt, "le": Le}
-        named = {key: getattr(limits[kind], key) for key, kind in bounds.items() if kind in limits}
-        default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        texts = "not empty" if MinLen in limits else ""
-        yield (
-            field.alias or name,
-            field.annotation,
-            default,
-            Setting(field.description or "", texts=texts, **named),
-        )
+        setting = next((one for one in field.metadata if isinstance(one, Setting)), Setting(""))
+        default = "required" if field.is_required() else _shown(field.default)
+        yield name, field.annotation, default, setting
 
 
 def _is_list(hint: Any) -> bool:
-    return get_origin(hint) is list
+    return get_origin(hint) in (list, tuple)
 
 
 def _kind(hint: Any) -> str:
     if hasattr(hint, "__metadata__"):
         return _kind(hint.__origin__)
-    if isinstance(hint, str):
-        return f"`{hint}`"
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(dict.fromkeys(_kind(one) for one in get_args(hint) if one is not NoneType))
-    if get_origin(hint) is Literal:
-        return ", ".join(map(_kind, get_args(hint)))
     return _WORDS.get(get_origin(hint) or hint, "mapping")
 
 
 def _shown(value: Any) -> str:
     if value is MISSING:
         return "required"
-    if isinstance(value, BaseModel | Settings | Schedule) or value is None or value == []:
+    if isinstance(value, BaseModel | Settings | Schedule) or value in (None, ()):
         return ""
+    if isinstance(value, tuple):
+        return str(list(value))
     if isinstance(value, bool):
         return str(value).lower()
     return ".inf" if value == inf else str(value)  # as YAML reads it

@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from launch.job.errors import unknown_key
 from launch.places.local import checkout_path
 from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.blas import TRAINERS_HERE
+from pslib.suggestions import unknown_key
 
 LOOK_S = 30.0
 """Time limit of a test on one host: three times ssh's limit to connect."""

@@ -162,7 +162,7 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
         check_seen(job, hosts.not_seeing)
     else:  # on other hosts the folder is theirs
         cluster = job.cluster
-        check_memory(job.build_model(), job.dense_optimizer, cluster.trainers, cluster.servers)
+        check_memory(job.build_model(), job.optimizers.dense, cluster.trainers, cluster.servers)
         check_log("cluster.log", job.cluster.log, resume)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from launch.job.job import Job, preempted_place, saved_place
 from launch.job.paths import from_here, literal
-from launch.job.sections import LoadSection
 from launch.job.yaml12 import read_yaml
 from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
 from launch.supervisor.run_spec import Identity, Outcome, Plan
@@ -21,6 +20,7 @@ from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
 from pslib.storage import below, parent_and_name, shown
 from pslib.text import counted
+from pslib.trainer.settings import LoadSettings
 
 
 def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identity:
@@ -240,7 +240,7 @@ def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> 
     """
     saved = str(outcome.status.get("saved") or "")
     if saved:
-        job = job.model_copy(update={"load": LoadSection(path=_with_its_keys(saved, job))})
+        job = job.model_copy(update={"load": LoadSettings(path=_with_its_keys(saved, job))})
     written = out / "job.yaml.new"
     written.write_text(job.to_yaml(), encoding="utf-8")
     written.replace(out / "job.yaml")  # a full disk does not truncate the old one

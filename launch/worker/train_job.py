@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from launch.job.job import Job, of_trainer, preempted_place, read_job, saved_place
 from launch.job.model import ranks_items
 from launch.job.preflight import check_like_training, schema_asked
-from launch.job.sections import RankingSection
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError
 from pslib.storage import is_uri
@@ -93,7 +92,7 @@ def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
     """Evaluate each label on the test data, if there is any."""
     test = job.data.test or []
     tested = _tested(job, trainer, test) if test else None
-    others = job.schema_of_data.more_labels if test else ()
+    others = job.data.schema.more_labels if test else ()
     tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
     return {"test": tested and asdict(tested), **({"test_tasks": tasks} if tasks else {})}
 
@@ -115,7 +114,7 @@ def _fit(job: Job, trainer: Trainer) -> None:
 
 
 def _ranking(job: Job) -> dict[str, Any]:
-    return (job.ranking or RankingSection()).model_dump()
+    return asdict(job.ranked)
 
 
 def _tested(
@@ -212,7 +211,7 @@ def recommend_items(
     paths = data or job.data.test
     if not paths:
         raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
-    how, items = job.ranking or RankingSection(), job.data.items or job.data.train
+    how, items = job.ranked, job.data.items or job.data.train
     with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
         trainer.recommend(
             paths,
@@ -253,9 +252,8 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
                 else ""
             )
         )
-    history = job.ranking.history if job.ranking else None
     with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
-        trainer.export_vectors(paths, out, side=side, history=history)
+        trainer.export_vectors(paths, out, side=side, history=job.ranked.history)
 
 
 @contextmanager
@@ -299,7 +297,7 @@ def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
         model,
         cluster,
         **of_trainer(job.training),
-        dense_optimizer=job.dense_optimizer,
+        dense_optimizer=job.optimizers.dense,
         table=job.table_of(model),
         checkpoint=_when_saved(job) if saves else None,
         out=None,  # the launcher writes the records of the run

@@ -51,15 +51,12 @@ class CoordinatorJournal:
         Takes the entries of one record, after they have changed the session and before any reply.
     replaying : bool
         True while a request or note of a predecessor's journal is applied: nothing is recorded.
-    positions_s : float
-        Minimum interval between two records of one trainer's positions.
     """
 
     def __init__(self, members: Membership, registry: JobRegistry) -> None:
         self._members, self._registry = members, registry
         self.append: Callable[[Sequence[Entry]], None] = lambda _entries: None
         self.replaying = False
-        self.positions_s = POSITIONS_S
         self._written_s: dict[int, float] = {}
         self._changes = self._jobs = 0
         self._version = 0
@@ -110,7 +107,7 @@ class CoordinatorJournal:
             return replace(message, progress={}) if began else None
         streams = message.progress.get("streams", ())
         written_s = self._written_s.get(message.incarnation)
-        if not streams or (written_s is not None and now_s - written_s < self.positions_s):
+        if not streams or (written_s is not None and now_s - written_s < POSITIONS_S):
             return None
         self._written_s[message.incarnation] = now_s
         return replace(message, progress={"streams": streams})

@@ -20,7 +20,7 @@ from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.error_codes import failure_of
 from pslib.wire.fields import Message
 from pslib.wire.messages import Adopt, Erase, Failure, Keep, Maintain, Pull, Push, Release, Reserve, Setup
-from pslib.wire.quantization import gradients_of, request_problem
+from pslib.wire.quantization import check_request, gradients_of
 
 RATE_MAX = 1e6
 """Maximum factor of a learning rate; no schedule is known to go beyond a few thousand."""
@@ -73,7 +73,7 @@ class RequestChecks:
         if not isinstance(message, Erase):
             self._check_dense(message)
             _check_time(message.time_s)
-            _refuse(request_problem(message))
+            check_request(message)
         if isinstance(message, Pull):
             self._check_answer(message)
             return
@@ -131,18 +131,13 @@ class RequestChecks:
         if message.gradients.keys() != message.keys.keys():
             raise ConfigurationError("gradients and keys name different tables")
         for name, keys in message.keys.items():
-            _refuse(
-                gradients_of(message, name).problem(keys.size, first.tables[name].dim),
-                f"gradients of {name}: ",
-            )
+            rows = gradients_of(message, name)
+            if problem := rows.problem(keys.size, first.tables[name].dim):
+                raise ConfigurationError(f"gradients of {name}: {problem}")
         _check_counts(message)
         dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
-        _refuse(push_options_problem(message, first.tables, dense, units))
-
-
-def _refuse(problem: str | None, where: str = "") -> None:
-    if problem:
-        raise ConfigurationError(where + problem)
+        _check_rate(message, first.tables, dense)
+        _check_sync(message, units)
 
 
 def _check_time(time_s: float) -> None:
@@ -162,38 +157,29 @@ def _check_counts(message: Push) -> None:
                 raise ConfigurationError(f"{what} of {name}: expected finite numbers >= {least:g}")
 
 
-def push_options_problem(
-    message: Push, tables: Mapping[str, TableSpec], dense: DenseSpec | None, units: int
-) -> str | None:
-    """Return the fault of a push's rate and sync step, one line; None where there is none.
-
-    Parameters
-    ----------
-    message
-    tables : mapping of name to TableSpec
-    dense : DenseSpec or None
-    units : int
-        Number of units of the cluster.
-    """
+def _check_rate(message: Push, tables: Mapping[str, TableSpec], dense: DenseSpec | None) -> None:
     if not 0 <= message.rate <= RATE_MAX:
-        return f"rate: expected 0..{RATE_MAX:g}, got {message.rate:g}"
-    if message.rate != 1 and not message.delta:
-        used: list[Optimizer] = [part.optimizer for name in message.keys for part in tables[name].parts]
-        if message.blocks.size and dense:
-            used.append(dense.optimizer)
-        if problem := rate_problem(used):
-            return problem
-    return _sync_problem(message, units) if message.sync else None
+        raise ConfigurationError(f"rate: expected 0..{RATE_MAX:g}, got {message.rate:g}")
+    if message.rate == 1 or message.delta:
+        return
+    used: list[Optimizer] = [part.optimizer for name in message.keys for part in tables[name].parts]
+    if message.blocks.size and dense:
+        used.append(dense.optimizer)
+    if problem := rate_problem(used):
+        raise ConfigurationError(problem)
 
 
-def _sync_problem(message: Push, units: int) -> str | None:
+def _check_sync(message: Push, units: int) -> None:
+    if not message.sync:
+        return
     if set(message.sync) != {"contributors", "units"}:
-        return f"sync: expected contributors and units, got {sorted(message.sync)}"
+        raise ConfigurationError(f"sync: expected contributors and units, got {sorted(message.sync)}")
     contributors, spoken_for = message.sync["contributors"], message.sync["units"]
     if not contributors.size or (np.diff(contributors.astype(np.int64)) <= 0).any():
-        return "sync: contributors: expected ascending ranks"
+        raise ConfigurationError("sync: contributors: expected ascending ranks")
     if message.rank not in contributors.tolist():
-        return f"sync: rank {message.rank} is not among the contributors of step {message.step}"
+        raise ConfigurationError(
+            f"sync: rank {message.rank} is not among the contributors of step {message.step}"
+        )
     if spoken_for.size and int(spoken_for.max()) >= units:
-        return f"sync: units: expected 0..{units - 1}, got {spoken_for.max()}"
-    return None
+        raise ConfigurationError(f"sync: units: expected 0..{units - 1}, got {spoken_for.max()}")

@@ -32,8 +32,8 @@ from pslib.wire.quantization import QuantizedRows
 class Shard(ShardState):
     """Partitions and dense blocks of one shard thread: its state, and the requests on it."""
 
-    def __post_init__(self, memory_bytes: int) -> None:
-        super().__post_init__(memory_bytes)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
         self.moves = Moves(self, self._unit_left, self.cuts.unit_came)

@@ -8,7 +8,7 @@ serves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -73,10 +73,10 @@ class ShardState:
     index: int = 0
     shards: int = 1
     marks: Marks = field(default_factory=Marks)
-    memory_bytes: InitVar[int] = 0
+    memory_bytes: int = 0
     slice_rows: int = SLICE_ROWS
 
-    def __post_init__(self, memory_bytes: int) -> None:
+    def __post_init__(self) -> None:
         self.partitions = 1 << self.partition_bits
         self.counters = ShardCounters()
         self.pushes_before = 1
@@ -93,7 +93,7 @@ class ShardState:
         self.dense: DenseBlocks | None = None
         partitions = len(range(self.index, self.partitions, self.shards))
         owner = f"shard thread {self.index} of {self.shards}"
-        self.room = MemoryHeadroom(memory_bytes, owner, partitions)
+        self.room = MemoryHeadroom(self.memory_bytes, owner, partitions)
         self.bare = False
         """True if it has still to restore a checkpoint; see `pslib.server.rejoin`."""
         self.began_with = ""

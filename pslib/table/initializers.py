@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.settings import FLOAT32_MAX, Setting, Settings, kind_and_fields, numbers_of
+from pslib.settings import FLOAT32_MAX, Setting, Settings, read_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +69,4 @@ def initializer_from_dict(plain: dict[str, object]) -> Initializer:
     ConfigurationError
         If the name or a field is unknown, or a number is out of range.
     """
-    kind, numbers = kind_and_fields("initializer", plain, _BY_NAME)
-    return kind(**numbers_of(kind.__name__, numbers))
+    return read_named("initializer", plain, _BY_NAME)

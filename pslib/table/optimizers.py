@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.settings import Setting, Settings, kind_and_fields, numbers_of
+from pslib.settings import Setting, Settings, read_named
 
 HYPERPARAMETERS_MAX = 8
 """Length of the float32 array of an optimizer's numbers for its kernel."""
@@ -68,18 +68,18 @@ class Optimizer(Settings):
     cowclip_floor: Amount = 0.0
 
     def _problems(self) -> Iterator[str]:
-        name, rate, decay = type(self).__name__, self.learning_rate, self.weight_decay
+        rate, decay = self.learning_rate, self.weight_decay
         if self.cowclip_ratio > 0 and not self.cowclip_floor > 0:
             yield (
-                f"{name}.cowclip_ratio: expected cowclip_floor > 0 with it, for example 1e-5; else a row at "
+                "cowclip_ratio: expected cowclip_floor > 0 with it, for example 1e-5; else a row at "
                 "zero would never move"
             )
         left = 1 - rate * decay
         if decay > 0 and left <= 0:
-            yield f"{name}.weight_decay: expected less than 1 / learning_rate = {1 / rate}, got {decay}"
+            yield f"weight_decay: expected less than 1 / learning_rate = {1 / rate}, got {decay}"
         if 0 < left < 1 and np.float32(left) == 1:
             yield (
-                f"{name}.weight_decay: {decay} at learning_rate {rate} changes no float32 weight in a step; "
+                f"weight_decay: {decay} at learning_rate {rate} changes no float32 weight in a step; "
                 f"use 0, or at least {2**-24 / rate:.1e}"
             )
 
@@ -274,7 +274,7 @@ class Momentum(Optimizer):
     def _problems(self) -> Iterator[str]:
         yield from Optimizer._problems(self)
         if np.float32(self.momentum) == 1:
-            yield f"{type(self).__name__}.momentum: expected less than 1 in float32, got {self.momentum}"
+            yield f"momentum: expected less than 1 in float32, got {self.momentum}"
 
     def state_floats(self, dim: int) -> int:
         """One velocity per weight."""
@@ -311,7 +311,7 @@ class FTRL(Optimizer):
         yield from Optimizer._problems(self)
         if self.weight_decay > 0:
             yield (
-                f"{type(self).__name__}.weight_decay: expected 0, got {self.weight_decay}: a step makes "
+                f"weight_decay: expected 0, got {self.weight_decay}: a step makes "
                 "weights anew from sums of gradients, which would undo it; use l2"
             )
 
@@ -346,10 +346,7 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
     ConfigurationError
         If the name or a field is unknown, or a number is out of range.
     """
-    kind, given = kind_and_fields("optimizer", plain, OPTIMIZERS)
-    switches = {one.name for one in fields(kind) if isinstance(one.default, bool)} & given.keys()
-    amounts = {key: value for key, value in given.items() if key not in switches}
-    return kind(**numbers_of(kind.__name__, amounts), **{key: given[key] for key in switches})
+    return read_named("optimizer", plain, OPTIMIZERS)
 
 
 def rate_problem(optimizers: Iterable[Optimizer]) -> str | None:

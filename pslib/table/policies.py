@@ -8,11 +8,10 @@ maintain), so the same records give the same rows on any number of servers. Kern
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar
 
-from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
 from pslib.validation import came
 
@@ -57,7 +56,7 @@ class Policy(Settings):
     """Number of the policy in the kernels."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form for the wire and for manifests; `policy_from_dict` is the inverse."""
+        """Plain form for the wire and for manifests; `pslib.settings.read_named` is the inverse."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"name": type(self).__name__} | {
             key: value for key, value in numbers.items() if value is not None
@@ -105,7 +104,7 @@ class ByBloom(Policy):
     def _problems(self) -> Iterator[str]:
         if self.counters & (self.counters - 1):
             nearest = 1 << (self.counters - 1).bit_length()
-            yield f"ByBloom.counters: expected a power of two, got {self.counters}; the next is {nearest}"
+            yield f"counters: expected a power of two, got {self.counters}; the next is {nearest}"
 
     def numbers(self) -> tuple[int, float, int]:
         """Kernel arguments: (kind, number, counters of a filter)."""
@@ -211,7 +210,7 @@ class Compact(Policy):
     def _problems(self) -> Iterator[str]:
         if (self.shows is None) == (self.score is None):
             given = f"shows={came(self.shows)}, score={came(self.score)}"
-            yield f"Compact.shows, score: expected exactly one of them, got {given}"
+            yield f"shows, score: expected exactly one of them, got {given}"
 
     def promotion(self) -> tuple[int, float]:
         """Kernel arguments: (1 by shows | 2 by score, number)."""
@@ -222,37 +221,3 @@ Admission = ByCount | ByBloom | ByChance
 Eviction = ByAge | ByNorm | ByScore
 ADMISSIONS: tuple[type[Policy], ...] = (ByCount, ByBloom, ByChance)
 EVICTIONS: tuple[type[Policy], ...] = (ByAge, ByNorm, ByScore)
-PolicyT = TypeVar("PolicyT", bound=Policy)
-
-
-def policy_from_dict(plain: Mapping[str, Any], kinds: Iterable[type[PolicyT]]) -> PolicyT:
-    """Inverse of `Policy.to_dict`.
-
-    Parameters
-    ----------
-    plain : mapping
-        ``name`` and the numbers of one policy; with a single kind the name is optional.
-    kinds : iterable of type
-        Accepted policy classes.
-
-    Raises
-    ------
-    ConfigurationError
-        If the name or a number is unknown, or a number is out of range; lists all problems at once.
-    """
-    if not isinstance(plain, Mapping):
-        raise ConfigurationError(f"policy: expected a mapping with a name, got {plain!r}")
-    by_name = {kind.__name__: kind for kind in kinds}
-    numbers = dict(plain)
-    name = numbers.pop("name", next(iter(by_name)) if len(by_name) == 1 else None)
-    if not isinstance(name, str) or name not in by_name:
-        raise ConfigurationError(f"policy: expected one of {', '.join(by_name)}, got {name!r}")
-    known = [field.name for field in fields(by_name[name])]
-    if unknown := [key for key in numbers if key not in known]:
-        takes = f"it takes {', '.join(known)}"
-        raise ConfigurationError(*(f"{name}: unknown {key!r}; {takes}" for key in unknown))
-    needed = [field.name for field in fields(by_name[name]) if field.default is MISSING]
-    if missing := [key for key in needed if key not in numbers]:
-        takes = f"it takes {', '.join(known)}"
-        raise ConfigurationError(*(f"{name}.{key}: is missing; {takes}" for key in missing))
-    return by_name[name](**numbers)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Annotated, Any
 
-from pslib.settings import Setting, Settings, kind_and_fields
+from pslib.settings import Setting, Settings, read_named
 
 BATCHES_MAX = 1 << 40
 """Upper bound of settings that count batches."""
@@ -119,7 +119,7 @@ class Linear(Schedule):
 
     def _problems(self) -> Iterator[str]:
         if self.hold >= self.batches:
-            yield f"Linear.hold: expected fewer than batches = {self.batches}, got {self.hold}"
+            yield f"hold: expected fewer than batches = {self.batches}, got {self.hold}"
 
     def _after(self, step: int) -> float:
         return min(1.0, max(0.0, (self.batches - step) / (self.batches - self.hold)))
@@ -152,5 +152,4 @@ def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
     ConfigurationError
         If the name or a field is unknown, or a number is out of its range.
     """
-    kind, values = kind_and_fields("schedule", plain, SCHEDULES)
-    return kind(**values)
+    return read_named("schedule", plain, SCHEDULES)

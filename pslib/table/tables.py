@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 from pslib.errors import ConfigurationError
 from pslib.keywords import Keywords
+from pslib.settings import Setting, Settings, read_named, settings_of
 from pslib.table.initializers import Initializer, Uniform, initializer_from_dict
 from pslib.table.optimizers import Adagrad, Optimizer, dense_problem, optimizer_from_dict
 from pslib.table.policies import (
@@ -25,7 +26,6 @@ from pslib.table.policies import (
     Eviction,
     Policy,
     Score,
-    policy_from_dict,
 )
 from pslib.validation import came, check_fields
 
@@ -39,14 +39,6 @@ PARTS_MAX = 8
 
 DENSE_LENGTH_MAX = 1 << 40
 """Dense parameters: 4 TiB, more than trainers can hold; sums of such lengths fit well in 64 bits."""
-
-POLICY_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
-    "admission": ADMISSIONS,
-    "eviction": EVICTIONS,
-    "score": (Score,),
-    "compact": (Compact,),
-}
-"""Policy classes accepted by each setting of a table."""
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
@@ -108,32 +100,68 @@ class PartSpec(metaclass=Keywords):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class TableSpec(metaclass=Keywords):
-    """Named set of rows of one layout, distributed over servers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePolicies(Settings):
+    """How a table keeps its rows: the section ``table`` of a job file, and settings of `TableSpec`."""
 
-    Attributes
-    ----------
-    name : str
-        An identifier; also the stem of the table's checkpoint files.
-    parts : sequence of PartSpec
-        Parts in the order of their floats in a row.
-    seed : int
-        Seed of initial values, 0..2^63-1.
-    storage : {"float32", "bfloat16", "float16", "int8"}
-        Type of weights in memory; stores round stochastically, and users see float32.
-    admission : ByCount, ByBloom, ByChance or None
-        Keys that get rows; None: every pushed key.
-    eviction : sequence of ByAge, ByNorm, ByScore
-        Rows evicted at a maintenance.
-    score : Score or None
-        Score of a row.
-    compact : Compact or None
-        Time at which a row gets its later parts; None: at once.
-    clock : {"steps", "seconds"}
-        Unit of row age; weight decay counts steps.
-    when_full : {"refuse", "oldest", "smallest_norm", "lowest_score"}
-        Action for new rows at the memory limit of a server.
+    AT = ""
+
+    storage: Annotated[
+        str,
+        Setting(
+            "Type of weights in memory; stores round stochastically, and users see float32.", choices=STORAGES
+        ),
+    ] = "float32"
+    admission: Annotated[
+        Admission | None,
+        Setting(
+            "Rule by which a key earns a row; none: every pushed key.",
+            kinds=ADMISSIONS,
+            example="pslib.ByCount(count=3)",
+        ),
+    ] = None
+    eviction: Annotated[
+        tuple[Eviction, ...],
+        Setting(
+            "Rules by which rows leave at a maintenance.",
+            kinds=EVICTIONS,
+            example="[pslib.ByAge(age=500000)]",
+        ),
+    ] = ()
+    score: Annotated[
+        Score | None,
+        Setting("Value of shows and clicks of a row.", kinds=(Score,), example="pslib.Score(decay=0.98)"),
+    ] = None
+    compact: Annotated[
+        Compact | None,
+        Setting(
+            "Time at which a row gets its later parts, by its shows or its score; none: at once.",
+            kinds=(Compact,),
+            example='pslib.Compact(wide_from="v", shows=10)',
+        ),
+    ] = None
+    clock: Annotated[
+        str,
+        Setting(
+            "Unit of ages: batches of the training, or seconds; weight decay counts steps.", choices=CLOCKS
+        ),
+    ] = "steps"
+    when_full: Annotated[
+        str,
+        Setting(
+            "Action of a server at its memory limit: refuse new rows, or evict these.", choices=WHEN_FULL
+        ),
+    ] = "refuse"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eviction, EVICTIONS):
+            object.__setattr__(self, "eviction", (self.eviction,))
+        Settings.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec(TablePolicies):
+    """Named set of rows of one layout, distributed over servers, with its `TablePolicies`.
 
     Raises
     ------
@@ -142,29 +170,23 @@ class TableSpec(metaclass=Keywords):
         at once.
     """
 
-    name: str
-    parts: tuple[PartSpec, ...]
-    seed: int = 0
-    storage: str = "float32"
-    admission: Admission | None = None
-    eviction: tuple[Eviction, ...] = ()
-    score: Score | None = None
-    compact: Compact | None = None
-    clock: str = "steps"
-    when_full: str = "refuse"
+    AT = "table {name}: "
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "eviction", _rules(self.eviction))
-        check_fields(self, "name", "parts", "seed", "storage", "clock", "when_full")
+    name: Annotated[str, Setting("An identifier; also the stem of the table's checkpoint files.")]
+    parts: Annotated[tuple[PartSpec, ...], Setting("Parts in the order of their floats in a row.")]
+    seed: Annotated[int, Setting("Seed of initial values.", ge=0, le=(1 << 63) - 1)] = 0
+
+    def _problems(self) -> Iterator[str]:
         if not self.name.isidentifier():
-            raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
+            yield f"name: expected an identifier, got {self.name!r}"
         if (size := len(self.name.encode())) > NAME_BYTES_MAX:
-            raise ConfigurationError(
-                f"table name: expected at most {NAME_BYTES_MAX} bytes, got {size}: {self.name!r:.40}..."
-            )
-        problems = [*self._part_problems(), *self._choice_problems(), *self._policy_problems()]
-        if problems:
-            raise ConfigurationError(*(f"table {self.name}: {problem}" for problem in problems))
+            yield f"name: expected at most {NAME_BYTES_MAX} bytes, got {size}: {self.name!r:.40}..."
+        yield from self._part_problems()
+        yield from self._policy_problems()
+        later = [part.name for part in self.parts[1:]]
+        if self.compact is not None and self.compact.wide_from not in later:
+            known = f"one of the parts after the first, {later}" if later else "a table of two parts or more"
+            yield f"compact.wide_from: expected {known}, got {self.compact.wide_from!r}"
 
     def _part_problems(self) -> Iterator[str]:
         if not 1 <= len(self.parts) <= PARTS_MAX:
@@ -189,49 +211,40 @@ class TableSpec(metaclass=Keywords):
             names += [f"{part.name}_state"] if part.state_floats else []
         return next((name for name in names if names.count(name) > 1), "")
 
-    def _choice_problems(self) -> Iterator[str]:
-        for name, value, known in (
-            ("storage", self.storage, STORAGES),
-            ("clock", self.clock, CLOCKS),
-            ("when_full", self.when_full, WHEN_FULL),
-        ):
-            if value not in known:
-                yield f"{name}: expected one of {', '.join(known)}, got {value!r}"
-
     def _policy_problems(self) -> Iterator[str]:
-        for name, value, kinds in (
-            ("admission", self.admission, (*ADMISSIONS, type(None))),
-            ("score", self.score, (Score, type(None))),
-            ("compact", self.compact, (Compact, type(None))),
-            *(("eviction", rule, EVICTIONS) for rule in self.eviction),
-        ):
-            if not isinstance(value, kinds):
-                names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-                yield f"{name}: expected one of {names}, got {came(value)}"
+        """Check that rules differ, that a score is there where needed, and that counts decay equally."""
         if len({type(rule) for rule in self.eviction}) != len(self.eviction):
             yield "eviction: each rule can stand once; remove the second of its kind"
-        yield from self._score_problems()
-        later = [part.name for part in self.parts[1:]]
-        if isinstance(self.compact, Compact) and self.compact.wide_from not in later:
-            known = f"one of the parts after the first, {later}" if later else "a table of two parts or more"
-            yield f"compact.wide_from: expected {known}, got {self.compact.wide_from!r}"
-
-    def _score_problems(self) -> Iterator[str]:
-        """Check that policies that need a score have one, and that all counts decay equally."""
         users = [
             ("eviction by score", any(isinstance(rule, ByScore) for rule in self.eviction)),
-            ("compact by score", isinstance(self.compact, Compact) and self.compact.score is not None),
+            ("compact by score", self.compact is not None and self.compact.score is not None),
             ("when_full 'lowest_score'", self.when_full == "lowest_score"),
         ]
         for what, needed in users:
             if needed and self.score is None:
                 yield f"score: is missing; {what} needs a score: Score(), in a job file {{}}"
-        keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
-        if keep is not None and isinstance(self.score, Score) and keep != self.score.decay:
+        keep = self._keep
+        if keep is not None and self.score is not None and keep != self.score.decay:
             yield (
                 f"admission.keep is {keep:g}, score.decay {self.score.decay:g}: all counts of a table "
                 "fade together; leave keep away"
             )
+
+    @property
+    def _keep(self) -> float | None:
+        """Factor of counts that the admission itself has."""
+        return self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
+
+    @property
+    def decay_factor(self) -> float:
+        """Factor of all counts of the table at a maintenance; 1: no decay."""
+        keep = self._keep if self.score is None else self.score.decay
+        return 1.0 if keep is None else keep
+
+    @property
+    def maintained(self) -> bool:
+        """True if a maintenance has any effect."""
+        return bool(self.eviction) or self.decay_factor < 1
 
     @property
     def dim(self) -> int:
@@ -275,19 +288,6 @@ class TableSpec(metaclass=Keywords):
         """Floats missing from a narrow row."""
         return sum(part.dim for part in self.parts[self.narrow_parts :]) if self.compact else 0
 
-    @property
-    def decay_factor(self) -> float:
-        """Factor of all counts of the table at a maintenance; 1: no decay."""
-        if self.score is not None:
-            return self.score.decay
-        keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
-        return 1.0 if keep is None else keep
-
-    @property
-    def maintained(self) -> bool:
-        """True if a maintenance has any effect."""
-        return bool(self.eviction) or self.decay_factor < 1
-
     def now(self, step: int, time_s: float) -> float:
         """Time of a record in the unit of this table's clock.
 
@@ -307,7 +307,7 @@ class TableSpec(metaclass=Keywords):
             "seed": self.seed,
             "parts": [part.to_dict() for part in self.parts],
         }
-        for field in fields(self)[3:]:
+        for field in fields(TablePolicies):
             value = getattr(self, field.name)
             if value != field.default:
                 plain[field.name] = _plain(value)
@@ -326,15 +326,10 @@ class TableSpec(metaclass=Keywords):
                 name=str(plain["name"]),
                 parts=tuple(_part_from_dict(part) for part in plain["parts"]),
                 seed=int(plain["seed"]),
-                **policies_from_dict(plain, f"table {plain['name']}: "),
+                **{key: _policy(plain, key) for key in settings_of(TablePolicies) if key in plain},
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"table description: {type(error).__name__}: {error}") from error
-
-
-def _rules(given: object) -> tuple[Any, ...]:
-    """Sequence as a tuple; a single rule becomes a tuple of one."""
-    return tuple(given) if isinstance(given, Iterable) else (given,)
 
 
 def _plain(value: object) -> object:
@@ -352,31 +347,14 @@ def _part_from_dict(part: Mapping[str, Any]) -> PartSpec:
     )
 
 
-def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Arguments of `TableSpec` from the plain form of its policies; ``prefix`` begins every problem line.
-
-    Raises
-    ------
-    ConfigurationError
-        If a policy is invalid, or one of its numbers is out of range; lists all problems at once.
-    """
-    values = {key: str(plain[key]) for key in ("storage", "clock", "when_full") if key in plain}
-    found: dict[str, Any] = dict(values)
-    problems: list[str] = []
-    for key, kinds in POLICY_KINDS.items():
-        given = plain.get(key)
-        rules = [] if given is None else given if key == "eviction" else [given]
-        policies = []
-        for rule in rules:
-            try:
-                policies.append(policy_from_dict(rule, kinds))
-            except ConfigurationError as error:
-                problems += [f"{prefix}{key}: {line}" for line in error.problems]
-        if policies:
-            found[key] = tuple(policies) if key == "eviction" else policies[0]
-    if problems:
-        raise ConfigurationError(*problems)
-    return found
+def _policy(table: Mapping[str, Any], key: str) -> Any:
+    """Inverse of `_plain` for one of the `TablePolicies`."""
+    plain, setting, at = table[key], settings_of(TablePolicies)[key][1], f"table {table['name']}: {key}"
+    if setting is None or not setting.kinds or plain is None:
+        return plain
+    if isinstance(plain, list):
+        return tuple(read_named(f"{at}.{place}", one, setting.names) for place, one in enumerate(plain))
+    return read_named(at, plain, setting.names)
 
 
 @dataclass(frozen=True, slots=True)

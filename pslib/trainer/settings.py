@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from pslib.checkpoint.folders import KEEP_LAST_MAX
 from pslib.errors import ConfigurationError
-from pslib.settings import Setting, Settings
+from pslib.settings import NOT_EMPTY, Setting, Settings
 from pslib.storage import place_of
-from pslib.table.optimizers import Adam, Optimizer, rate_problem
-from pslib.table.schedules import Constant, Schedule
+from pslib.table.optimizers import OPTIMIZERS, Adam, Optimizer, rate_problem
+from pslib.table.schedules import SCHEDULES, Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.model import ModelInParts, TrainableModel, own_table_of, takes_products
@@ -67,15 +67,82 @@ class CheckpointSettings(Settings):
 
     def _problems(self) -> Iterator[str]:
         if not (self.every_s or self.every_batches):
-            yield "checkpoint: expected every_s or every_batches: when is it to be saved?"
+            yield "every_s: expected above 0, or every_batches: when is it to be saved?"
         if self.keep_last == 0:
-            yield "checkpoint.keep_last: expected at least 1 with every_s or every_batches, got 0"
+            yield "keep_last: expected at least 1 with every_s or every_batches, got 0"
 
     @property
     def details(self) -> dict[str, float | int]:
         """Return the details for the coordinator."""
         return {"every_s": float(self.every_s), "every_batches": self.every_batches}
 
+
+K_MAX = 1 << 20
+"""Limit of k, more than any ranking has use for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSettings(Settings):
+    """How items are ranked: the section ``ranking`` of a job file, and keywords of `Trainer.rank`."""
+
+    AT = ""
+
+    at: Annotated[tuple[int, ...], Setting("The k of Recall@k, MRR@k and NDCG@k.")] = (20,)
+    history: Annotated[
+        str | None,
+        Setting("Column of the items before; none: prefix for sessions, else none.", pattern=NOT_EMPTY),
+    ] = None
+    target: Annotated[
+        str | None,
+        Setting(
+            "Column of the item to find; none: target for sessions, else that of the items.",
+            pattern=NOT_EMPTY,
+        ),
+    ] = None
+    exclude_seen: Annotated[bool, Setting("Leave out items of the history.")] = False
+
+    def _problems(self) -> Iterator[str]:
+        if min(self.at, default=0) < 1:
+            yield f"at: expected numbers of places from 1 on, got {list(self.at)}"
+        elif max(self.at) > K_MAX:
+            yield f"at: expected at most {K_MAX} places, got {max(self.at)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings(Settings):
+    """What the training begins with: the section ``load`` of a job file, and arguments of `Trainer.load`."""
+
+    AT = ""
+
+    path: Annotated[
+        str,
+        Setting("Checkpoint to begin with, or a folder: its newest numbered one.", pattern=NOT_EMPTY),
+    ]
+    state: Annotated[
+        bool, Setting("Load the state of optimizers; false: fresh state, and others are allowed.")
+    ] = True
+    tables: Annotated[tuple[str, ...] | None, Setting("Tables to load rows of; none: all.")] = None
+    resume: Annotated[
+        bool, Setting("Continue that training exactly where it was saved; false: all of it is new.")
+    ] = True
+    other_model: Annotated[
+        bool, Setting("Accept a checkpoint of another class or other columns where the numbers fit.")
+    ] = False
+
+    def _problems(self) -> Iterator[str]:
+        if self.tables is not None and not self.tables:
+            yield "tables: expected a list of names, or None for all, got []"
+
+
+DenseOptimizer = Annotated[
+    Optimizer,
+    Setting(
+        "For the dense parameters: any but RowwiseAdagrad, without clipping.",
+        kinds=tuple(OPTIMIZERS.values()),
+        example="pslib.Adam(learning_rate=0.001)",
+        none=Adam(),
+    ),
+]
 
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
 """Consistency modes of training; see `pslib.trainer.consistency.modes`."""
@@ -211,7 +278,9 @@ class TrainingSettings(Settings):
         Schedule,
         Setting(
             "Schedule of the learning rates of rows and dense parameters; constant by default.",
-            example="pslib.Cosine(batches=20_000)",
+            kinds=tuple(SCHEDULES.values()),
+            example="pslib.Cosine(batches=20000)",
+            none=Constant(),
         ),
     ] = Constant()
     damping: Annotated[
@@ -278,9 +347,7 @@ class TrainingSettings(Settings):
 class TrainerSettings(TrainingSettings):
     """Keywords of `pslib.Trainer`: `TrainingSettings`, and what a job file has in sections of its own."""
 
-    dense_optimizer: Annotated[
-        Optimizer, Setting("For the dense parameters: any but RowwiseAdagrad, without clipping.")
-    ] = field(default_factory=Adam)
+    dense_optimizer: DenseOptimizer = Adam()
     table: Annotated[
         TableSpec | None,
         Setting(
@@ -302,20 +369,14 @@ class TrainerSettings(TrainingSettings):
             "cluster inside this process; else the launcher writes them."
         ),
     ] = None
-    progress: Annotated[bool, Setting("Whether a progress bar is shown.")] = True
+    progress: Annotated[bool, Setting("A progress bar is shown.")] = True
     tensorboard: Annotated[
-        bool, Setting("Whether event files are written to ``out/tensorboard``; needs tensorboardX.")
+        bool, Setting("Event files are written to ``out/tensorboard``; needs tensorboardX.")
     ] = False
     share: Annotated[
         bool,
-        Setting("Whether it may train what another Trainer of the cluster, or another model, trains too."),
+        Setting("It may train what another Trainer of the cluster, or another model, trains too."),
     ] = False
-
-    def __post_init__(self) -> None:
-        for name, default in (("dense_optimizer", Adam()), ("schedule", Constant())):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
-        super().__post_init__()
 
     @property
     def must_agree(self) -> list[object]:

@@ -19,6 +19,7 @@ from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
 from pslib.settings import settings_as_keywords
+from pslib.storage import place_of
 from pslib.table.tables import DenseSpec
 from pslib.text import counted
 from pslib.trainer.call_log import Calls, collective
@@ -46,7 +47,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.retrieval.retrieval import PathTo, Retrieval
 from pslib.trainer.retrieval.towers import sides_of
 from pslib.trainer.run_records import check_out, record
-from pslib.trainer.settings import TrainerSettings, check_fits, table_of
+from pslib.trainer.settings import LoadSettings, RankingSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 from pslib.validation import checked, checked_calls
 
@@ -357,9 +358,10 @@ class Trainer:
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         data, valid, items = lasting(data), lasting(valid), items and lasting(items)
         train = open_data(data, self.model.schema, key_kinds=self._key_kinds)
-        retrieval.check_data(valid, items or data, at, history, target, exclude_seen)
+        how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
+        retrieval.check_data(valid, items or data, how)
         watched = place_of_metric(stopping.metric) if stopping else None
-        places = list(at) if watched is None or watched in at else [*at, watched]
+        places = at if watched is None or watched in at else [*at, watched]
 
         def one_epoch(rate: float, to_come: int) -> RankResult:
             self._fit(train, 1, rate, to_come)
@@ -418,7 +420,8 @@ class Trainer:
         DataError
             If a file does not fit.
         """
-        return self._retrieval.rank(data, items, at, history, target, exclude_seen, name)
+        how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
+        return self._retrieval.rank(data, items, how, name)
 
     @checked()
     @collective
@@ -583,10 +586,14 @@ class Trainer:
             If ``tables`` names one that this model does not have; or when another load was left before it
             was done, as another trainer may be at it: call that again first.
         """
-        position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
+        names = None if tables is None else tuple(tables)
+        how = LoadSettings(
+            path=place_of(path), state=state, tables=names, resume=resume, other_model=other_model
+        )
+        position = self._checkpoints.load(how, self._position)
         if position is not None:
             self._stand_at(position)
-        if self._checkpoints.replaces_rows(tables):  # in place: a stream that goes on has it, too
+        if self._checkpoints.replaces_rows(names):  # in place: a stream that goes on has it, too
             self._key_kinds.clear()
             self._key_kinds.update(self._checkpoints.kinds)
         self._mode.loaded(trained=position is not None and state)

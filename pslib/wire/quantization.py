@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cython_ext.wire.packing import pack, rounding_bases, unpack
 from cython_ext.wire.selection import gather_rows, scatter_rows
+from pslib.errors import ConfigurationError
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.messages import Pull, Pulled, Push
 
@@ -126,23 +127,23 @@ def gradients_of(message: Push, table: str) -> QuantizedRows:
     return QuantizedRows(message.gradients[table], message.gradient_scales.get(table, NO_SCALES))
 
 
-def request_problem(message: Pull | Push) -> str:
-    """Return the fault of a request's types and scales; empty when there is none."""
+def check_request(message: Pull | Push) -> None:
+    """Raise ConfigurationError if the types or scales of a request are at fault."""
     if isinstance(message, Push):
-        strangers = message.gradient_scales.keys() - message.keys.keys() if message.gradient_scales else ()
-        return f"scales of {min(strangers)}: there are no gradients of it" if strangers else ""
+        if message.gradient_scales and (strangers := message.gradient_scales.keys() - message.keys.keys()):
+            raise ConfigurationError(f"scales of {min(strangers)}: there are no gradients of it")
+        return
     for what, name, known in (
         ("rows_as", message.rows_as, ROW_TYPES),
         ("dense_as", message.dense_as, DENSE_TYPES),
     ):
         if name not in known:
-            return f"{what}: expected one of {', '.join(known)}, got {name[:80]!r}"
-    if not message.known:
-        return ""
+            raise ConfigurationError(f"{what}: expected one of {', '.join(known)}, got {name[:80]!r}")
     sizes = {name: array.size for name, array in message.known.items()}
-    if sizes != {"versions": message.blocks.size}:
-        return f"known: expected {message.blocks.size} versions of dense blocks or nothing, got {sizes}"
-    return ""
+    if sizes and sizes != {"versions": message.blocks.size}:
+        raise ConfigurationError(
+            f"known: expected {message.blocks.size} versions of dense blocks or nothing, got {sizes}"
+        )
 
 
 def pack_gradients(keys: NDArray[np.uint64], gradients: Floats, kind: str, salt: int) -> QuantizedRows:

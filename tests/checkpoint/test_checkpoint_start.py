@@ -247,7 +247,7 @@ def test_a_job_file_says_where_to_save_how_many_to_keep_and_what_to_begin_with(t
     )
     assert (job.checkpoint.path, job.checkpoint.keep_last) == (str(tmp_path / "kept"), 3)
     assert job.load is not None
-    assert (job.load.path, job.load.state, job.load.tables) == ("s3://bucket/run", False, ["embedding"])
+    assert (job.load.path, job.load.state, job.load.tables) == ("s3://bucket/run", False, ("embedding",))
     (tmp_path / "again.yaml").write_text(job.to_yaml())
     again = read_job(tmp_path / "again.yaml")
     assert (again.checkpoint, again.load) == (job.checkpoint, job.load)

@@ -49,7 +49,7 @@ def test_a_table_of_any_name_is_saved_beside_dense_parameters(tmp_path: Path, na
 
 @pytest.mark.parametrize("name", ["x" + LONGEST, "ж" * (NAME_BYTES_MAX // 2 + 1)])
 def test_a_name_that_makes_no_name_of_a_file_is_refused_before_anything_is_trained(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"table name: expected at most 200 bytes, got 20[12]: '"):
+    with pytest.raises(ConfigurationError, match=r"name: expected at most 200 bytes, got 20[12]: '"):
         TableSpec(name, parts("v"))
 
 

@@ -37,6 +37,7 @@ CONFIG = ClusterConfig(
     servers=2, trainers=2, partition_bits=5, dense_blocks=4, restarts=3, durability="log", timing=TIMING
 )
 NO_WINDOWS = np.zeros(0, np.uint32)
+pytestmark = pytest.mark.usefixtures("every_position")
 
 
 def state_of(session: CoordinatorSession) -> dict[str, Any]:
@@ -80,7 +81,6 @@ class Talk:
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
         self.session = CoordinatorSession(CONFIG)
-        self.session.journal.positions_s = 0.0
         self.records: list[bytes] = []
         self.session.journal.append = lambda entries: self.records.append(
             b"".join(bytes(piece) for piece in pieces_of(entries))
@@ -169,9 +169,9 @@ def test_what_changes_nothing_is_not_written() -> None:
     assert [entries_of(record)[0]["note"] for record in talk.records[written:]] == ["lost", "lost"]
 
 
-def test_positions_are_written_now_and_then() -> None:
+def test_positions_are_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslib.coordinator.journal.POSITIONS_S", 5.0)
     talk = Talk(1)
-    talk.session.journal.positions_s = 5.0
     for rank in range(2):
         talk.ask(Register("server", "a", 10 + rank, 7, "host", rank))
         talk.ask(Heartbeat("server", rank, 10 + rank, 1, {}))

@@ -25,6 +25,7 @@ from tests.coordinator.test_journal import CONFIG, Talk, ask_over, state_of
 from tests.support.simulated.files import SimulatedDisk, SimulatedFiles
 
 State = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("every_position")
 
 
 def through_bytes(note: Any) -> Any:
@@ -34,7 +35,6 @@ def through_bytes(note: Any) -> Any:
 
 def heir_of(session: CoordinatorSession, now_s: float) -> CoordinatorSession:
     successor = CoordinatorSession(CONFIG)
-    successor.journal.positions_s = 0.0
     successor.replay([through_bytes(session.image(now_s))])
     return successor
 

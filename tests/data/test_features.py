@@ -238,7 +238,7 @@ def test_a_job_reads_a_column_once_and_makes_several_fields_of_it(tmp_path):
     )
     pq.write_table(table, tmp_path / "data.parquet")
     (tmp_path / "job.yaml").write_text(JOB)
-    schema = read_job(tmp_path / "job.yaml").schema_of_data
+    schema = read_job(tmp_path / "job.yaml").data.schema
     assert schema.columns == ("label", "price", "user", "when", "price_name")
     assert Schema.from_dict(schema.to_dict()) == schema
     assert check(tmp_path / "data.parquet", schema).ok

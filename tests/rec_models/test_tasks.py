@@ -250,8 +250,8 @@ out: run
     path = tmp_path / "job.yaml"
     path.write_text(text)
     job = read_job(path)
-    assert job.schema_of_data == replace(SHOP, weight="counts")
-    assert schema_yaml(job.schema_of_data) == (
+    assert job.data.schema == replace(SHOP, weight="counts")
+    assert schema_yaml(job.data.schema) == (
         "  schema:\n    label: click\n    more_labels: [buy]\n    weight: counts\n    sparse: [user, item]\n"
     )
     path.write_text(text.replace("more_labels: [buy], ", ""))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pslib.errors import ConfigurationError
+from pslib.settings import read_named
 from pslib.shard.stores import make_store
 from pslib.table.optimizers import Adagrad
 from pslib.table.policies import (
@@ -19,7 +20,6 @@ from pslib.table.policies import (
     ByScore,
     Compact,
     Score,
-    policy_from_dict,
 )
 from pslib.table.tables import PartSpec, RowLayout, TableSpec
 
@@ -38,7 +38,8 @@ POLICIES = [ByCount(3, keep=0.5), ByBloom(2, 128), ByChance(0.5), ByAge(7), ByNo
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_a_policy_survives_its_plain_form(policy):
-    assert policy_from_dict(policy.to_dict(), (*ADMISSIONS, *EVICTIONS, Score)) == policy
+    kinds = {kind.__name__: kind for kind in (*ADMISSIONS, *EVICTIONS, Score)}
+    assert read_named("policy", policy.to_dict(), kinds) == policy
 
 
 def test_a_table_survives_its_plain_form_with_all_its_policies():
@@ -48,6 +49,10 @@ def test_a_table_survives_its_plain_form_with_all_its_policies():
 def test_a_plain_table_is_described_as_it_always_was():
     assert list(PLAIN.to_dict()) == ["name", "seed", "parts"]
     assert TableSpec.from_dict(PLAIN.to_dict()) == PLAIN
+
+
+def table_of(**policies):
+    return TableSpec.from_dict(PLAIN.to_dict() | policies)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +73,9 @@ def test_a_plain_table_is_described_as_it_always_was():
         (lambda: Compact("v"), "exactly one"),
         (lambda: Compact("v", shows=1, score=1), "exactly one"),
         (lambda: Compact("v", shows=0), "Compact.shows"),
-        (lambda: policy_from_dict({"name": "ByMood"}, ADMISSIONS), "ByCount, ByBloom, ByChance"),
-        (lambda: policy_from_dict({"name": "ByAge", "days": 3}, EVICTIONS), "unknown 'days'; it takes age"),
-        (lambda: policy_from_dict({"shows": 3}, (Compact,)), "Compact.wide_from: is missing"),
+        (lambda: table_of(admission={"name": "ByMood"}), "ByCount, ByBloom, ByChance, got 'ByMood'"),
+        (lambda: table_of(eviction=[{"name": "ByAge", "days": 3}]), "age: is missing; it takes age"),
+        (lambda: table_of(compact={"shows": 3}), "table t: compact.wide_from: is missing; it takes"),
         (lambda: replace(PLAIN, storage="float8"), "table t: storage: expected one of float32, bfloat16"),
         (lambda: replace(PLAIN, clock="days"), "clock"),
         (lambda: replace(PLAIN, when_full="panic"), "when_full"),
@@ -79,10 +84,19 @@ def test_a_plain_table_is_described_as_it_always_was():
         (lambda: replace(PLAIN, compact=Compact("v", score=1)), "compact by score needs a score"),
         (lambda: replace(PLAIN, when_full="lowest_score"), "needs a score"),
         (lambda: replace(PLAIN, eviction=(ByAge(1), ByAge(2))), "once"),
-        (lambda: replace(PLAIN, eviction=3), "eviction: expected one of ByAge, ByNorm, ByScore, got 3"),
-        (lambda: replace(PLAIN, compact="v"), "compact: expected one of Compact, None, got 'v'"),
-        (lambda: replace(PLAIN, score=0.1, admission=ByCount(2, keep=0.5)), "score: expected one of Score"),
-        (lambda: replace(PLAIN, admission=ByAge(1)), "admission: expected one of ByCount"),
+        (lambda: replace(PLAIN, eviction=3), "eviction: expected a list of ByAge, ByNorm or ByScore, as in"),
+        (
+            lambda: replace(PLAIN, compact="v"),
+            "compact: expected a Compact or None, as in pslib",
+        ),
+        (
+            lambda: replace(PLAIN, score=0.1, admission=ByCount(2, keep=0.5)),
+            "score: expected a Score",
+        ),
+        (
+            lambda: replace(PLAIN, admission=ByAge(1)),
+            "admission: expected a ByCount, a ByBloom",
+        ),
         (lambda: replace(PLAIN, admission=ByCount(2, keep=0.5), score=Score()), "fade together"),
         (lambda: TableSpec.from_dict(PLAIN.to_dict() | {"colour": 1}), "unknown 'colour'"),
         (

@@ -19,9 +19,11 @@ from launch.job.job import Job, read_job
 from launch.job.sections import TrainingSection
 from launch.job.settings_reference import job_schema, rows_of, settings_page, settings_text
 from pslib.errors import ConfigurationError
+from pslib.schema import Schema
 from pslib.settings import Setting, Settings, settings_as_keywords, settings_of
+from pslib.table.tables import TablePolicies
 from pslib.trainer import Trainer
-from pslib.trainer.settings import CacheSettings, TrainerSettings
+from pslib.trainer.settings import CacheSettings, LoadSettings, RankingSettings, TrainerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """\
@@ -55,6 +57,16 @@ def test_the_schema_takes_what_the_job_file_takes() -> None:
     assert defs["ClusterSection"]["properties"]["server_memory_bytes"]["type"] == ["integer", "string"]
     assert defs["WireFormat"]["properties"]["dense"]["enum"] == ["float32", "bfloat16", "float16"]
     assert defs["WireFormat"]["additionalProperties"] is False
+    assert defs["Schema"]["properties"]["dense"]["items"]["anyOf"][0] == {"type": "string"}
+    rules = defs["TablePolicies"]["properties"]["eviction"]["items"]
+    assert rules["properties"]["name"]["enum"] == ["ByAge", "ByNorm", "ByScore"]
+
+
+def test_the_job_file_nests_the_classes_of_python() -> None:
+    job = {name: field.annotation for name, field in Job.model_fields.items()}
+    assert settings_of(job["data"])["schema"][0] is Schema
+    assert job["table"] is TablePolicies
+    assert (job["load"], job["ranking"]) == (LoadSettings | None, RankingSettings | None)
 
 
 def added_field() -> str:

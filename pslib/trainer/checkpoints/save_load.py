@@ -41,7 +41,7 @@ from pslib.trainer.collective import HeldLease, Job, JobSpec
 from pslib.trainer.model import ModelWithOptions, TrainableModel, first_dense_of
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.progress import Progress
-from pslib.trainer.settings import TrainerSettings
+from pslib.trainer.settings import LoadSettings, TrainerSettings
 from pslib.wire.fields import json_array
 
 log = logging.getLogger("pslib")
@@ -243,26 +243,17 @@ class CheckpointJobs:
             saved_utc=utc_now_text(),
         )
 
-    def load(
-        self,
-        path: Any,
-        state: bool,
-        tables: Sequence[str] | None,
-        position: Position,
-        resume: bool = True,
-        other_model: bool = False,
-    ) -> Position | None:
+    def load(self, how: LoadSettings, position: Position) -> Position | None:
         """See `pslib.Trainer.load`; return the new position of the training, or None if unchanged."""
-        if isinstance(tables, str) or (tables is not None and not tables):
-            raise ConfigurationError(f"tables: expected a list of names, or None for all, got {tables!r}")
+        state, tables = how.state, how.tables
         names = None if tables is None else sorted(set(tables))
-        source = self._calls.source_of(place_of(path))
+        source = self._calls.source_of(how.path)
         place, manifest = source.place, source.manifest
         about, jobs = manifest.about, manifest.cut.get("table", {})
         # Where another model may train the same parameters, the checkpoint may be of that model.
-        if state and names is None and not (other_model or self._settings.share):
+        if state and names is None and not (how.other_model or self._settings.share):
             check_model(manifest, place, description_of(self._model, self._table, self._layout))
-        goes_on = bool(jobs) and state and tables is None and resume
+        goes_on = bool(jobs) and state and tables is None and how.resume
         if goes_on:
             self._calls.resume(jobs)
         elif names is None:
@@ -286,7 +277,7 @@ class CheckpointJobs:
             source,
         )
         if self.replaces_rows(tables):
-            self.kinds = {} if other_model else kinds_of(about, place)
+            self.kinds = {} if how.other_model else kinds_of(about, place)
         if names is not None:
             return None
         self.saved = _position_in(about) if state else Position()

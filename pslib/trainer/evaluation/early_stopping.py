@@ -86,8 +86,8 @@ class EarlyStopping(Settings):
     restore: Annotated[
         bool,
         Setting(
-            "Whether the fit ends with the parameters of the best epoch. They are saved after each epoch "
-            "that is better."
+            "The fit ends with the parameters of the best epoch, which are saved after each epoch that is "
+            "better; false: with those of its last."
         ),
     ] = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ from pslib.trainer.collective import Job
 from pslib.trainer.evaluation.predictions import PartFiles
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.retrieval.towers import Parameters, RankedItems, Sides, places_in
-from pslib.trainer.settings import TrainerSettings
+from pslib.trainer.settings import RankingSettings, TrainerSettings
 
 SCORES_MAX = 1 << 25
 """Scores computed at once: 128 MiB of float32."""
@@ -225,32 +225,20 @@ class Retrieval:
         self,
         data: Data,
         items: Data,
-        at: Sequence[int],
-        history: str | None,
-        target: str | None,
-        exclude_seen: bool,
+        how: RankingSettings,
     ) -> None:
         """Check the data to rank, before hours of training; errors as for `rank`."""
-        schema = _schema_asked(self.sides, at, history, target, exclude_seen)
+        schema = _schema_asked(self.sides, how)
         for given, columns in ((items, self.sides.named_in), (data, schema)):
             open_data(given, columns, key_kinds=self.key_kinds)
 
-    def rank(
-        self,
-        data: Data,
-        items: Data,
-        at: Sequence[int],
-        history: str | None,
-        target: str | None,
-        exclude_seen: bool,
-        name: str,
-    ) -> RankResult:
+    def rank(self, data: Data, items: Data, how: RankingSettings, name: str) -> RankResult:
         """See `pslib.Trainer.rank`."""
-        schema = _schema_asked(self.sides, at, history, target, exclude_seen)
+        schema = _schema_asked(self.sides, how)
         self.look()
-        ranker, about = self._ranker(items, history, exclude_seen)
+        ranker, about = self._ranker(items, how.history, how.exclude_seen)
         job, reader = self._leases(
-            "rank", data, schema, about, {"at": list(at)} | ({"name": name} if name else {})
+            "rank", data, schema, about, {"at": list(how.at)} | ({"name": name} if name else {})
         )
         with closing(reader):
             return ranker.work_at(job, reader)
@@ -343,14 +331,10 @@ def _check_seen(sides: Sides, history: str | None, exclude_seen: bool) -> None:
         raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
 
 
-def _schema_asked(
-    sides: Sides, at: Sequence[int], history: str | None, target: str | None, exclude_seen: bool
-) -> Schema:
-    """Return the columns of examples to rank; ConfigurationError if the model can't rank."""
-    if min(at, default=0) < 1:
-        raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
-    _check_seen(sides, history, exclude_seen)
-    return sides.example_schema(history, [sides.goal(target)])
+def _schema_asked(sides: Sides, how: RankingSettings) -> Schema:
+    """Return the columns of examples to rank; ConfigurationError if nothing says what was seen."""
+    _check_seen(sides, how.history, how.exclude_seen)
+    return sides.example_schema(how.history, [sides.goal(how.target)])
 
 
 def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:

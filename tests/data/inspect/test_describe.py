@@ -222,7 +222,7 @@ def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):
     job = tmp_path / "first.yaml"
     assert main(["describe", str(path), "--out", str(job)]) == 0
     assert f"a job file is in {job}: pslib train {job}" in capsys.readouterr().out
-    assert read_job(job).schema_of_data == describe(path).schema
+    assert read_job(job).data.schema == describe(path).schema
     assert main(["describe", str(path), "--out", str(job)]) == 64
     assert main(["train", str(job), "--quiet", "--set", f"out={tmp_path / 'run'}", "--servers", "1"]) == 0
 
@@ -250,7 +250,7 @@ def test_sessions_are_described_without_a_label_and_train(tmp_path, capsys):
     assert "items    ragged    sessions of 3.0 of 5 different items on average, no label" in shown
     assert "visitor  left out  a session model reads the list alone" in shown
     job = read_job(tmp_path / "job.yaml")
-    assert job.schema_of_data == Schema(label=None, ragged=["items"])
+    assert job.data.schema == Schema(label=None, ragged=["items"])
     assert job.model.name == "gru4rec"
 
 
@@ -323,7 +323,7 @@ def test_a_job_file_for_sessions_has_no_line_for_a_label(tmp_path):
     pq.write_table(pa.table({"items": [[1, 2, 3], [2, 3], [3, 1]] * 20}), path)
     assert main(["describe", str(path), "--out", str(out)]) == 0
     assert "label" not in out.read_text()
-    assert read_job(out).schema_of_data == describe(path).schema
+    assert read_job(out).data.schema == describe(path).schema
 
 
 @pytest.mark.parametrize(
@@ -386,5 +386,5 @@ def test_columns_with_odd_names_are_found_again_by_the_job_file(tmp_path):
     config = tmp_path / "job.yaml"
     assert main(["describe", str(tmp_path / "a\nb.parquet"), "--label", "yes\nno", "--out", str(config)]) == 0
     job = read_job(config)
-    assert job.schema_of_data == Schema(label="yes\nno", sparse=names)
-    assert ParquetData(job.data.train, job.schema_of_data).rows == 200
+    assert job.data.schema == Schema(label="yes\nno", sparse=names)
+    assert ParquetData(job.data.train, job.data.schema).rows == 200

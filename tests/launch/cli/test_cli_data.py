@@ -21,7 +21,7 @@ def test_converted_criteo_data_comes_with_its_schema_for_the_job_file(tmp_path, 
     schema = said.partition("for the job file:\n")[2]
     job = f"data:\n  train: {out}\n{schema}model: {{name: lr}}\nout: {tmp_path}/run\n"
     (tmp_path / "job.yaml").write_text(job)
-    assert len(read_job(tmp_path / "job.yaml").schema_of_data.columns) == 40
+    assert len(read_job(tmp_path / "job.yaml").data.schema.columns) == 40
     (line,) = refused(capsys, "convert", "criteo", tmp_path / "log.tsv", out)
     assert "exists already" in line
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import rich_click as click
+from click.shell_completion import get_completion_class
 
 from launch.cli.command import Command, Group
 from launch.cli.config import commands_page
@@ -123,11 +125,11 @@ def test_the_main_help_has_all_commands_in_groups_the_first_steps_and_the_exit_c
     assert "130 Ctrl-C." in said
 
 
-@pytest.mark.parametrize("words", [(), ("checkpoint",)])
-def test_a_command_that_is_missing_is_the_help_and_exit_code_64(
+@pytest.mark.parametrize("words", [(), ("checkpoint",), ("config",)])
+def test_a_group_without_a_command_prints_its_help_and_ends_with_0(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 64
+    assert main(words) == 0
     bare = capsys.readouterr()
     assert main([*words, "-h"]) == 0
     assert bare == capsys.readouterr()
@@ -180,12 +182,12 @@ def test_a_misspelt_option_of_any_command_is_told_the_right_one_and_is_never_an_
 
 def completed(shell: str, line: str) -> list[str]:
     """Lines that the shell's script is given for the last word of a command line."""
-    words = line.split(" ")
+    words = re.split(" |(?<!=)(?==)|(?<==)(?=[^ =])", line) if shell == "bash" else line.split(" ")
     word = words[-1] if shell == "fish" else str(len(words) - 1)
-    asked = {COMPLETE_VARIABLE: f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": word}
+    asked = {COMPLETE_VARIABLE: f"{shell}_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": word}
     done = pslib(**asked)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    return [one for one in done.stdout.splitlines() if one]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -210,10 +212,40 @@ def test_each_shell_has_a_script_and_is_given_all_commands(
         ("pslib train job.yaml --out ru", "dir,ru"),
         ("pslib train job.yaml --set training.batch_r", "plain,training.batch_rows="),
         ("pslib config show training.batch_r", "plain,training.batch_rows"),
+        ("pslib launch train.py ", "file,"),
+        ("pslib launch train.py --depth data/d", "file,data/d"),
+        ("pslib train job.yaml --on=sl", "plain,slurm"),
+        ("pslib train job.yaml --set table.storage=int8 --ov", "plain,--overwrite"),
     ],
 )
 def test_commands_options_choices_files_and_settings_are_completed(line: str, given: str) -> None:
     assert completed("bash", line) == [given]
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("training.consistency=", ["async", "sync", "ssp", "geo"]),
+        ("training.consistency=s", ["sync", "ssp"]),
+        ("ranking.exclude_seen=", ["true", "false"]),
+        ("training.epochs=", []),
+    ],
+)
+@pytest.mark.parametrize(("shell", "head"), [("bash", ""), ("zsh", "KEY="), ("fish", "KEY=")])
+def test_the_choices_of_a_setting_are_completed(shell: str, head: str, line: str, values: list[str]) -> None:
+    given = [one for one in completed(shell, f"pslib train --set {line}") if one not in ("plain", "_")]
+    key = line.partition("=")[0]
+    expected = [f"{head.replace('KEY', key)}{value}" for value in values]
+    assert [one.removeprefix("plain,").partition("\t")[0] for one in given] == expected
+
+
+def test_a_setting_that_is_completed_gets_no_blank_behind_its_equals_sign() -> None:
+    for shell, line in (("bash", "compopt -o nospace"), ("zsh", "glue=(-S")):
+        kind = get_completion_class(shell)
+        assert kind is not None
+        assert line in kind.source_template
+    assert completed("bash", "pslib train --set data.train=cli") == ["file,cli"]
+    assert completed("bash", "pslib launch train.py --sc") == []
 
 
 # --- JSON ---

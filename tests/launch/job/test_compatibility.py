@@ -72,7 +72,8 @@ LOGGED = ("cluster.durability=log",)
         ),
         (
             "training.schedule={name: Cosine, batches: 9}",
-            "training.schedule: the run began with none, this job says {name: Cosine, batches: 9}; say none",
+            "training.schedule: the run began with none, this job says "
+            "{name: Cosine, warmup: 0, floor: 0.0, batches: 9}; say none",
         ),
         ("model.dim=8", "model.dim: the run began with 4, this job says 8; say 4"),
         ("model.hidden=[8, 8]", "model.hidden: the run began with [8], this job says [8, 8]; say [8]"),

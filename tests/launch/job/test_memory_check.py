@@ -11,7 +11,7 @@ from tests.launch.job.test_job_config import GOOD, problems, read
 
 def check(job: Job, room_bytes: int | None = None) -> None:
     cluster = job.cluster
-    check_memory(job.build_model(), job.dense_optimizer, cluster.trainers, cluster.servers, room_bytes)
+    check_memory(job.build_model(), job.optimizers.dense, cluster.trainers, cluster.servers, room_bytes)
 
 
 def test_more_dense_parameters_than_can_be_set_up_are_refused_in_one_line(tmp_path):

@@ -17,7 +17,6 @@ import pytest
 import pslib
 from launch.cli.main import main
 from launch.job.job import read_job
-from launch.job.sections import LoadSection
 from launch.supervisor.discovery import (
     NOTE,
     ended_run,
@@ -28,6 +27,7 @@ from launch.supervisor.discovery import (
     what_is_left,
 )
 from pslib.errors import CheckpointError, UnavailableError
+from pslib.trainer.settings import LoadSettings
 from rec_models import LR
 
 DONE = {"exit_code": 0, "error": None, "epochs": 2, "examples": 6}
@@ -196,7 +196,7 @@ def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
         job = read_job(file, ["checkpoint.path=saved"] if "run" not in where else [])
         out = run_in(tmp_path / "run", FAILED) if "run" not in where else tmp_path / "run"
         (out / "logs").mkdir(exist_ok=True)
-        assert from_checkpoint(job).load == LoadSection(path=str(tmp_path / where))
+        assert from_checkpoint(job).load == LoadSettings(path=str(tmp_path / where))
         note_earlier(job, out)
         with pytest.raises(CheckpointError) as refusal:
             from_checkpoint(job)
@@ -206,7 +206,7 @@ def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
         assert "to begin with it, say load.path; begin anew with --overwrite" in str(refusal.value)
         assert (tmp_path / where / "manifest.json").exists()
         trainer.save(tmp_path / where)
-        assert from_checkpoint(job).load == LoadSection(path=str(tmp_path / where))
+        assert from_checkpoint(job).load == LoadSettings(path=str(tmp_path / where))
 
 
 def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resume_from_it(
