@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from abc import ABCMeta
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pslib.errors import ConfigurationError
-
-_SAME = {
-    "batch_rows": ("batch_size", "batchsize", "bs"),
-    "dim": ("embedding_dim", "embed_dim", "emb_dim", "embedding_size", "factors"),
-    "hidden": ("hidden_units", "hidden_dims", "hidden_layers", "dnn_hidden_units", "layers", "mlp_dims"),
-    "dropout": ("dropout_rate", "dnn_dropout", "net_dropout"),
-    "batch_norm": ("use_bn", "batchnorm", "dnn_use_bn", "bn"),
-    "epochs": ("num_epochs", "n_epochs", "epoch", "max_epochs"),
-    "valid": ("validation_data", "val_data", "valid_data", "eval_set", "validation", "val"),
-    "learning_rate": ("lr", "alpha", "eta", "step_size"),
-    "sparse": ("categorical", "categories", "cat_features", "sparse_features", "keys", "ids"),
-    "dense": ("numerical", "numeric", "numbers", "dense_features", "continuous", "num_features"),
-    "ragged": ("sequences", "sequence", "varlen", "multi_valued", "lists"),
-    "label": ("target", "y", "labels"),
-    "servers": ("num_servers", "n_servers", "server", "ps"),
-    "consistency": ("mode", "sync_mode"),
-    "out": ("log_dir", "output_dir", "run_dir"),
-    "compute_threads": ("num_threads", "n_threads", "threads", "n_jobs", "num_workers"),
-    "seed": ("random_state", "random_seed"),
-    "predictions": ("output", "out_dir"),
-    "path": ("folder", "directory", "checkpoint_dir", "filename"),
-}
-_MEANT = {word: name for name, words in _SAME.items() for word in words}
-"""Keyword of pslib by the words of DeepCTR, PyTorch, Keras, PaddleRec and scikit-learn."""
+from pslib.suggestions import ELSEWHERE, nearest
 
 _RATES = (
     "learning rates and optimizers: dense_optimizer=pslib.Adam(0.001) of the trainer, "
     "v_optimizer=pslib.Adagrad(0.05) of the model's rows"
 )
-_ELSEWHERE = dict.fromkeys(("optimizer", "optimizers", "optim", "lr", "learning_rate"), _RATES) | {
+_OF_OTHERS = dict.fromkeys(("optimizer", "optimizers", "optim", "lr", "learning_rate"), _RATES) | {
     "batch_size": "the size of a batch is Trainer(batch_rows=...)",
     "epochs": "the number of epochs is trainer.fit(data, epochs=...)",
 }
@@ -51,23 +27,20 @@ class UnknownKeywordError(ConfigurationError, TypeError):
 
 def hint_of(name: str, known: Collection[str]) -> str:
     """Return what may be meant by a keyword: another one, the place where it is, or all there are."""
-    meant = _MEANT.get(name)
-    if meant in known:
-        return f"did you mean {meant!r}?"
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
-    close = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}"
+    if name in _OF_OTHERS and ELSEWHERE.get(name) not in known:
+        return _OF_OTHERS[name]
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"it takes {', '.join(known)}"
 
 
-def refuse_unknown(call: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+def refuse_unknown(call: str, given: Iterable[str], known: Collection[str]) -> None:
     """Refuse keywords that a call does not take.
 
     Parameters
     ----------
     call : str
         Its name, for messages.
-    given : mapping
+    given : iterable of str
         The keywords that it was given.
     known : collection of str
         Names of its parameters.

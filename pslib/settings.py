@@ -339,7 +339,8 @@ def settings_as_keywords(
 
         @wraps(init)
         def call(*given: Any, **keywords: Any) -> None:
-            refuse_unknown(type(given[0]).__name__, keywords, list(signature.parameters)[1:])
+            unknown = [name for name in keywords if name not in signature.parameters]
+            refuse_unknown(type(given[0]).__name__, unknown, list(keywords_of(kind)))
             bound = signature.bind(*given, **keywords)
             init(*bound.args, kind(**bound.kwargs))  # type: ignore[call-arg]
 

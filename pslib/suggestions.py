@@ -5,19 +5,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-ELSEWHERE = {
-    "lr": "learning_rate",
-    "embedding_dim": "dim",
-    "embedding_size": "dim",
-    "embed_dim": "dim",
-    "dnn_hidden_units": "hidden",
-    "wd": "weight_decay",
-    "batch_size": "batch_rows",
-    "num_epochs": "epochs",
-    "max_epochs": "epochs",
-    "random_state": "seed",
+_SAME = {
+    "batch_rows": ("batch_size", "batchsize", "bs"),
+    "dim": ("embedding_dim", "embed_dim", "emb_dim", "embedding_size", "factors"),
+    "hidden": ("hidden_units", "hidden_dims", "hidden_layers", "dnn_hidden_units", "layers", "mlp_dims"),
+    "dropout": ("dropout_rate", "dnn_dropout", "net_dropout"),
+    "batch_norm": ("use_bn", "batchnorm", "dnn_use_bn", "bn"),
+    "epochs": ("num_epochs", "n_epochs", "epoch", "max_epochs"),
+    "valid": ("validation_data", "val_data", "valid_data", "eval_set", "validation", "val"),
+    "learning_rate": ("lr", "alpha", "eta", "step_size"),
+    "sparse": ("categorical", "categories", "cat_features", "sparse_features", "keys", "ids"),
+    "dense": ("numerical", "numeric", "numbers", "dense_features", "continuous", "num_features"),
+    "ragged": ("sequences", "sequence", "varlen", "multi_valued", "lists"),
+    "label": ("target", "y", "labels"),
+    "servers": ("num_servers", "n_servers", "server", "ps"),
+    "consistency": ("mode", "sync_mode"),
+    "out": ("log_dir", "output_dir", "run_dir"),
+    "compute_threads": ("num_threads", "n_threads", "threads", "n_jobs", "num_workers"),
+    "seed": ("random_state", "random_seed"),
+    "predictions": ("output", "out_dir"),
+    "weight_decay": ("wd",),
+    "path": ("folder", "directory", "checkpoint_dir", "filename"),
 }
-"""Settings by their dissimilar names in other libraries."""
+ELSEWHERE = {word: name for name, words in _SAME.items() for word in words}
+"""Settings and keywords by their names in DeepCTR, PyTorch, Keras, PaddleRec and scikit-learn."""
 VALUE_CHARS_MAX = 60
 """Longest shown part of a wrong value: enough to find it, and short enough for one line."""
 
