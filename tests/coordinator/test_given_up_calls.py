@@ -19,7 +19,7 @@ from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
 from tests.support.processes.counting_runs import Start, write_counting_examples
 from tests.support.simulated.one_coordinator import CONFIG, EVERYBODY, Cluster
-from tests.support.training import counts_of, examples_counted, trainer_on, within
+from tests.support.training import counts_of, examples_counted, one_trainer, trainer_on, within
 from tests.support.waiting import WAIT_S, wait_until
 
 ROWS = 200
@@ -64,7 +64,7 @@ class TestTheDesk:
         cluster.pass_time(2.0, *EVERYBODY[:2])
         assert cluster.status["error"] is None
 
-    def test_its_leases_are_nobodys_and_what_comes_late_of_them_does_no_harm(self) -> None:
+    def test_its_leases_have_no_holder_and_what_comes_late_of_them_does_no_harm(self) -> None:
         cluster = Cluster(trainers=2)
         self.give_up(cluster)
         late = cluster.lease(0)
@@ -136,7 +136,7 @@ class TestTheDesk:
             is_over = index == 2  # else the other one, which holds nothing just now, may get more
             assert cluster.lease(0, job=1).state == ("held" if is_over else "wait")
 
-    def test_one_who_is_in_no_call_is_not_waited_for(self) -> None:
+    def test_a_trainer_in_no_call_is_not_waited_for(self) -> None:
         """A client that trains nothing is a member too: a save after a failed fit waited until it left."""
         cluster = Cluster()
         cluster.open(1, job=1)
@@ -144,7 +144,7 @@ class TestTheDesk:
         cluster.open(1, job=2, leases=1, what="save", details={"path": "x"})
         assert cluster.lease(1, job=2).state == "held"
 
-    def test_no_lease_is_given_out_while_somebody_saves_in_a_later_call(self) -> None:
+    def test_no_lease_is_given_out_while_a_trainer_saves_in_a_later_call(self) -> None:
         cluster = Cluster()
         cluster.open(1, job=1)
         cluster.open(1, job=2, leases=1, what="save", details={"path": "x"})
@@ -229,15 +229,13 @@ def test_ctrl_c_in_a_fit_that_a_script_catches_ends_that_fit_alone(
 
 def test_what_was_computed_before_counts_once_and_is_in_when_the_fit_ends(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", ROWS)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster, interrupted_once(25))
+    with one_trainer(interrupted_once(25)) as trainer:
         with pytest.raises(KeyboardInterrupt):
             trainer.fit(path)
-        assert examples_counted(cluster) == 24 * 5
-        assert int(counts_of(cluster, np.arange(ROWS)).sum()) == 24 * 5
+        assert examples_counted(trainer.cluster) == 24 * 5
+        assert int(counts_of(trainer.cluster, np.arange(ROWS)).sum()) == 24 * 5
         trainer.fit(path)
-        assert examples_counted(cluster) == 24 * 5 + ROWS
+        assert examples_counted(trainer.cluster) == 24 * 5 + ROWS
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -94,6 +94,18 @@ class Trainers:
             assert not thread.is_alive(), f"a trainer hangs; {own_threads()}"
         return [results[index] for index in range(len(scripts))]
 
+    def results(self, *scripts: Callable[[Cluster], ResultT]) -> list[Any]:
+        """Run scripts of which none may raise, and give what they returned."""
+        results = self.run(*scripts)
+        for result in results:
+            assert not isinstance(result, BaseException), result
+        return results
+
+    def last_status(self) -> dict[str, Any]:
+        """Close, and give the status of the end."""
+        self.close()
+        return self.embedded.last_status()
+
     def ever(self) -> int:
         """Return the number of trainers that the coordinator has ever heard of."""
         return len(self.embedded.coordinator.session.members.ever("trainer"))
@@ -121,7 +133,9 @@ def cluster_of(servers: int = 1, trainers: int = 1, **about: Any) -> Iterator[Tr
     )
 
 
-def vanish(cluster: Cluster) -> None:
-    """Silence a trainer without a leave, as kill -9 does."""
+def vanish(cluster: Cluster, gone: threading.Event | None = None) -> None:
+    """Silence a trainer without a leave, as kill -9 does; then set ``gone``."""
     cluster.client.member.stop_heartbeats()
     cluster.client.endpoint.close()
+    if gone is not None:
+        gone.set()

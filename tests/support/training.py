@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +15,7 @@ import pslib
 from cython_ext.common.hashing import hash_ints
 from pslib.cluster import Cluster
 from pslib.config import Timing
+from tests.support.clusters import cluster_of
 from tests.support.counting import SCHEMA, STEP, CountingModel
 from tests.support.waiting import PATIENCE, PATIENCE_S
 
@@ -24,6 +28,27 @@ def trainer_on(
 ) -> pslib.Trainer:
     chosen = {"dense_optimizer": STEP, "progress": False, "lease_rows": 20, "warmup_batches": 0} | settings
     return pslib.Trainer(model or CountingModel(), cluster, batch_rows=batch_rows, **chosen)
+
+
+@contextmanager
+def one_trainer(
+    model: CountingModel | None = None, *, servers: int = 1, **settings: Any
+) -> Iterator[pslib.Trainer]:
+    """The only trainer of a cluster of its own, ``trainer.cluster``; ``settings`` as for `trainer_on`."""
+    with cluster_of(servers) as running:
+        yield trainer_on(running.join(), model, **settings)
+
+
+def at_step(number: int, act: Callable[[], object], pause_s: float = 0.0) -> Callable[[object, object], None]:
+    """For a model: it does something in its batch of this number, from 1 on, and pauses in each."""
+    steps = count(1)
+
+    def look(_batch: object, _rows: object) -> None:
+        time.sleep(pause_s)
+        if next(steps) == number:
+            act()
+
+    return look
 
 
 def held_until(happened: threading.Event, pause_s: float = 0.002) -> Callable[[object, object], None]:

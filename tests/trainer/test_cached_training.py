@@ -30,8 +30,7 @@ def train(
         trainer_on(cluster, model, **settings).fit(path)
         same = cluster.client.pull({"counts": SAME}).wait().rows["counts"].ravel().tolist()
         counted = [*counts_of(cluster, np.arange(200)).tolist(), *same, examples_counted(cluster)]
-        running.close()
-        return running.embedded.last_status(), counted
+        return running.last_status(), counted
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8"])

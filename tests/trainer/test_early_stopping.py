@@ -25,7 +25,7 @@ from pslib.trainer.evaluation.early_stopping import followed as follow
 from rec_models import DNN, LR
 from tests.support.clusters import cluster_of
 from tests.support.counting import SCHEMA, write_examples
-from tests.support.training import examples_counted, trainer_on
+from tests.support.training import examples_counted, one_trainer, trainer_on
 
 
 def result(auc: float, logloss: float = 0.5) -> EvalResult:
@@ -93,13 +93,11 @@ def test_a_fit_ends_with_the_parameters_of_its_best_epoch(
     data = write_examples(tmp_path / "a.parquet", 40)
     results = iter([result(value) for value in (0.5, 0.7, 0.6, 0.65, 0.9)])
     monkeypatch.setattr(Trainer, "_evaluate", lambda self, data, **_: next(results))
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster)
+    with one_trainer() as trainer:
         stopping = EarlyStopping(patience=2, factor=1.0)
         seen = trainer.fit(data, epochs=9, valid=data, stopping=stopping, best=tmp_path / "best")
         assert [one.auc for one in seen] == [0.5, 0.7, 0.6, 0.65]
-        assert examples_counted(cluster) == 2 * 40
+        assert examples_counted(trainer.cluster) == 2 * 40
     assert caplog.messages == [
         "pslib: stopped early after epoch 4 of 9: auc was not better for 2 epochs in a row "
         "(stopping.patience); best was epoch 2 with 0.7000, whose parameters are taken"
@@ -156,8 +154,7 @@ def test_what_stopping_needs_is_asked_for_before_anything_trains(tmp_path: Path)
 
 def test_a_folder_for_a_best_epoch_that_nothing_asks_for_is_refused(tmp_path: Path) -> None:
     data = write_examples(tmp_path / "a.parquet", 10)
-    with cluster_of() as running:
-        trainer = trainer_on(running.join())
+    with one_trainer() as trainer:
         for stopping in (None, EarlyStopping(restore=False)):
             with pytest.raises(ConfigurationError, match="best: expected a stopping that restores it"):
                 trainer.fit(data, valid=data, stopping=stopping, best=tmp_path / "best")

@@ -57,7 +57,7 @@ def test_a_stage_begins_when_the_one_before_is_done_and_outcomes_keep_their_orde
     assert len(done) == 50 * 9
 
 
-def test_who_has_nothing_to_do_for_a_step_begins_the_next_one(steps: OverlappedSteps) -> None:
+def test_a_thread_with_nothing_to_do_for_a_step_begins_the_next_one(steps: OverlappedSteps) -> None:
     next_has_begun, outcomes = threading.Event(), queue.Queue[str]()
 
     def first(_slot: int) -> Generator[Sequence[partial[bool]], None, str]:
@@ -119,7 +119,7 @@ def test_an_error_of_a_task_is_heard_and_ends_all_steps(steps: OverlappedSteps) 
     steps.finish()
 
 
-def test_who_waits_for_the_end_hears_of_an_error_before(steps: OverlappedSteps) -> None:
+def test_a_wait_for_the_end_hears_of_an_error_before(steps: OverlappedSteps) -> None:
     """Else a fit whose last batch has failed could end as if nothing had happened."""
     finished, told = threading.Event(), queue.Queue[bool]()
 

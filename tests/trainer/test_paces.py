@@ -138,7 +138,7 @@ def test_the_slowest_tells_its_clock_twice_in_the_length_of_the_bound_though_it_
     assert coordinator.told == [0, 2, 4, 6, 8]
 
 
-def test_who_has_had_no_work_goes_on_at_the_clock_of_the_others() -> None:
+def test_a_trainer_that_had_no_work_goes_on_at_the_clock_of_the_others() -> None:
     coordinator = Coordinator()
     pace = coordinator.pace(2)
     assert len(begun(pace)) == 3

@@ -21,26 +21,19 @@ from pslib.errors import ConfigurationError
 from pslib.trainer.collective import HeldLease, Job
 from pslib.trainer.pipeline.row_source import ServerRows
 from tests.support.clusters import cluster_of, vanish
-from tests.support.counting import SCHEMA, STEP, CountingModel, write_examples
+from tests.support.counting import SCHEMA, CountingModel, write_examples
+from tests.support.training import counts_of, one_trainer, trainer_on
 from tests.support.waiting import WAIT_S, wait_until
 
 SOON_LOST = Timing(heartbeat_s=0.1, silence_s=4.0, retry_s=0.5, request_s=20.0, start_s=20.0)
 """Timing for a trainer that vanishes; no other is silent so long."""
 
 
-def trainer_on(cluster: Cluster, model: CountingModel, lease_rows: int, **settings: int) -> pslib.Trainer:
-    return pslib.Trainer(
-        model, cluster, batch_rows=5, lease_rows=lease_rows, dense_optimizer=STEP, progress=False, **settings
-    )
-
-
-def counts_of(cluster: Cluster, rows: int) -> np.ndarray:
-    keys = hash_ints(np.arange(rows), SCHEMA.sparse[0].salt, None)
-    return cluster.client.pull({"counts": keys}).wait().rows["counts"][:, 0]
-
-
 def missed_batches(path: Path, load_first: Path | None = None, **settings: int) -> list[int]:
-    """For each batch of a training in order: how many earlier ones its pull did not see."""
+    """For each batch of a training in order: how many earlier ones its pull did not see.
+
+    The greatest of them is the one that the status tells.
+    """
     missed: list[int] = []
 
     def look(batch: Batch, rows: np.ndarray) -> None:
@@ -50,12 +43,21 @@ def missed_batches(path: Path, load_first: Path | None = None, **settings: int) 
         missed.append(len(missed) - int(applied))
 
     with cluster_of() as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster, CountingModel(look), 100, **settings)
+        trainer = trainer_on(running.join(), CountingModel(look), lease_rows=100, **settings)
         if load_first is not None:
             trainer.load(load_first)
         trainer.fit(path)
+        assert max(missed) == running.last_status()["staleness_max"]
     return missed
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_a_pull_misses_at_most_staleness_batches_and_sometimes_that_many(
+    tmp_path: Path, staleness: int
+) -> None:
+    missed = missed_batches(write_examples(tmp_path / "a.parquet", 200), staleness=staleness)
+    assert max(missed) == staleness
+    assert min(missed) >= 0
 
 
 def test_the_bound_rises_while_the_trainer_warms_up(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_the_bound_rises_while_the_trainer_warms_up(tmp_path: Path) -> None:
 def test_a_trained_model_that_is_loaded_does_not_warm_up_again(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 200)
     with cluster_of() as running:
-        fresh = trainer_on(running.join(), CountingModel(), 100, staleness=3)
+        fresh = trainer_on(running.join(), lease_rows=100, staleness=3)
         fresh.save(tmp_path / "checkpoint")
     assert max(missed_batches(path, tmp_path / "checkpoint", staleness=3, warmup_batches=10_000)) == 3
     assert max(missed_batches(path, staleness=3, warmup_batches=10_000)) == 0
@@ -95,19 +97,17 @@ def test_a_lease_whose_reader_is_slow_ends_once_and_only_when_all_of_it_is_appli
 
     monkeypatch.setattr(LeaseReader, "batches", read_slowly)
     monkeypatch.setattr(Job, "end", look_and_end)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer_on(cluster, CountingModel(), 30).fit(path)
-        assert (counts_of(cluster, 60) == 1).all()
+    with one_trainer(lease_rows=30) as trainer:
+        trainer.fit(path)
+        assert (counts_of(trainer.cluster, np.arange(60)) == 1).all()
     assert applied_at_end == [6, 6]
 
 
 def test_leases_that_are_over_are_not_reported_any_more(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 200)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer_on(cluster, CountingModel(), 10).fit(path)
-        assert cluster.client.member.progress()["streams"] == []
+    with one_trainer(lease_rows=10) as trainer:
+        trainer.fit(path)
+        assert trainer.cluster.client.member.progress()["streams"] == []
 
 
 def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -
                 vanish(cluster)
                 left.set()
 
-        trainer = trainer_on(cluster, CountingModel(look), 200)
+        trainer = trainer_on(cluster, CountingModel(look), lease_rows=200)
         progress, cluster.client.member.progress = cluster.client.member.progress, noted
         trainer.fit(path)
 
@@ -143,10 +143,10 @@ def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -
             ((_stream, below),) = cluster.client.member.progress()["streams"]
             acked_below.append(below)
 
-        trainer = trainer_on(cluster, CountingModel(look), 200)
+        trainer = trainer_on(cluster, CountingModel(look), lease_rows=200)
         assert left.wait(20)
         trainer.fit(path)
-        return counts_of(cluster, 200)
+        return counts_of(cluster, np.arange(200))
 
     with cluster_of(2, trainers=2, timing=SOON_LOST) as running:
         _lost, counts = running.run(dying, successor)
@@ -168,7 +168,7 @@ def test_every_step_has_a_seed_of_its_own_that_is_the_same_in_every_run(tmp_path
                 return super().loss_and_gradients(batch, rows, dense, step_seed)
 
         with cluster_of() as running:
-            trainer_on(running.join(), Remembering(), 20, seed=seed).fit(path, epochs=2)
+            trainer_on(running.join(), Remembering(), seed=seed).fit(path, epochs=2)
         return seeds
 
     first = seeds_of(1)
@@ -200,10 +200,9 @@ def pushes_and_computes(
         return push(self, *arguments)
 
     monkeypatch.setattr(ServerRows, "push", push_late)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer_on(cluster, CountingModel(look), 100, warmup_batches=0, **settings).fit(path)
-        assert (counts_of(cluster, 40) == 1).all()
+    with one_trainer(CountingModel(look), lease_rows=100, **settings) as trainer:
+        trainer.fit(path)
+        assert (counts_of(trainer.cluster, np.arange(40)) == 1).all()
     return happened
 
 
@@ -233,7 +232,9 @@ def test_a_push_that_fails_in_its_thread_ends_the_training_with_its_error(
         raise ConfigurationError("planted")
 
     monkeypatch.setattr(ServerRows, "push", push)
-    with cluster_of() as running:
-        trainer = trainer_on(running.join(), CountingModel(), 100, staleness=2)
-        with pytest.raises(ConfigurationError, match="planted"):
-            trainer.fit(write_examples(tmp_path / "a.parquet", 40))
+    path = write_examples(tmp_path / "a.parquet", 40)
+    with (
+        one_trainer(lease_rows=100, staleness=2) as trainer,
+        pytest.raises(ConfigurationError, match="planted"),
+    ):
+        trainer.fit(path)

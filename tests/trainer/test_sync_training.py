@@ -22,7 +22,7 @@ from pslib.trainer.consistency.sync import SyncPlan
 from pslib.trainer.settings import TrainerSettings
 from tests.support.clusters import cluster_of, vanish
 from tests.support.counting import CountingModel, write_examples
-from tests.support.training import UNHURRIED, counts_of, trainer_on
+from tests.support.training import UNHURRIED, at_step, counts_of, one_trainer, trainer_on
 from tests.support.waiting import PATIENCE, PATIENCE_S, WAIT_S, wait_until
 
 PLAIN = {"staleness": 2, "warmup_batches": 0}
@@ -31,7 +31,7 @@ PLAIN = {"staleness": 2, "warmup_batches": 0}
 # --- sync --------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_of_a_job_in_step_says_who_makes_which_step() -> None:
+def test_the_plan_of_a_job_in_step_says_which_trainer_makes_which_step() -> None:
     rows = [10, 4, 3, 12, 1]
     plan = SyncPlan(rows, batch_rows=4, first_step=100, maintain_every=3, ranks=(0, 3))
     assert [plan.of(lease).first_step for lease in range(5)] == [100, 100, 103, 101, 104]
@@ -54,29 +54,48 @@ def test_shares_of_a_step_are_those_of_its_examples() -> None:
     assert seen == sum(-(-one // 7) for one in rows)
 
 
-def test_a_trainer_that_dies_ends_a_job_in_step_with_a_line_that_names_it(tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.parquet", 400)
-    began = threading.Event()
+def results_with_one_that_dies(tmp_path: Path, dies_at: int, **settings: Any) -> list[Any]:
+    """Results of two trainers, of which one vanishes in this batch: counts of examples, or an error."""
+    path = write_examples(tmp_path / "a.parquet", 200)
 
     def dying(cluster: Cluster) -> None:
-        def stop(batch: object, rows: object) -> None:
-            began.set()
+        def stop() -> None:
             vanish(cluster)
             raise KeyboardInterrupt
 
-        trainer_on(cluster, CountingModel(stop), consistency="sync").fit(path)
+        trainer_on(cluster, CountingModel(at_step(dies_at, stop)), **settings).fit(path)
 
-    def living(cluster: Cluster) -> None:
-        trainer_on(cluster, CountingModel(lambda *_: time.sleep(0.01)), consistency="sync").fit(path)
+    def living(cluster: Cluster) -> list[float]:
+        trainer_on(cluster, CountingModel(lambda *_: time.sleep(0.01)), **settings).fit(path)
+        return counts_of(cluster, np.arange(200)).tolist()
 
-    started = time.monotonic()
     with cluster_of(1, 2, timing=UNHURRIED) as running:
-        results = running.run(living, dying)
-    assert began.is_set()
-    alive = next(one for one in results if isinstance(one, UnavailableError))
+        return running.run(living, dying)
+
+
+def test_a_trainer_that_dies_ends_a_job_in_step_with_a_line_that_names_it(tmp_path: Path) -> None:
+    started = time.monotonic()
+    alive, dead = results_with_one_that_dies(tmp_path, 1, consistency="sync")
+    assert isinstance(dead, BaseException)
+    assert isinstance(alive, UnavailableError)
     assert "is lost, and with consistency sync every step waits for every trainer" in str(alive)
     assert "there is no checkpoint" in str(alive)
     assert time.monotonic() - started < PATIENCE * 15
+
+
+@pytest.mark.parametrize(
+    ("dies_at", "settings"),
+    [
+        (1, {"consistency": "ssp", "ssp_bound": 1}),
+        (5, {"consistency": "geo", "geo_every_batches": 3, "lease_rows": 100}),  # in the second window
+    ],
+    ids=["ssp", "geo"],
+)
+def test_a_dead_trainer_holds_no_other_back_and_its_leases_are_trained_once(
+    tmp_path: Path, dies_at: int, settings: dict[str, Any]
+) -> None:
+    """With deltas, its lease begins again with the window that was not sent."""
+    assert [1.0] * 200 in results_with_one_that_dies(tmp_path, dies_at, **settings)
 
 
 def test_trainers_that_keep_together_in_other_ways_are_told_so(tmp_path: Path) -> None:
@@ -125,8 +144,7 @@ def test_no_trainer_is_further_ahead_of_a_slow_one_than_the_bound(
         leads.append(trainer._progress.lead_max)
 
     with cluster_of(1, awaited, timing=UNHURRIED) as running:
-        for result in running.run(script, script):
-            assert not isinstance(result, BaseException), result
+        running.results(script, script)
     assert max(leads) == bound
     both = len(events) - 1 - next(i for i, one in enumerate(reversed(events)) if one[0] == 1)
     assert ahead_of_slowest(events[: both + 1]) <= bound + 1  # a batch is done before its push is applied
@@ -164,92 +182,31 @@ def test_without_a_bound_the_fast_trainer_runs_away(tmp_path: Path) -> None:
     assert ran_away()
 
 
-def test_a_dead_trainer_holds_nobody_back(tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.parquet", 200)
-
-    def dying(cluster: Cluster) -> None:
-        def stop(batch: object, rows: object) -> None:
-            vanish(cluster)
-            raise KeyboardInterrupt
-
-        trainer_on(cluster, CountingModel(stop), consistency="ssp", ssp_bound=1).fit(path)
-
-    def living(cluster: Cluster) -> list[float]:
-        model = CountingModel(lambda *_: time.sleep(0.005))
-        trainer_on(cluster, model, consistency="ssp", ssp_bound=1).fit(path)
-        return counts_of(cluster, np.arange(200)).tolist()
-
-    with cluster_of(1, 2, timing=UNHURRIED) as running:
-        results = running.run(living, dying)
-    assert [1.0] * 200 in results
-
-
 # --- geo ---------------------------------------------------------------------------------------------------
 
 
-def geo_counts(tmp_path: Path, trainers: int, every: int, **settings: object) -> list[list[float]]:
+@pytest.mark.parametrize(
+    "sizes",
+    [{"geo_every_batches": every} for every in (1, 3, 100)] + [{"geo_every_batches": 2, "geo_rows": 5}],
+    ids=str,
+)
+def test_deltas_of_all_windows_add_up_whatever_their_length_and_the_size_of_the_copy(
+    tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    """A copy that is far too small loses state and no gradient."""
     path = write_examples(tmp_path / "a.parquet", 130)
-
-    def script(cluster: Cluster) -> list[float]:
-        chosen = {"consistency": "geo", "geo_every_batches": every} | settings
-        trainer_on(cluster, **chosen).fit(path, epochs=2)
-        return counts_of(cluster, np.arange(130)).tolist()
-
-    with cluster_of(2, trainers, timing=UNHURRIED) as running:
-        results = running.run(*[script] * trainers)
-    for result in results:
-        assert not isinstance(result, BaseException), result
-    return results
-
-
-@pytest.mark.parametrize("every", [1, 3, 100])
-def test_deltas_of_all_windows_add_up_whatever_their_length(tmp_path: Path, every: int) -> None:
-    assert geo_counts(tmp_path, 1, every) == [[2.0] * 130]
-
-
-def test_deltas_of_rows_add_up_over_trainers(tmp_path: Path) -> None:
-    assert geo_counts(tmp_path, 2, 3) == [[2.0] * 130] * 2
-
-
-def test_a_copy_that_is_far_too_small_loses_state_and_no_gradient(tmp_path: Path) -> None:
-    assert geo_counts(tmp_path, 1, 2, geo_rows=5) == [[2.0] * 130]
+    with one_trainer(servers=2, consistency="geo", **sizes) as trainer:
+        trainer.fit(path, epochs=2)
+        assert counts_of(trainer.cluster, np.arange(130)).tolist() == [2.0] * 130
 
 
 def test_a_window_is_one_push_and_its_batches_count_as_applied(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 100)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer_on(cluster, consistency="geo", geo_every_batches=3, lease_rows=100).fit(path)
-        sent = cluster.client.session.pushes_sent
+    with one_trainer(consistency="geo", geo_every_batches=3, lease_rows=100) as trainer:
+        trainer.fit(path)
+        sent = trainer.cluster.client.session.pushes_sent
         assert sent == 7  # 20 batches: six windows of 3 and one of 2
-        assert cluster.client.stats()["pushes_applied"] == sent
-
-
-def test_a_lease_of_a_trainer_that_died_begins_again_with_the_window_that_was_not_sent(
-    tmp_path: Path,
-) -> None:
-    path = write_examples(tmp_path / "a.parquet", 200)
-
-    def dying(cluster: Cluster) -> None:
-        seen: list[int] = []
-
-        def stop(batch: object, rows: object) -> None:
-            seen.append(1)
-            if len(seen) == 5:  # in the second window
-                vanish(cluster)
-                raise KeyboardInterrupt
-
-        model = CountingModel(stop)
-        trainer_on(cluster, model, consistency="geo", geo_every_batches=3, lease_rows=100).fit(path)
-
-    def living(cluster: Cluster) -> list[float]:
-        model = CountingModel(lambda *_: time.sleep(0.01))
-        trainer_on(cluster, model, consistency="geo", geo_every_batches=3, lease_rows=100).fit(path)
-        return counts_of(cluster, np.arange(200)).tolist()
-
-    with cluster_of(1, 2, timing=UNHURRIED) as running:
-        results = running.run(living, dying)
-    assert [1.0] * 200 in results
+        assert trainer.cluster.client.stats()["pushes_applied"] == sent
 
 
 @pytest.mark.parametrize(
@@ -336,10 +293,9 @@ def test_the_servers_take_the_steps_that_a_schedule_says(tmp_path: Path, mode: s
     settings: dict[str, Any] = {"consistency": mode, "schedule": ConstantRate(warmup=4)}
     if mode == "geo":
         settings["geo_every_batches"] = 3
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer_on(cluster, lease_rows=40, **settings).fit(path)
-        counts = counts_of(cluster, np.arange(40))
+    with one_trainer(lease_rows=40, **settings) as trainer:
+        trainer.fit(path)
+        counts = counts_of(trainer.cluster, np.arange(40))
     assert sorted(counts.tolist()) == [0.25] * 5 + [0.5] * 5 + [0.75] * 5 + [1.0] * 25
 
 

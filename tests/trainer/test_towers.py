@@ -109,7 +109,7 @@ def test_one_item_that_has_diverged_is_enough_to_be_told(
 
 
 @pytest.mark.parametrize("parts", [[3, None, 1, None], [None, 0, 5], [2, 1, None]])
-def test_null_is_no_item_that_anybody_is_shown(
+def test_null_is_no_item_that_a_user_is_shown(
     model: tuple[Sides, Formula], parts: list[int | None], tmp_path: Path
 ) -> None:
     sides, parameters = model

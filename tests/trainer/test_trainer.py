@@ -27,31 +27,8 @@ from rec_models.fm import FM
 from rec_models.lr import LR
 from tests.support.clusters import Trainers, cluster_of, own_threads, threads_of_pslib
 from tests.support.counting import SCHEMA, CountingModel, write_examples
-from tests.support.training import counts_of, trainer_on
+from tests.support.training import counts_of, one_trainer, trainer_on
 from tests.support.waiting import PATIENCE
-
-# --- staleness
-
-
-@pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_a_pull_misses_at_most_staleness_batches_and_sometimes_that_many(
-    tmp_path: Path, staleness: int
-) -> None:
-    missed: list[int] = []
-
-    def look(batch, rows) -> None:
-        trained = int(rows[batch.sparse[0, 1], 0])
-        missed.append(len(missed) - trained // len(batch))
-        time.sleep(0.002)
-
-    path = write_examples(tmp_path / "a.parquet", 200)
-    with cluster_of(2) as running:
-        trainer_on(running.join(), CountingModel(look), staleness=staleness).fit(path)
-        running.close()
-        status = running.embedded.last_status()
-    assert max(missed) == staleness == status["staleness_max"]
-    assert min(missed) >= 0
-
 
 # --- one call at a time
 
@@ -83,7 +60,7 @@ def test_a_call_from_another_thread_is_refused_while_one_is_under_way(tmp_path: 
 
 
 @pytest.mark.parametrize("call", ["save", "load"])
-def test_who_counts_as_lost_when_it_is_about_to_save_or_load_does_neither(
+def test_a_trainer_that_counts_as_lost_when_it_is_about_to_save_or_load_does_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """A trainer that slept too long has a successor, which has trained since: its load must not undo that."""
@@ -92,19 +69,17 @@ def test_who_counts_as_lost_when_it_is_about_to_save_or_load_does_neither(
     def lost(_job: Job) -> None:
         raise UnavailableError("this trainer counts as lost")
 
-    with cluster_of(2) as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster)
+    with one_trainer(servers=2) as trainer:
         trainer.fit(path)
         trainer.save(tmp_path / "saved")
         trainer.fit(path)
         monkeypatch.setattr(Job, "confirm", lost)
         with pytest.raises(UnavailableError, match="counts as lost"):
             getattr(trainer, call)(tmp_path / "saved")
-        assert set(counts_of(cluster, np.arange(50)).tolist()) == {2.0}
+        assert set(counts_of(trainer.cluster, np.arange(50)).tolist()) == {2.0}
         monkeypatch.undo()
         trainer.load(tmp_path / "saved")
-        assert set(counts_of(cluster, np.arange(50)).tolist()) == {1.0}
+        assert set(counts_of(trainer.cluster, np.arange(50)).tolist()) == {1.0}
 
 
 # --- counters
@@ -114,8 +89,7 @@ def test_counters_agree_with_the_data_and_with_each_other(tmp_path: Path) -> Non
     path = write_examples(tmp_path / "a.parquet", 103)
     with cluster_of(2, shard_threads=2) as running:
         trainer_on(running.join()).fit(path, epochs=3)
-        running.close()
-        status = running.embedded.last_status()
+        status = running.last_status()
     assert status["examples"] == status["examples_total"] == 309
     assert status["pushes_sent"] == status["pushes_applied"] > 0
     assert status["updates_sent"] == status["updates_applied"] > status["pushes_sent"]
@@ -128,13 +102,11 @@ def test_counters_agree_with_the_data_and_with_each_other(tmp_path: Path) -> Non
 def test_evaluation_creates_no_rows(tmp_path: Path) -> None:
     train = write_examples(tmp_path / "a.parquet", 50)
     unseen = write_examples(tmp_path / "b.parquet", 50, first=1000)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster)
+    with one_trainer() as trainer:
         trainer.fit(train)
-        before = cluster.client.stats()
+        before = trainer.cluster.client.stats()
         trainer.evaluate(unseen)
-        after = cluster.client.stats()
+        after = trainer.cluster.client.stats()
     assert before["rows"] == after["rows"] == 51
     assert before["memory_bytes"] == after["memory_bytes"]
     assert before["updates_applied"] == after["updates_applied"]
@@ -154,8 +126,7 @@ def test_fit_again_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
         def look(batch, rows) -> None:
             seen.extend(number_of[int(key)] for key in batch.keys[batch.sparse[:, 0]])
 
-        with cluster_of() as running:
-            trainer = trainer_on(running.join(), CountingModel(look), seed=3)
+        with one_trainer(CountingModel(look), seed=3) as trainer:
             for count in epochs:
                 trainer.fit(path, epochs=count)
         return seen
@@ -168,8 +139,7 @@ def test_fit_again_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
 
 def test_fit_evaluates_after_each_epoch(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 60)
-    with cluster_of() as running:
-        trainer = trainer_on(running.join())
+    with one_trainer() as trainer:
         results = trainer.fit(path, epochs=2, valid=path)
         assert results == [trainer.evaluate(path)] * 2
 
@@ -177,18 +147,15 @@ def test_fit_evaluates_after_each_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rows", "batch_rows"), [(1, 1), (1, 64), (7, 64), (8, 4)])
 def test_small_data_is_trained_whole(tmp_path: Path, rows: int, batch_rows: int) -> None:
     path = write_examples(tmp_path / "a.parquet", rows)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster, batch_rows=batch_rows, lease_rows=None)
+    with one_trainer(batch_rows=batch_rows, lease_rows=None) as trainer:
         trainer.fit(path)
-        assert (counts_of(cluster, np.arange(rows)) == 1).all()
+        assert (counts_of(trainer.cluster, np.arange(rows)) == 1).all()
         assert trainer.evaluate(path).examples == rows
 
 
 def test_labels_of_one_kind_give_no_auc_and_a_log_loss(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 40, labels=np.zeros(40, np.int64))
-    with cluster_of() as running:
-        trainer = trainer_on(running.join())
+    with one_trainer() as trainer:
         trainer.fit(path)
         result = trainer.evaluate(path)
     assert math.isnan(result.auc)
@@ -237,11 +204,9 @@ def test_a_model_without_dense_parameters_trains(tmp_path: Path) -> None:
             return step
 
     path = write_examples(tmp_path / "a.parquet", 60)
-    with cluster_of(2) as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster, NoDense())
+    with one_trainer(NoDense(), servers=2) as trainer:
         trainer.fit(path)
-        assert (counts_of(cluster, np.arange(60)) == 1).all()
+        assert (counts_of(trainer.cluster, np.arange(60)) == 1).all()
         assert trainer.evaluate(path).examples == 60
 
 
@@ -274,13 +239,11 @@ def test_settings_out_of_range_are_all_named_at_once() -> None:
 
 def test_data_that_is_missing_is_named_and_changes_nothing(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 20)
-    with cluster_of() as running:
-        cluster = running.join()
-        trainer = trainer_on(cluster, dense_optimizer=Adagrad(0.1))
+    with one_trainer(dense_optimizer=Adagrad(0.1)) as trainer:
         with pytest.raises(DataError, match=r"nowhere\.parquet"):
             trainer.fit(tmp_path / "nowhere.parquet")
         trainer.fit(path)
-        assert (counts_of(cluster, np.arange(20)) == 1).all()
+        assert (counts_of(trainer.cluster, np.arange(20)) == 1).all()
 
 
 # --- hygiene
@@ -339,12 +302,10 @@ def test_a_cluster_closed_while_others_are_missing_closes_quickly() -> None:
 
 
 def test_a_cluster_may_be_closed_twice_and_with_pulls_on_their_way() -> None:
-    with cluster_of(2) as running:
-        cluster = running.join()
-        trainer_on(cluster)
-        pulls = [cluster.client.pull({"counts": np.arange(1000, dtype=np.uint64)}) for _ in range(50)]
-        cluster.close()
-        cluster.close()
+    with one_trainer(servers=2) as trainer:
+        pulls = [trainer.cluster.client.pull({"counts": np.arange(1000, dtype=np.uint64)}) for _ in range(50)]
+        trainer.cluster.close()
+        trainer.cluster.close()
         for pull in pulls:
             with suppress(UnavailableError):
                 assert pull.wait(1.0).rows["counts"].shape == (1000, 1)

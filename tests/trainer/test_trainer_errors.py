@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from pslib.errors import ConfigurationError, DataError, ServerLostError, Unavail
 from rec_models import LR, DeepFM
 from tests.support.clusters import Trainers, cluster_of, own_threads, threads_of_pslib
 from tests.support.counting import CountingModel, write_examples
-from tests.support.training import UNHURRIED, trainer_on, within
+from tests.support.training import UNHURRIED, at_step, one_trainer, trainer_on, within
 
 # --- errors
 
@@ -26,17 +28,12 @@ from tests.support.training import UNHURRIED, trainer_on, within
 def test_an_error_in_the_model_ends_fit_with_it_and_leaves_no_thread(tmp_path: Path, last_step: int) -> None:
     """At the first step the reader is ahead; at the last one it waits for leases that never end."""
     path = write_examples(tmp_path / "a.parquet", 200)
-    steps = 0
 
-    def look(batch, rows) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == last_step:
-            time.sleep(0.1)
-            raise ZeroDivisionError("a bug in the model")
+    def fail() -> None:
+        time.sleep(0.1)
+        raise ZeroDivisionError("a bug in the model")
 
-    with cluster_of() as running:
-        trainer = trainer_on(running.join(), CountingModel(look))
+    with one_trainer(CountingModel(at_step(last_step, fail))) as trainer:
         idle = own_threads()
         error = within(3.0, lambda: trainer.fit(path))
         assert isinstance(error, ZeroDivisionError)
@@ -62,8 +59,7 @@ def test_a_bad_value_in_the_data_ends_fit_with_its_place(tmp_path: Path) -> None
     labels = np.zeros(200, np.int64)
     labels[150] = 2
     path = write_examples(tmp_path / "a.parquet", 200, labels=labels)
-    with cluster_of() as running:
-        trainer = trainer_on(running.join())
+    with one_trainer() as trainer:
         idle = own_threads()
         error = within(3.0, lambda: trainer.fit(path))
         assert own_threads() == idle
@@ -86,8 +82,7 @@ def test_keys_of_another_type_than_those_that_were_trained_are_refused(tmp_path:
     table = pq.read_table(trained)
     texts = table.set_column(2, "id", table["id"].cast(pa.string()))
     pq.write_table(texts, tmp_path / "b.parquet")
-    with cluster_of() as running:
-        trainer = trainer_on(running.join())
+    with one_trainer() as trainer:
         trainer.fit(trained)
         for refused in (
             lambda: trainer.evaluate(tmp_path / "b.parquet"),
@@ -101,23 +96,18 @@ def test_keys_of_another_type_than_those_that_were_trained_are_refused(tmp_path:
 
 def fit_with(running: Trainers, path: Path, spoil: Callable[[], None]) -> BaseException:
     """The error of a fit during which something is spoilt at the fifth step."""
-    steps = 0
-
-    def look(batch, rows) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 5:
-            spoil()
-
-    trainer = trainer_on(running.join(), CountingModel(look))
+    trainer = trainer_on(running.join(), CountingModel(at_step(5, spoil)))
     idle = own_threads()
     error = within(8.0, lambda: trainer.fit(path))
     assert set(own_threads()) <= set(idle)
     return error
 
 
+BUG = "a bug in the server"
+
+
 def raising(*_arguments: object) -> None:
-    raise ZeroDivisionError("a bug in the server")
+    raise ZeroDivisionError(BUG)
 
 
 def test_an_error_in_a_shard_ends_fit_with_it(tmp_path: Path) -> None:
@@ -129,41 +119,26 @@ def test_an_error_in_a_shard_ends_fit_with_it(tmp_path: Path) -> None:
             lambda: setattr(running.embedded.servers[0]._threads[0].shard.marks, "fresh", raising),
         )
     assert isinstance(error, UnavailableError)
-    assert "a bug in the server" in str(error)
+    assert BUG in str(error)
 
 
-def test_a_server_thread_that_dies_ends_fit_naming_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("about", "kill", "said"),
+    [
+        ({}, lambda at: setattr(at.servers[1]._session, "receive", raising), ["server [01] at memory:", BUG]),
+        ({"shard_threads": 2}, lambda at: at.servers[1]._threads[1].put(raising), [BUG]),
+        ({"timing": UNHURRIED}, lambda at: setattr(at.coordinator.session, "tick", raising), ["coordinator"]),
+    ],
+    ids=["server", "shard", "coordinator"],
+)
+def test_a_thread_that_dies_ends_fit_naming_its_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, about: dict[str, Any], kill: Any, said: list[str]
 ) -> None:
     path = write_examples(tmp_path / "a.parquet", 4000)
-    with cluster_of(2) as running:
-        error = fit_with(
-            running, path, lambda: setattr(running.embedded.servers[1]._session, "receive", raising)
-        )
+    with cluster_of(2, **about) as running:
+        error = fit_with(running, path, lambda: kill(running.embedded))
     assert isinstance(error, UnavailableError)
-    assert "server 1 at memory:" in str(error) or "server 0 at memory:" in str(error)
-    assert "a bug in the server" in str(error)
-    assert "has died" in caplog.text
-
-
-def test_a_shard_thread_that_dies_ends_fit_naming_its_server(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = write_examples(tmp_path / "a.parquet", 4000)
-    with cluster_of(2, shard_threads=2) as running:
-        error = fit_with(running, path, lambda: running.embedded.servers[1]._threads[1].put(raising))
-    assert isinstance(error, UnavailableError)
-    assert "a bug in the server" in str(error)
-    assert "has died" in caplog.text
-
-
-def test_a_coordinator_that_dies_ends_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write_examples(tmp_path / "a.parquet", 4000)
-    with cluster_of(1, timing=UNHURRIED) as running:
-        session = running.embedded.coordinator.session
-        error = fit_with(running, path, lambda: setattr(session, "tick", raising))
-    assert isinstance(error, UnavailableError)
-    assert "coordinator" in str(error)
+    assert all(re.search(words, str(error)) for words in said)
     assert "has died" in caplog.text
 
 

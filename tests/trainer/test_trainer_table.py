@@ -19,7 +19,7 @@ from pslib.table.policies import ByAge, ByNorm, Eviction
 from pslib.table.tables import TableSpec
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
-from tests.support.training import trainer_on
+from tests.support.training import one_trainer, trainer_on
 
 TABLE = CountingModel().table()
 
@@ -36,8 +36,7 @@ def about(checkpoint: Path) -> dict[str, Any]:
 
 
 def trained(path: Path, place: Path, table: TableSpec, load: Path | None = None) -> None:
-    with cluster_of() as running:
-        trainer = trainer_on(running.join(), table=table)
+    with one_trainer(table=table) as trainer:
         trainer._seconds = 1000.0
         if load:
             trainer.load(load)
@@ -75,13 +74,11 @@ def test_an_evaluation_is_at_the_step_at_which_training_stands(tmp_path: Path) -
             seen.append(rows[batch.sparse[:, 0], 0])
             return super().predict(batch, rows, dense)
 
-    with cluster_of() as running:
-        trainer = trainer_on(running.join(), Remembering())
+    with one_trainer(Remembering()) as trainer:
         trainer.fit(path)
         trainer.evaluate(path)
         trainer.save(tmp_path / "saved")
-    with cluster_of() as running:
-        trainer = trainer_on(running.join(), Remembering())
+    with one_trainer(Remembering()) as trainer:
         trainer.load(tmp_path / "saved")
         trainer.evaluate(path)
     first, second = np.concatenate(seen[: len(seen) // 2]), np.concatenate(seen[len(seen) // 2 :])

@@ -21,7 +21,7 @@ from pslib.trainer.collective import HeldLease
 from pslib.trainer.pipeline.pace import LeasePlan
 from tests.support.clusters import cluster_of, vanish
 from tests.support.counting import CountingModel, write_examples
-from tests.support.training import UNHURRIED, counts_of, examples_counted, held_until, trainer_on
+from tests.support.training import UNHURRIED, at_step, counts_of, examples_counted, held_until, trainer_on
 from tests.support.waiting import PATIENCE_S
 
 # --- several trainers
@@ -47,8 +47,7 @@ def test_two_trainers_train_on_every_example_once(tmp_path: Path) -> None:
 
     with cluster_of(2, trainers=2) as running:
         counts = running.run(script(0), script(1))
-        running.close()
-        status = running.embedded.last_status()
+        status = running.last_status()
     assert all((one == 2).all() for one in counts)
     assert min(steps) > 0
     assert status["examples"] == 460
@@ -89,17 +88,8 @@ def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Pat
     vanished = threading.Event()
 
     def dying(cluster: Cluster) -> None:
-        steps = 0
-
-        def look(batch, rows) -> None:
-            nonlocal steps
-            steps += 1
-            time.sleep(0.002)
-            if steps == 7:
-                vanish(cluster)
-                vanished.set()
-
-        trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
+        model = CountingModel(at_step(7, lambda: vanish(cluster, vanished), 0.002))
+        trainer_on(cluster, model, staleness=3).fit(path)
 
     def living(cluster: Cluster) -> np.ndarray:
         trainer_on(cluster, CountingModel(held_until(vanished)), staleness=3).fit(path)
@@ -222,17 +212,12 @@ def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp
     path = write_examples(tmp_path / "a.parquet", 300)
     fails = threading.Event()
 
+    def fail() -> None:
+        fails.set()
+        raise ZeroDivisionError("a bug in the model")
+
     def failing(cluster: Cluster) -> None:
-        steps = 0
-
-        def look(batch, rows) -> None:
-            nonlocal steps
-            steps += 1
-            if steps == 3:
-                fails.set()
-                raise ZeroDivisionError("a bug in the model")
-
-        trainer_on(cluster, CountingModel(look)).fit(path)
+        trainer_on(cluster, CountingModel(at_step(3, fail))).fit(path)
 
     def living(cluster: Cluster) -> np.ndarray:
         trainer_on(cluster, CountingModel(held_until(fails))).fit(path)
@@ -244,7 +229,7 @@ def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp
     assert (counts == 1).all()
 
 
-def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_trainer_that_goes_on_after_an_error_holds_no_other_up(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 300)
 
     fails, trained = threading.Event(), threading.Event()
@@ -321,17 +306,8 @@ def test_a_maintenance_happens_once_whichever_trainer_finishes_its_lease(tmp_pat
 
     def script(dies_at: int) -> Callable[[Cluster], int]:
         def run(cluster: Cluster) -> int:
-            steps = 0
-
-            def look(_batch, _rows) -> None:
-                nonlocal steps
-                steps += 1
-                time.sleep(0.002)
-                if steps == dies_at:
-                    vanish(cluster)
-                    gone.set()
-
-            trainer = trainer_on(cluster, CountingModel(look), table=table, maintain_every_batches=4)
+            model = CountingModel(at_step(dies_at, lambda: vanish(cluster, gone), 0.002))
+            trainer = trainer_on(cluster, model, table=table, maintain_every_batches=4)
             if not dies_at:
                 assert gone.wait(PATIENCE_S)
             trainer.fit(path)
