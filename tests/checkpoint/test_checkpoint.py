@@ -6,16 +6,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import pslib
-from pslib import checkpoint
 from pslib.checkpoint import read_manifest
 from pslib.config import Timing
 from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
@@ -24,7 +24,17 @@ from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.messages import Load, Save, Setup
 from rec_models.deepfm import DeepFM
-from tests.support.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_KEYS, GOLDEN_TABLE, Content, content_of
+from tests.support.checkpoints import (
+    GOLDEN,
+    GOLDEN_DENSE,
+    GOLDEN_KEYS,
+    GOLDEN_TABLE,
+    Content,
+    content_of,
+    save_tables,
+    table_in,
+)
+from tests.support.clients import client_of, client_with
 from tests.support.clusters import Trainers, cluster_of
 from tests.support.processes.command import ROOT
 from tests.support.waiting import PATIENCE_S, WAIT_S, wait_until
@@ -39,6 +49,12 @@ CONFIG = GeneratorConfig(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return generate(tmp_path_factory.mktemp("checkpoint"), CONFIG)
+
+
+@contextmanager
+def one_trainer(servers: int = 2, **about: Any) -> Iterator[pslib.Trainer]:
+    with cluster_of(servers) as running:
+        yield trainer_on(running, **about)
 
 
 def trainer_on(
@@ -115,8 +131,7 @@ def test_loading_replaces_all_that_was_there(
     data: Generated, saved: tuple[Path, Content], tmp_path: Path
 ) -> None:
     folder, _ = saved
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         trainer.fit(data.test_path, epochs=2)
         trainer.load(folder)
         trainer.save(tmp_path / "again")
@@ -232,12 +247,9 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 def test_a_checkpoint_without_the_table_is_refused(saved: tuple[Path, Content]) -> None:
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([GOLDEN_TABLE])
-        with pytest.raises(CheckpointError, match=r"no table 'item' in it; it has \['embedding'\]"):
-            client.load(str(saved[0]))
-        client.close()
+    told = r"no table 'item' in it; it has \['embedding'\]"
+    with client_with(GOLDEN_TABLE) as client, pytest.raises(CheckpointError, match=told):
+        client.load(str(saved[0]))
 
 
 # --- saving
@@ -247,13 +259,12 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_saving_again_removes_the_older_files_and_nobody_elses(data: Generated, tmp_path: Path) -> None:
+def test_saving_again_removes_the_older_files_and_no_others(data: Generated, tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "mine.arrow").write_text("a user's file")
     (folder / "embedding.notes.arrow").write_text("another")
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         trainer.save(folder)
         first = names_in(folder)
         trainer.fit(data.test_path)
@@ -271,8 +282,7 @@ def test_a_save_that_dies_leaves_the_older_checkpoint(
         raise KeyboardInterrupt
 
     folder = tmp_path / "here"
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         trainer.save(folder)
         before = content_of(folder)
         trainer.fit(data.test_path)
@@ -294,8 +304,7 @@ def test_a_place_that_cannot_be_written_is_named_and_training_goes_on(
     data: Generated, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         with pytest.raises(CheckpointError, match=r"file/below.*can't write"):
             trainer.save(tmp_path / "file" / "below")
         trainer.fit(data.test_path)
@@ -323,20 +332,14 @@ def test_a_save_of_servers_that_have_different_tables_of_one_name_is_refused(tmp
 
 def test_a_file_with_columns_of_other_types_is_refused_with_both_types(tmp_path: Path) -> None:
     """Names alone would read "has columns ['key', 'v'], expected ['key', 'v']"."""
-    with cluster_of(1) as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.endpoint.ask(client.servers[0], setup_of(5)).wait()
-        files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(tmp_path), "00000001")]
-        other = setup_of(4).tables["tables"]
-        checkpoint.commit(str(tmp_path), checkpoint.Manifest(other, {"length": 0}, files, 1, {}, "now"))
-        client.close()
-    with cluster_of(1) as running:
-        client = running.client()
+        save_tables(client, tmp_path, TableSpec("more", (PartSpec("v", 4, SGD(1.0)),)))
+    with client_of(1) as (client, _running):
         client.endpoint.ask(client.servers[0], setup_of(4)).wait()
         said = r"columns \[.*'v: fixed_size_list.*\[5\]'\], expected \[.*'v: fixed_size_list.*\[4\]'\]"
         with pytest.raises(CheckpointError, match=said):
             client.load(str(tmp_path))
-        client.close()
 
 
 def test_a_slow_save_is_written_once(tmp_path: Path) -> None:
@@ -357,14 +360,12 @@ def test_a_slow_save_is_written_once(tmp_path: Path) -> None:
         time.sleep(0.1)
         for entry in entries:
             assert (tmp_path / entry["name"]).stat().st_size == entry["bytes"]
-            with pa.OSFile(str(tmp_path / entry["name"])) as file:
-                assert pa.ipc.open_file(file).read_all().num_rows == 0
+            assert table_in(tmp_path / entry["name"]).num_rows == 0
         client.close()
 
 
 def test_a_second_copy_of_a_load_does_not_undo_what_was_trained_since() -> None:
-    with cluster_of(1) as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.setup([GOLDEN_TABLE], GOLDEN_DENSE, np.zeros(5, np.float32))
         message = Load(str(GOLDEN), "one load")
         client.endpoint.ask(client.servers[0], message).wait()
@@ -374,17 +375,13 @@ def test_a_second_copy_of_a_load_does_not_undo_what_was_trained_since() -> None:
         assert client.pull({"item": GOLDEN_KEYS}).wait().rows["item"].tobytes() == rows
         client.endpoint.ask(client.servers[0], Load(str(GOLDEN), "another")).wait()
         assert client.pull({"item": GOLDEN_KEYS}).wait().rows["item"].tobytes() != rows
-        client.close()
 
 
 def test_a_save_that_failed_fails_again_when_its_copy_comes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with cluster_of(1) as running:
-        client = running.client()
-        client.setup([GOLDEN_TABLE])
+    with client_with(GOLDEN_TABLE) as client:
         message = Save(str(tmp_path / "file"), "0000abcd-000")
         for _ in range(2):
             with pytest.raises(CheckpointError, match="can't write"):
                 client.endpoint.ask(client.servers[0], message).wait()
             (tmp_path / "file").unlink(missing_ok=True)
-        client.close()

@@ -24,30 +24,22 @@ from tests.support.checkpoints import (
     GOLDEN_TABLE,
     content_of,
     golden_pushes,
+    save_tables,
 )
-from tests.support.clusters import cluster_of
+from tests.support.clients import client_of
 from tests.support.definitions.optimizers import full_step
 from tests.support.definitions.table import DictTable
 
 
 def write_golden(folder: Path) -> None:
     """Write the golden checkpoint: done once, and never again."""
-    with cluster_of(2, partition_bits=5, dense_blocks=3) as running:
-        client = running.client()
+    with client_of(partition_bits=5, dense_blocks=3) as (client, _running):
         client.setup([GOLDEN_TABLE], GOLDEN_DENSE, np.linspace(-1, 1, 5, dtype=np.float32))
         for keys, gradients, dense in golden_pushes():
             client.push({"item": (keys, gradients)}, dense).wait()
-        files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(folder), "00000001")]
-        manifest = checkpoint.Manifest(
-            tables=[GOLDEN_TABLE.to_dict()],
-            dense={"length": 5, "optimizer": GOLDEN_DENSE.optimizer.to_dict(), "parameters": []},
-            files=files,
-            servers=2,
-            about={"epochs": 3},
-            saved_utc="2026-11-21T09:00:00+00:00",
-        )
-        checkpoint.commit(str(folder), manifest)
-        client.close()
+        dense = {"length": 5, "optimizer": GOLDEN_DENSE.optimizer.to_dict(), "parameters": []}
+        about = {"dense": dense, "about": {"epochs": 3}, "saved_utc": "2026-11-21T09:00:00+00:00"}
+        save_tables(client, folder, GOLDEN_TABLE, servers=2, **about)
 
 
 def test_the_first_checkpoint_ever_still_loads(tmp_path: Path) -> None:
@@ -57,12 +49,10 @@ def test_the_first_checkpoint_ever_still_loads(tmp_path: Path) -> None:
         table.push(keys, gradients)
         full_step(GOLDEN_DENSE.optimizer, dense, state, dense_gradient)
     expected = {key: np.concatenate([*row.weights, *row.state]).tobytes() for key, row in table.table.items()}
-    with cluster_of(3, partition_bits=7, dense_blocks=2) as running:
-        client = running.client()
+    with client_of(3, partition_bits=7, dense_blocks=2) as (client, _running):
         client.setup([GOLDEN_TABLE], GOLDEN_DENSE, np.zeros(5, np.float32))
         assert client.load(str(GOLDEN)) == len(GOLDEN_KEYS)
         assert client.pull({}, dense=True).wait().dense.tobytes() == dense.tobytes()
-        client.close()
     content = content_of(GOLDEN)
     assert content.rows == expected
     assert content.dense == dense.tobytes()
@@ -201,7 +191,9 @@ def test_dense_parameters_that_no_file_holds_are_missed(shard: Shard, tmp_path: 
 def test_a_newer_format_is_named(shard: Shard, tmp_path: Path) -> None:
     error = refused(shard, recommitted(tmp_path / "copy", format_version=5))
     assert isinstance(error, CheckpointIncompatibleError)
-    assert "format 5 is newer" in str(error)
+    assert "format 5 is newer than this pslib's 4" in str(error)
+    with pytest.raises(CheckpointIncompatibleError, match="format 5 is newer than this pslib's 4"):
+        verify_checkpoint(str(tmp_path / "copy"))
 
 
 def test_a_misspelt_checkpoint_is_answered_with_the_folder_beside_it(tmp_path: Path) -> None:

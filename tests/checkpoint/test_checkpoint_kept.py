@@ -11,28 +11,14 @@ import pytest
 import pslib
 from pslib import checkpoint
 from pslib.checkpoint import list_checkpoints, newest, next_place, prune
-from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.data.synthetic.generator import Generated, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.table.optimizers import Adagrad, Adam
 from rec_models.deepfm import DeepFM
+from tests.checkpoint.test_checkpoint_start import CONFIG, generated_data, one_trainer, trainer_on
 from tests.support.checkpoints import GOLDEN, content_of
-from tests.support.clusters import Trainers, cluster_of
+from tests.support.clusters import cluster_of
 
-CONFIG = GeneratorConfig(
-    train_rows=300, test_rows=60, seed=3, vocabularies=(7, 60), dense_fields=1, row_group_rows=250
-)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
-    return generate(tmp_path_factory.mktemp("start"), CONFIG)
-
-
-def trainer_on(running: Trainers) -> pslib.Trainer:
-    model = DeepFM(generated_schema(CONFIG), dim=2, hidden=(3,), w_optimizer=Adam(), v_optimizer=Adagrad())
-    return pslib.Trainer(
-        model, running.join(), batch_rows=64, staleness=0, dense_optimizer=Adam(0.005), progress=False
-    )
+data = pytest.fixture(generated_data, scope="module")
 
 
 def names_in(folder: Path) -> list[str]:
@@ -58,8 +44,7 @@ def test_the_last_n_are_kept_and_nothing_else_is_touched(data: Generated, tmp_pa
     (tmp_path / "checkpoint-000001").mkdir()
     (tmp_path / "checkpoint-000001" / "mine.txt").write_text("a user's file, no checkpoint")
     shutil.copytree(GOLDEN, tmp_path / "best")
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         paths = [trainer.save(tmp_path, keep_last=2)]
         for _ in range(3):
             trainer.fit(data.test_path)
@@ -106,8 +91,7 @@ def test_a_crash_never_leaves_fewer_than_were_to_be_kept(
 
 
 def test_what_a_dead_save_has_left_is_neither_the_newest_nor_removed(data: Generated, tmp_path: Path) -> None:
-    with cluster_of() as running:
-        trainer = trainer_on(running)
+    with one_trainer() as trainer:
         whole = trainer.save(tmp_path, keep_last=1)
         dead = tmp_path / "checkpoint-000002"
         shutil.copytree(whole, dead)

@@ -91,9 +91,7 @@ def test_columns_that_say_what_is_so_anyway_make_no_other_model(saved: Path, sam
 @pytest.mark.parametrize(
     "schema", [None, [], "columns", {}, {"label": "l", "sparse": 5}, {"label": "l", "sparse": [{"new": 1}]}]
 )
-def test_a_checkpoint_whose_columns_nobody_understands_does_not_say_whose_it_is(
-    saved: Path, schema: object
-) -> None:
+def test_a_checkpoint_with_columns_that_can_not_be_read_is_of_no_model(saved: Path, schema: object) -> None:
     manifest = checkpoint.read_manifest(str(saved))
     manifest.about["schema"] = schema
     dense = manifest.dense["parameters"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from pslib import checkpoint
@@ -20,7 +19,8 @@ from pslib.table.initializers import Uniform
 from pslib.table.optimizers import SGD, Adagrad
 from pslib.table.policies import STORAGES, ByAge, ByBloom, ByCount, Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.clusters import Trainers, cluster_of
+from tests.support.checkpoints import save_tables, table_in
+from tests.support.clients import client_with
 from tests.support.processes.command import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_v2"
@@ -51,17 +51,8 @@ def push(client: Client, number: int) -> None:
         client.maintain("t", step=number, name=PushName(6, number)).wait()
 
 
-def joined(running: Trainers, spec: TableSpec) -> Client:
-    client = running.client()
-    client.setup([spec])
-    return client
-
-
 def save(client: Client, folder: Path, spec: TableSpec, token: str = "00000001") -> Path:
-    files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(folder), token)]
-    manifest = checkpoint.Manifest([spec.to_dict()], {"length": 0}, files, 1, about={"steps": PUSHES})
-    checkpoint.commit(str(folder), manifest)
-    return folder
+    return save_tables(client, folder, spec, token=token, about={"steps": PUSHES})
 
 
 def content_of(folder: Path) -> dict[object, object]:
@@ -69,8 +60,7 @@ def content_of(folder: Path) -> dict[object, object]:
     manifest = json.loads((folder / "manifest.json").read_text())
     found: dict[object, object] = {}
     for entry in manifest["files"]:
-        with pa.OSFile(str(folder / entry["name"])) as file:
-            rows = pa.ipc.open_file(file).read_all().to_pylist()
+        rows = table_in(folder / entry["name"]).to_pylist()
         if entry.get("kind") == "filters":
             continue
         for row in rows:
@@ -81,12 +71,10 @@ def content_of(folder: Path) -> dict[object, object]:
 
 
 def trained(folder: Path, spec: TableSpec, more: int = 0) -> Path:
-    with cluster_of(2, shard_threads=2, partition_bits=5) as running:
-        client = joined(running, spec)
+    with client_with(spec, servers=2, shard_threads=2, partition_bits=5) as client:
         for number in range(PUSHES + more):
             push(client, number)
         save(client, folder, spec)
-        client.close()
     return folder
 
 
@@ -98,15 +86,15 @@ def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
     """Loaded onto other numbers of servers, threads and partitions, saved, and trained on: bit for bit."""
     spec = replace(PLAIN, storage=storage, **POLICIES[policies])
     first = trained(tmp_path / "first", spec)
-    with cluster_of(2, shard_threads=3, partition_bits=7 if policies != "bloom" else 5) as running:
-        client = joined(running, spec)
+    with client_with(
+        spec, servers=2, shard_threads=3, partition_bits=7 if policies != "bloom" else 5
+    ) as client:
         client.load(str(first))
         again = save(client, tmp_path / "again", spec)
         assert content_of(again) == content_of(first)
         for number in range(PUSHES, PUSHES + MORE):
             push(client, number)
         on = save(client, tmp_path / "on", spec, "00000002")
-        client.close()
     assert content_of(on) == content_of(trained(tmp_path / "through", spec, MORE))
 
 
@@ -122,11 +110,9 @@ def test_policies_leave_what_they_should_in_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", STORAGES[1:])
 def test_a_float32_checkpoint_loads_into_any_storage(tmp_path: Path, storage: str) -> None:
     first = trained(tmp_path / "first", PLAIN)
-    with cluster_of() as running:
-        client = joined(running, replace(PLAIN, storage=storage))
+    with client_with(replace(PLAIN, storage=storage)) as client:
         client.load(str(first))
         rows = client.pull({"t": KEYS}).wait().rows["t"]
-        client.close()
     exact = {key: [*row["w"], *row["v"]] for key, row in content_of(first).items()}
     close = {"bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 127}[storage]
     for key, row in exact.items():
@@ -137,15 +123,13 @@ def test_rows_that_never_counted_begin_at_the_checkpoints_step(tmp_path: Path) -
     """Else the first maintenance would let all of them go."""
     first = trained(tmp_path / "first", PLAIN)
     spec = replace(PLAIN, eviction=(ByAge(3),), score=Score())
-    with cluster_of() as running:
-        client = joined(running, spec)
+    with client_with(spec) as client:
         rows = client.load(str(first))
         client.maintain("t", step=PUSHES + 3).wait()
         assert client.stats()["rows"] == rows
         save(client, tmp_path / "again", spec)
         client.maintain("t", step=PUSHES + 4).wait()
         assert client.stats()["rows"] == 0
-        client.close()
     row = next(iter(content_of(tmp_path / "again").values()))
     assert (row["last_seen"], row["shows"], row["clicks"]) == (PUSHES, pytest.approx(0.98), 0)
 
@@ -153,32 +137,26 @@ def test_rows_that_never_counted_begin_at_the_checkpoints_step(tmp_path: Path) -
 def test_steps_at_which_rows_were_seen_are_not_taken_for_seconds(tmp_path: Path) -> None:
     """A table whose clock has changed begins anew: its rows were seen last when they were saved."""
     first = trained(tmp_path, replace(PLAIN, eviction=(ByAge(30),)))
-    with cluster_of() as running:
-        client = joined(running, replace(PLAIN, eviction=(ByAge(3),), clock="seconds"))
+    with client_with(replace(PLAIN, eviction=(ByAge(3),), clock="seconds")) as client:
         rows = client.load(str(first))  # saved at second 0, after steps up to 5
         client.maintain("t", time_s=3.0).wait()
         assert client.stats()["rows"] == rows
         client.maintain("t", time_s=4.0).wait()
         assert client.stats()["rows"] == 0
-        client.close()
 
 
 def test_filters_come_back_after_a_load_onto_more_partitions_and_back(tmp_path: Path) -> None:
     spec = replace(PLAIN, **POLICIES["bloom"])
     folders = [trained(tmp_path / "0", spec)]
     for place, bits in enumerate((7, 5), 1):
-        with cluster_of(partition_bits=bits) as running:
-            client = joined(running, spec)
+        with client_with(spec, partition_bits=bits) as client:
             client.load(str(folders[-1]))
             folders.append(save(client, tmp_path / str(place), spec))
-            client.close()
 
     def filters(folder: Path) -> dict[int, list[int]]:
         found = {}
         for file in folder.glob("*.filters.arrow"):
-            with pa.OSFile(str(file)) as source:
-                for row in pa.ipc.open_file(source).read_all().to_pylist():
-                    found[row["partition"]] = row["counters"]
+            found |= {row["partition"]: row["counters"] for row in table_in(file).to_pylist()}
         return found
 
     assert filters(folders[0])
@@ -188,27 +166,21 @@ def test_filters_come_back_after_a_load_onto_more_partitions_and_back(tmp_path: 
 def test_joined_filters_forget_nothing_that_any_of_them_has_counted(tmp_path: Path) -> None:
     spec = replace(PLAIN, admission=ByBloom(2, counters=64))
     pair = {"t": (KEYS, np.ones((KEYS.size, 4), np.float32))}
-    with cluster_of(2, partition_bits=7) as running:
-        client = joined(running, spec)
+    with client_with(spec, servers=2, partition_bits=7) as client:
         client.push(pair).wait()
         assert client.stats()["rows"] < KEYS.size // 2  # a few share their counters
         save(client, tmp_path, spec)
-        client.close()
-    with cluster_of(partition_bits=5) as running:
-        client = joined(running, spec)
+    with client_with(spec, partition_bits=5) as client:
         client.load(str(tmp_path))
         client.push(pair).wait()
         assert client.stats()["rows"] == KEYS.size
-        client.close()
 
 
 def test_narrow_rows_need_a_table_that_has_them(tmp_path: Path) -> None:
     first = trained(tmp_path, replace(PLAIN, compact=Compact("v", shows=4)))
-    with cluster_of() as running:
-        client = joined(running, PLAIN)
-        with pytest.raises(CheckpointError, match="set compact with the same wide_from"):
-            client.load(str(first))
-        client.close()
+    told = "set compact with the same wide_from"
+    with client_with(PLAIN) as client, pytest.raises(CheckpointError, match=told):
+        client.load(str(first))
 
 
 def test_a_manifest_says_the_lowest_format_that_reads_it(tmp_path: Path) -> None:
@@ -225,14 +197,11 @@ def test_a_manifest_says_the_lowest_format_that_reads_it(tmp_path: Path) -> None
 def test_a_checkpoint_that_does_not_fit_the_memory_limit_is_refused(tmp_path: Path) -> None:
     """Before a row has changed: those that were there stay, and can be trained on."""
     spec = TableSpec("t", (PartSpec("v", 64, SGD(1.0), Uniform(0.5)),))
-    with cluster_of() as running:
-        client = joined(running, spec)
+    with client_with(spec) as client:
         client.push({"t": (np.arange(60_000, dtype=np.uint64), np.ones((60_000, 64), np.float32))}).wait()
         save(client, tmp_path, spec)
-        client.close()
     mine = np.arange(59_000, 61_000, dtype=np.uint64)
-    with cluster_of(2, server_memory_bytes=8 << 20) as running:
-        client = joined(running, spec)
+    with client_with(spec, servers=2, server_memory_bytes=8 << 20) as client:
         client.push({"t": (mine, np.ones((mine.size, 64), np.float32))}).wait()
         before = client.pull({"t": mine}).wait().rows["t"]
         with pytest.raises(MemoryLimitError, match="none of its rows has changed; raise server_memory_bytes"):
@@ -240,7 +209,6 @@ def test_a_checkpoint_that_does_not_fit_the_memory_limit_is_refused(tmp_path: Pa
         assert client.stats()["rows"] == mine.size
         assert np.array_equal(client.pull({"t": mine}).wait().rows["t"], before)
         client.push({"t": (mine, np.ones((mine.size, 64), np.float32))}).wait()
-        client.close()
 
 
 # --- the golden checkpoints of formats 2 and 3: the same rows, with and without checksums of blocks
@@ -250,22 +218,18 @@ GOLDEN_SPEC = replace(PLAIN, storage="int8", seed=9, **POLICIES["all"])
 
 def write_golden(folder: Path) -> None:
     """Write the golden checkpoints: done once, and never again."""
-    with cluster_of(2, partition_bits=5) as running:
-        client = joined(running, GOLDEN_SPEC)
+    with client_with(GOLDEN_SPEC, servers=2, partition_bits=5) as client:
         for number in range(PUSHES):
             push(client, number)
         save(client, folder, GOLDEN_SPEC)
-        client.close()
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_checkpoints_of_the_first_writers_still_load(tmp_path: Path, version: int) -> None:
     golden = GOLDEN.with_name(f"checkpoint_v{version}")
-    with cluster_of(3, partition_bits=6) as running:
-        client = joined(running, GOLDEN_SPEC)
+    with client_with(GOLDEN_SPEC, servers=3, partition_bits=6) as client:
         client.load(str(golden))
         save(client, tmp_path, GOLDEN_SPEC)
-        client.close()
     assert content_of(tmp_path) == content_of(golden) == content_of(GOLDEN)
 
 

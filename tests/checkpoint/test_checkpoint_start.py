@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import pslib
@@ -23,7 +24,8 @@ from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
 from pslib.table.policies import ByAge, Compact, Score
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
-from tests.support.checkpoints import content_of
+from tests.support.checkpoints import content_of, save_tables, table_in
+from tests.support.clients import client_of, client_with
 from tests.support.clusters import Trainers, cluster_of
 
 CONFIG = GeneratorConfig(
@@ -34,9 +36,17 @@ CONFIG = GeneratorConfig(
 ROWS = {"w_optimizer": Adam(), "v_optimizer": Adagrad()}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+def generated_data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return generate(tmp_path_factory.mktemp("start"), CONFIG)
+
+
+data = pytest.fixture(generated_data, scope="module")
+
+
+@contextmanager
+def one_trainer(servers: int = 1, hidden: int = 3, **optimizers: object) -> Iterator[pslib.Trainer]:
+    with cluster_of(servers) as running:
+        yield trainer_on(running, hidden, **optimizers)
 
 
 def trainer_on(running: Trainers, hidden: int = 3, **optimizers: object) -> pslib.Trainer:
@@ -57,8 +67,7 @@ def saved(data: Generated, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved_by_a_trainer(folder: Path, data: Generated) -> Path:
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         trainer.fit(data.train_path)
         trainer.save(folder)
     return folder
@@ -73,8 +82,7 @@ def weights_of(folder: Path) -> tuple[dict[int, bytes], bytes]:
 def test_a_warm_start_takes_weights_and_begins_state_and_steps_anew(
     data: Generated, saved: Path, tmp_path: Path
 ) -> None:
-    with cluster_of(3) as running:
-        trainer = trainer_on(running)
+    with one_trainer(3) as trainer:
         trainer.load(saved, state=False)
         trainer.save(tmp_path / "warm")
         trainer.fit(data.test_path)
@@ -89,8 +97,7 @@ def test_a_warm_start_takes_weights_and_begins_state_and_steps_anew(
 
 def test_a_warm_start_may_go_on_with_other_optimizers(data: Generated, saved: Path, tmp_path: Path) -> None:
     others = {"w_optimizer": Momentum(), "v_optimizer": SGD(), "dense_optimizer": Adagrad()}
-    with cluster_of(2) as running:
-        trainer = trainer_on(running, **others)
+    with one_trainer(2, **others) as trainer:
         with pytest.raises(CheckpointError, match=r"w has .* Adam; .* load\(state=False\) takes the weights"):
             trainer.load(saved)
         trainer.load(saved, state=False)
@@ -102,8 +109,7 @@ def test_a_warm_start_may_go_on_with_other_optimizers(data: Generated, saved: Pa
 def test_rows_alone_go_into_a_model_with_other_dense_parameters(
     data: Generated, saved: Path, tmp_path: Path
 ) -> None:
-    with cluster_of(2) as running:
-        trainer = trainer_on(running, hidden=4)
+    with one_trainer(2, hidden=4) as trainer:
         trainer.fit(data.test_path)
         trainer.save(tmp_path / "before")
         with pytest.raises(CheckpointError, match=r"another model; load\(tables=\[...\]\) takes rows only"):
@@ -149,29 +155,19 @@ def push(client: Client, table: str, seed: int) -> None:
     client.push({table: (KEYS, gradients)}, step=9, shows=counts, clicks=counts).wait()
 
 
-def save_tables(client: Client, folder: Path, specs: list[TableSpec]) -> str:
-    files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(folder), "00000001")]
-    checkpoint.commit(
-        str(folder), checkpoint.Manifest([one.to_dict() for one in specs], {"length": 0}, files, 1)
-    )
-    return str(folder)
-
-
 def test_one_of_two_tables_is_loaded_and_the_other_stays(tmp_path: Path) -> None:
     specs = [TableSpec(name, PARTS) for name in ("a", "b")]
-    with cluster_of() as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.setup(specs, DenseSpec(0, Adam()))
         for table in ("a", "b"):
             push(client, table, 0)
         first = client.pull({"a": KEYS, "b": KEYS}).wait().rows
-        place = save_tables(client, tmp_path, specs)
+        place = save_tables(client, tmp_path, *specs)
         for table in ("a", "b"):
             push(client, table, 1)
         second = client.pull({"a": KEYS, "b": KEYS}).wait().rows
-        assert client.load(place, tables=["b"]) == KEYS.size
+        assert client.load(str(place), tables=["b"]) == KEYS.size
         now = client.pull({"a": KEYS, "b": KEYS}).wait().rows
-        client.close()
     assert (now["a"] == second["a"]).all()
     assert (now["b"] == first["b"]).all()
     assert (first["b"] != second["b"]).any()
@@ -180,42 +176,31 @@ def test_one_of_two_tables_is_loaded_and_the_other_stays(tmp_path: Path) -> None
 def test_rows_without_state_count_as_seen_when_the_new_training_begins(tmp_path: Path) -> None:
     """Steps of the old training mean nothing in the new one; shows and clicks are the rows' own."""
     spec = TableSpec("a", PARTS, eviction=(ByAge(3),), score=Score(decay=1.0), compact=Compact("v", shows=1))
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([spec])
+    with client_with(spec) as client:
         push(client, "a", 0)
-        place = save_tables(client, tmp_path / "old", [spec])
-        client.load(place, state=False, step=0)
-        save_tables(client, tmp_path / "new", [spec])
+        place = save_tables(client, tmp_path / "old", spec)
+        client.load(str(place), state=False, step=0)
+        save_tables(client, tmp_path / "new", spec)
         client.maintain("a", step=3).wait()
         assert client.stats()["rows"] == KEYS.size
         client.maintain("a", step=4).wait()
         assert client.stats()["rows"] == 0
-        client.close()
-    with pa.OSFile(str(next((tmp_path / "new").glob("a.*")))) as file:
-        row = pa.ipc.open_file(file).read_all().to_pylist()[0]
+    row = table_in(next((tmp_path / "new").glob("a.*"))).to_pylist()[0]
     assert (row["last_seen"], row["shows"], row["clicks"], row["v_state"]) == (0, 1, 1, [0, 0])
 
 
 @pytest.mark.parametrize("storage", ["float32", "int8"])
 def test_weights_come_without_state_in_every_storage(tmp_path: Path, storage: str) -> None:
     spec = TableSpec("a", PARTS, storage=storage)
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([spec])
+    with client_with(spec) as client:
         push(client, "a", 0)
-        place = save_tables(client, tmp_path, [spec])
-        client.close()
+        place = save_tables(client, tmp_path, spec)
     plain = replace(spec, parts=(PARTS[0], replace(PARTS[1], optimizer=Momentum())))
-    with cluster_of(2) as running:
-        client = running.client()
-        client.setup([plain])
-        client.load(place, state=False)
+    with client_with(plain, servers=2) as client:
+        client.load(str(place), state=False)
         rows = client.pull({"a": KEYS}).wait().rows["a"]
-        client.close()
-    with pa.OSFile(str(next(tmp_path.glob("a.*")))) as file:
-        for row in pa.ipc.open_file(file).read_all().to_pylist():
-            assert rows[row["key"]].tolist() == [*row["w"], *row["v"]]
+    for row in table_in(next(tmp_path.glob("a.*"))).to_pylist():
+        assert rows[row["key"]].tolist() == [*row["w"], *row["v"]]
 
 
 # --- in a job file

@@ -25,7 +25,7 @@ from pslib.checkpoint import arrow_files, sums
 from pslib.checkpoint.diff import diff_checkpoints
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import Client
-from pslib.errors import CheckpointError, CheckpointIncompatibleError
+from pslib.errors import CheckpointError
 from pslib.shard.shard import Shard
 from pslib.storage import open_uri
 from pslib.table.initializers import Uniform
@@ -33,7 +33,8 @@ from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.table.policies import ByBloom, ByCount, Compact
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.wire.messages import Setup
-from tests.support.clusters import cluster_of
+from tests.support.checkpoints import save_tables, table_in
+from tests.support.clients import client_of, client_with
 from tests.support.waiting import PATIENCE_S
 
 SPEC = TableSpec(
@@ -52,20 +53,17 @@ def train(client: Client, keys: np.ndarray, seed: int) -> None:
 
 
 def save(client: Client, folder: Path, spec: TableSpec, servers: int = 1) -> Path:
-    files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(folder), "00000001")]
     dense = {
         "length": 7,
         "optimizer": DENSE.optimizer.to_dict(),
         "parameters": [{"name": "bias", "shape": [1]}, {"name": "kernel", "shape": [2, 3]}],
     }
     about = {"model": "Test", "epochs": 1, "steps": 5}
-    checkpoint.commit(str(folder), checkpoint.Manifest([spec.to_dict()], dense, files, servers, about, "now"))
-    return folder
+    return save_tables(client, folder, spec, servers=servers, dense=dense, about=about)
 
 
 def saved(folder: Path, servers: int = 2, spec: TableSpec = SPEC, more: bool = False) -> Path:
-    with cluster_of(servers, shard_threads=2, partition_bits=4 + servers) as running:
-        client = running.client()
+    with client_of(servers, shard_threads=2, partition_bits=4 + servers) as (client, _running):
         client.setup([spec], DENSE, np.arange(7, dtype=np.float32))
         for seed in range(2):
             train(client, KEYS, seed)
@@ -73,7 +71,6 @@ def saved(folder: Path, servers: int = 2, spec: TableSpec = SPEC, more: bool = F
             train(client, KEYS[:3], 9)
             client.push({"t": (KEYS[-5:] + np.uint64(1), np.ones((5, 4), np.float32))}).wait()
         save(client, folder, spec, servers)
-        client.close()
     return folder
 
 
@@ -198,8 +195,7 @@ def test_a_key_that_stands_twice_is_told(one: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(one, tmp_path / "copy"))
     known = checkpoint.read_manifest(str(folder))
     entry = next(one for one in known.files if one.table)
-    with pa.OSFile(str(folder / entry.name)) as file:
-        rows = pa.ipc.open_file(file).read_all()
+    rows = table_in(folder / entry.name)
     twice = pa.concat_tables([rows, rows]).combine_chunks()
     filesystem, root = open_uri(str(folder))
     found, count = arrow_files.write_file(filesystem, root, entry.name, rows.schema, twice.to_batches())
@@ -259,9 +255,7 @@ def other(blocks: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(folder: Path) -> dict[int, dict[str, object]]:
     found = {}
     for file in folder.glob("t.*.arrow"):
-        with pa.OSFile(str(file)) as source:
-            for row in pa.ipc.open_file(source).read_all().to_pylist():
-                found[row.pop("key")] = row
+        found |= {row.pop("key"): row for row in table_in(file).to_pylist()}
     return found
 
 
@@ -302,12 +296,10 @@ def test_diff_as_text_and_as_json(one: Path, other: Path, capsys: pytest.Capture
 
 def test_diff_of_other_models_says_what_it_can_not_compare(one: Path, tmp_path: Path) -> None:
     parts = (SPEC.parts[0], replace(SPEC.parts[1], dim=2))
-    with cluster_of() as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.setup([replace(SPEC, parts=parts)], DENSE, np.zeros(7, np.float32))
         client.push({"t": (KEYS, np.ones((KEYS.size, 3), np.float32))}).wait()
         save(client, tmp_path, replace(SPEC, parts=parts))
-        client.close()
     found = diff_checkpoints(str(one), str(tmp_path))
     assert found.tables["t"].not_compared == ["part v has dim 3 in A, 2 in B"]
     assert not found.equal
@@ -315,8 +307,7 @@ def test_diff_of_other_models_says_what_it_can_not_compare(one: Path, tmp_path: 
 
 def test_rows_that_have_become_wide_have_changed(tmp_path: Path) -> None:
     spec = replace(SPEC, compact=Compact("v", shows=3))
-    with cluster_of() as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.setup([spec], DENSE, np.zeros(7, np.float32))
         train(client, KEYS, 0)
         save(client, tmp_path / "narrow", spec)
@@ -324,7 +315,6 @@ def test_rows_that_have_become_wide_have_changed(tmp_path: Path) -> None:
             counts = {"t": np.ones(4, np.float32)}
             client.push({"t": (KEYS[:4], np.zeros((4, 4), np.float32))}, shows=counts, clicks=counts).wait()
         save(client, tmp_path / "wide", spec)
-        client.close()
     found = diff_checkpoints(str(tmp_path / "narrow"), str(tmp_path / "wide")).tables["t"]
     assert found.changed == found.columns["v"].changed == 4
 
@@ -378,15 +368,7 @@ def test_export_of_a_damaged_checkpoint_leaves_no_half_written_file(one: Path, t
     assert left == {"t-000.parquet"}
 
 
-# --- formats
-
-
-def test_a_newer_format_is_refused_by_name(one: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(one, tmp_path / "copy"))
-    known = checkpoint.read_manifest(str(folder))
-    checkpoint.commit(str(folder), replace(known, format_version=5))
-    with pytest.raises(CheckpointIncompatibleError, match="format 5 is newer than this pslib's 4"):
-        verify_checkpoint(str(folder))
+# --- a full disk
 
 
 def test_a_full_disk_ends_the_save_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,15 +377,12 @@ def test_a_full_disk_ends_the_save_with_its_reason(tmp_path: Path, monkeypatch: 
     def full(*_arguments: object) -> int:
         raise OSError(28, "No space left on device")
 
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([SPEC])
+    with client_with(SPEC) as client:
         with monkeypatch.context() as patch:
             patch.setattr("pslib.checkpoint.arrow_files.os.writev", full)
             with pytest.raises(CheckpointError, match=r"can't write: .*No space left on device"):
                 client.save_files(str(tmp_path), "00000001")
         assert client.save_files(str(tmp_path), "00000002")
-        client.close()
 
 
 def test_a_save_that_fails_at_one_server_is_over_when_the_others_have_done_with_their_files(
@@ -418,9 +397,7 @@ def test_a_save_that_fails_at_one_server_is_over_when_the_others_have_done_with_
         assert gate.wait(PATIENCE_S)
         return writev(descriptor, views)
 
-    with cluster_of(2) as running:
-        client = running.client()
-        client.setup([SPEC])
+    with client_with(SPEC, servers=2) as client:
         monkeypatch.setattr("pslib.checkpoint.arrow_files.os.writev", full_at_first)
         with ThreadPoolExecutor(1) as pool:
             saving = pool.submit(client.save_files, str(tmp_path), "00000001")
@@ -429,4 +406,3 @@ def test_a_save_that_fails_at_one_server_is_over_when_the_others_have_done_with_
             gate.set()
             with pytest.raises(CheckpointError, match="No space left on device; 1 of 2 servers have written"):
                 saving.result(PATIENCE_S)
-        client.close()

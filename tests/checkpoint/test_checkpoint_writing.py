@@ -30,6 +30,16 @@ def batches(count: int, rows: int = 64) -> Any:
         yield pa.record_batch([pa.array(range(number, number + rows), pa.uint64())], schema=SCHEMA)
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
+    monkeypatch.setattr(arrow_files, "SYNC_BYTES", 1024)
+
+
+def write_keys(folder: Path, count: int) -> tuple[Any, int]:
+    return write_file(fs.LocalFileSystem(), str(folder), "keys.arrow", SCHEMA, batches(count))
+
+
 def in_use() -> set[Any]:
     """Threads, and descriptors with what they stand for; those of an earlier test may end at any moment."""
     held: set[Any] = {*threading.enumerate()}
@@ -56,12 +66,8 @@ def test_sums_are_those_of_all_bytes_and_of_each_block_however_they_come(pieces:
         assert found.blocks == [zlib.crc32(whole[at : at + BLOCK]) for at in range(0, len(whole), BLOCK)]
 
 
-def test_a_file_that_is_synced_while_it_grows_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
-    monkeypatch.setattr(arrow_files, "SYNC_BYTES", 1024)
-    found, rows = write_file(fs.LocalFileSystem(), str(tmp_path), "keys.arrow", SCHEMA, batches(100))
+def test_a_file_that_is_synced_while_it_grows_is_whole(tmp_path: Path) -> None:
+    found, rows = write_keys(tmp_path, 100)
     data = (tmp_path / "keys.arrow").read_bytes()
     assert (rows, found.bytes, found.crc32) == (6400, len(data), zlib.crc32(data))
     assert pa.ipc.open_file(data).read_all().equals(pa.Table.from_batches(batches(100)))
@@ -73,11 +79,9 @@ def test_a_disk_that_fails_while_a_file_grows_is_told(
     def failing(_descriptor: int) -> None:
         raise OSError(errno.EIO, "the disk is gone")
 
-    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
-    monkeypatch.setattr(arrow_files, "SYNC_BYTES", 1024)
     monkeypatch.setattr(os, "fdatasync", failing)  # and the sync at the end knows nothing of it
     with pytest.raises(OSError, match="the disk is gone"):
-        write_file(fs.LocalFileSystem(), str(tmp_path), "keys.arrow", SCHEMA, batches(100))
+        write_keys(tmp_path, 100)
 
 
 @pytest.mark.parametrize("pieces", [0, 1])
@@ -94,23 +98,21 @@ def test_a_write_that_fails_leaves_no_thread_and_no_open_file(
             raise OSError(errno.ENOSPC, "no space")
         return write(descriptor, views)
 
-    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
     monkeypatch.setattr(os, "writev", full)
     before = in_use()
     for count in (100, 200):
         written = 0
         with pytest.raises(OSError, match="no space"):
-            write_file(fs.LocalFileSystem(), str(tmp_path), f"{count}.arrow", SCHEMA, batches(count))
+            write_keys(tmp_path, count)
     assert in_use() <= before
 
 
-def test_who_ends_a_file_of_which_an_error_is_known_keeps_nothing_open(
+def test_a_writer_that_ends_a_file_with_a_known_error_keeps_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_descriptor: int, _views: list[memoryview]) -> int:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
     monkeypatch.setattr(os, "writev", full)
     before = in_use()
     writer = arrow_files._Writer(arrow_files._LocalTarget(str(tmp_path / "a.arrow")))

@@ -12,13 +12,13 @@ import psutil
 
 from pslib.checkpoint import newest
 from pslib.checkpoint.diff import diff_checkpoints
-from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import (
     ROWS,
     SLOWLY,
     Start,
     assert_counted_once,
     launch_counting,
+    metric,
     write_counting_examples,
 )
 
@@ -75,20 +75,13 @@ def write_job(folder: Path, examples: Path, name: str) -> Path:
     return path
 
 
-def trained(command: Command, out: Path) -> int:
-    """Examples so far."""
-    path = out / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return max((json.loads(line).get("examples", 0) for line in lines if line.endswith("}")), default=0)
-
-
 def test_three_kills_of_servers_change_no_bit(start: Start, tmp_path: Path) -> None:
     examples = write_counting_examples(tmp_path / "examples.parquet", EXAMPLES)
     plain = start("train", write_job(tmp_path, examples, "plain"), "--quiet")
     assert plain.finish(90) == 0, plain.output
     killed = start("train", write_job(tmp_path, examples, "killed"), "--quiet")
     killed.out = tmp_path / "killed"
-    killed.wait(lambda: trained(killed, killed.out) > 0, 40, "examples to be trained")
+    killed.wait(lambda: metric(killed, "examples") > 0, 40, "examples to be trained")
     for victim in ("server 0", "server 1", "server 0"):
         before = killed.pid_of(victim)
         killed.kill(victim)

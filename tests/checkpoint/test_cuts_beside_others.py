@@ -219,7 +219,7 @@ def a_client() -> Any:
     return SimpleNamespace(rank=0, member=member, endpoint=endpoint)
 
 
-def test_who_trains_hears_of_cuts_and_leads_none_that_another_has_begun(
+def test_a_trainer_that_fits_hears_of_cuts_and_leads_none_that_another_has_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TrainerCuts, "_run", lambda self, led: None)

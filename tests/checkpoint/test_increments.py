@@ -25,9 +25,10 @@ from pslib.errors import CheckpointError, PslibError
 from pslib.table.optimizers import Adagrad
 from pslib.table.policies import ByCount
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
-from tests.server.test_saving_while_serving import begin, files_of, rows_in, settle
+from tests.server.test_saving_while_serving import rows_in
 from tests.support.checkpoints import GOLDEN
-from tests.support.clusters import cluster_of
+from tests.support.clients import client_of, client_with
+from tests.support.images import begin_image, end_image, files_of_image
 
 SPEC = TableSpec("item", (PartSpec("w", 1, Adagrad()), PartSpec("v", 3, Adagrad())), admission=ByCount(2))
 DENSE = DenseSpec(6, Adagrad())
@@ -49,31 +50,27 @@ class Chain:
 
 def save(client: Client, folder: Path, number: int) -> None:
     """The next numbered checkpoint, an increment where there is one that it can follow."""
-    place, token, base = (
-        folder / f"checkpoint-{number + 1:06d}",
-        f"{number + 1:08x}",
-        base_in(str(folder), 10),
-    )
-    begin(client, place, token, base.token if base else "", keep=True)
+    place, token = folder / f"checkpoint-{number + 1:06d}", f"{number + 1:08x}"
+    base = base_in(str(folder), 10)
+    begin_image(client, place, token, base.token if base else "", keep=True)
     increment = {"of": base.name, "token": base.token, "depth": base.depth + 1} if base else {}
     manifest = checkpoint.Manifest(
         [SPEC.to_dict()],
         {"length": 6, "optimizer": DENSE.optimizer.to_dict(), "parameters": []},
-        files_of(client, token),
+        files_of_image(client, token),
         2,
         saved_utc="2026-11-21T19:00:00+00:00",
         cut={"token": token},
         increment=increment,
     )
     checkpoint.commit(str(place), manifest)
-    settle(client, token)
+    end_image(client, token)
 
 
 def write_chain(folder: Path) -> Chain:
     """A full checkpoint and three increments; also how the golden one was made, which is never made again."""
     chain, rng = Chain(folder, [], []), np.random.default_rng(0)
-    with cluster_of(2, partition_bits=5, dense_blocks=3) as running:
-        client = running.client()
+    with client_of(partition_bits=5, dense_blocks=3) as (client, _running):
         client.setup([SPEC], DENSE, np.ones(6, np.float32))
         for number in range(4):
             for _ in range(3):
@@ -84,7 +81,6 @@ def write_chain(folder: Path) -> Chain:
             chain.rows.append(client.pull({"item": KEYS}).wait().rows["item"])
             chain.counts.append(client.stats()["rows"])
             save(client, folder, number)
-        client.close()
     return chain
 
 
@@ -94,12 +90,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 
 def loaded(path: str, servers: int = 3, bits: int = 7) -> tuple[int, np.ndarray]:
-    with cluster_of(servers, partition_bits=bits) as running:
-        client = running.client()
+    with client_of(servers, partition_bits=bits) as (client, _running):
         client.setup([SPEC], DENSE, np.zeros(6, np.float32))
         rows = client.load(path)
         found = client.pull({"item": KEYS}).wait().rows["item"]
-        client.close()
     return rows, found
 
 
@@ -120,12 +114,10 @@ def test_an_increment_is_smaller_than_what_it_follows_and_says_so(chain: Chain) 
 
 def test_tools_see_the_whole_chain(chain: Chain, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify_checkpoint(chain.path(3)).ok
-    with cluster_of(1) as running:  # the same content in one full checkpoint
-        client = running.client()
+    with client_of(1) as (client, _running):  # the same content in one full checkpoint
         client.setup([SPEC], DENSE, np.zeros(6, np.float32))
         client.load(chain.path(3))
         save(client, tmp_path / "full", 0)
-        client.close()
     assert diff_checkpoints(chain.path(3), str(tmp_path / "full" / "checkpoint-000001")).equal
     (table, _dense) = export_parquet(chain.path(3), str(tmp_path / "parquet"))
     assert pq.read_table(table).num_rows == chain.counts[3]
@@ -139,12 +131,10 @@ def test_tools_see_the_whole_chain(chain: Chain, tmp_path: Path, capsys: pytest.
 def test_an_increment_without_rows_is_exported_as_a_table_without_rows(
     tmp_path: Path, columns: bool, parts: list[str]
 ) -> None:
-    with cluster_of(1, partition_bits=5, dense_blocks=3) as running:
-        client = running.client()
+    with client_of(1, partition_bits=5, dense_blocks=3) as (client, _running):
         client.setup([SPEC], DENSE, np.ones(6, np.float32))
         for number in range(2):
             save(client, tmp_path / "none", number)
-        client.close()
     options = ExportOptions(columns=columns)
     (path, dense) = export_parquet(newest(str(tmp_path / "none")), str(tmp_path / "parquet"), options)
     table = pq.read_table(path)
@@ -176,15 +166,13 @@ def test_keys_that_an_increment_forgets_are_not_loaded_from_what_it_follows(
 def test_what_an_increment_follows_stays_as_long_as_it_does(chain: Chain, tmp_path: Path) -> None:
     shutil.copytree(chain.folder, tmp_path / "kept")
     assert prune(str(tmp_path / "kept"), 1) == []
-    with cluster_of(1) as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.setup([SPEC], DENSE, np.zeros(6, np.float32))
-        begin(client, tmp_path / "kept" / "checkpoint-000005", "00000005")
+        begin_image(client, tmp_path / "kept" / "checkpoint-000005", "00000005")
         manifest = read_manifest(chain.path(0))
-        files = files_of(client, "00000005")
+        files = files_of_image(client, "00000005")
         full = checkpoint.Manifest(manifest.tables, manifest.dense, files, 1, cut={"token": "00000005"})
         checkpoint.commit(str(tmp_path / "kept" / "checkpoint-000005"), full)
-        client.close()
     assert len(prune(str(tmp_path / "kept"), 1)) == 4
     assert newest(str(tmp_path / "kept")).endswith("checkpoint-000005")
 
@@ -223,70 +211,60 @@ def test_a_chain_with_a_broken_link_is_refused_before_a_row_changes(
         victim.write_bytes(spoilt)
         told = "are damaged: expected CRC"
         assert not verify_checkpoint(str(folder / "checkpoint-000004")).ok
-    with cluster_of(1) as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         client.setup([SPEC], DENSE, np.zeros(6, np.float32))
         client.push({"item": (KEYS, np.ones((300, 4), np.float32))}, np.ones(6, np.float32)).wait()
         client.push({"item": (KEYS, np.ones((300, 4), np.float32))}, np.ones(6, np.float32)).wait()
         with pytest.raises(CheckpointError, match=told):
             client.load(str(folder / "checkpoint-000004"))
         assert client.stats()["rows"] == 300
-        client.close()
     if damage != "changed":
         assert list_checkpoints(str(folder))[-1].state == "damaged"
 
 
 def test_a_late_second_end_of_one_image_does_not_settle_the_next(tmp_path: Path) -> None:
     """Else what changed before an image that was given up would be in no increment at all."""
-    with cluster_of(1, partition_bits=5) as running:
-        client = running.client()
-        client.setup([SPEC])
+    with client_with(SPEC, partition_bits=5) as client:
 
         def push(*keys: int) -> None:
             for _ in range(2):  # the first one is not admitted
                 client.push({"item": (np.array(keys, np.uint64), np.ones((len(keys), 4), np.float32))}).wait()
 
         push(1, 2, 3)
-        begin(client, tmp_path, "first", keep=True)
-        files_of(client, "first")
-        settle(client, "first")
+        begin_image(client, tmp_path, "first", keep=True)
+        files_of_image(client, "first")
+        end_image(client, "first")
         push(2, 7)
-        begin(client, tmp_path, "second", "first", keep=True)
-        files_of(client, "second")
-        settle(client, "first")
-        settle(client, "second", committed=False)
-        begin(client, tmp_path, "third", "first", keep=True)
-        changed = rows_in(tmp_path, files_of(client, "third"))
-        client.close()
+        begin_image(client, tmp_path, "second", "first", keep=True)
+        files_of_image(client, "second")
+        end_image(client, "first")
+        end_image(client, "second", committed=False)
+        begin_image(client, tmp_path, "third", "first", keep=True)
+        changed = rows_in(tmp_path, files_of_image(client, "third"))
     assert sorted(changed) == [2, 7]
 
 
 def test_no_increment_follows_an_image_that_failed(tmp_path: Path) -> None:
-    with cluster_of(1, partition_bits=5) as running:
-        client = running.client()
-        client.setup([SPEC])
+    with client_with(SPEC, partition_bits=5) as client:
         (tmp_path / "file").touch()
-        begin(client, tmp_path / "file", "first", keep=True)
+        begin_image(client, tmp_path / "file", "first", keep=True)
         with pytest.raises(PslibError, match="file"):
-            files_of(client, "first")
-        settle(client, "first")
+            files_of_image(client, "first")
+        end_image(client, "first")
         with pytest.raises(PslibError, match="ask for a full one"):
-            begin(client, tmp_path, "second", "first", keep=True)
-        client.close()
+            begin_image(client, tmp_path, "second", "first", keep=True)
 
 
 def test_no_increment_follows_an_image_during_which_a_unit_came(tmp_path: Path) -> None:
     """Keys that left the unit meanwhile are known where it was."""
-    with cluster_of(1, partition_bits=5) as running:
-        client = running.client()
+    with client_of(1, partition_bits=5) as (client, running):
         client.setup([SPEC])
-        begin(client, tmp_path, "first", keep=True)
-        files_of(client, "first")
+        begin_image(client, tmp_path, "first", keep=True)
+        files_of_image(client, "first")
         running.embedded.servers[0]._session.shards[0].cuts.unit_came()
-        settle(client, "first")
+        end_image(client, "first")
         with pytest.raises(PslibError, match="ask for a full one"):
-            begin(client, tmp_path, "second", "first", keep=True)
-        client.close()
+            begin_image(client, tmp_path, "second", "first", keep=True)
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "cancelled before"])
@@ -354,14 +332,3 @@ def test_the_golden_chain_still_loads() -> None:
     rows, found = loaded(newest(str(GOLDEN_CHAIN)))
     assert rows == 243
     assert np.array_equal(found, expected)
-
-
-def test_a_checkpoint_of_a_format_to_come_is_refused_by_name(chain: Chain, tmp_path: Path) -> None:
-    shutil.copytree(chain.folder / "checkpoint-000001", tmp_path / "later")
-    text = (tmp_path / "later" / "manifest.json").read_text()
-    assert '"format_version": 4' in text
-    (tmp_path / "later" / "manifest.json").write_text(
-        text.replace('"format_version": 4', '"format_version": 5')
-    )
-    with pytest.raises(CheckpointError, match="format 5 is newer than this pslib's 4"):
-        read_manifest(str(tmp_path / "later"))

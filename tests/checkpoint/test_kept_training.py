@@ -165,7 +165,7 @@ def test_in_step_what_was_trained_before_a_bad_row_is_not_saved_and_the_run_says
     assert command.finish(120) == 64, command.output
     (line,) = command.lines("nothing was saved of what was trained")
     assert "every_batches saves while a run goes on" in line
-    assert not command.lines("checkpoint not made"), "nobody waits for what can't be"
+    assert not command.lines("checkpoint not made"), "no trainer waits for what can't be"
 
 
 def test_a_run_with_logs_whose_test_data_is_bad_leaves_a_checkpoint_too(start: Start, tmp_path: Path) -> None:

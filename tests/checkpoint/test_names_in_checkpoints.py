@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pslib.checkpoint import Manifest, ManifestFile, commit
 from pslib.checkpoint.rows import table_schema
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.errors import ConfigurationError
@@ -17,7 +16,8 @@ from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, Adagrad, Optimizer
 from pslib.table.policies import ByAge, Score
 from pslib.table.tables import NAME_BYTES_MAX, DenseSpec, PartSpec, TableSpec
-from tests.support.clusters import cluster_of
+from tests.support.checkpoints import save_tables
+from tests.support.clients import client_of
 
 LONGEST = "x" * NAME_BYTES_MAX
 KEYS = np.arange(10, dtype=np.uint64)
@@ -31,17 +31,14 @@ def parts(*names: str, optimizer: Optimizer | None = None) -> tuple[PartSpec, ..
 def test_a_table_of_any_name_is_saved_beside_dense_parameters(tmp_path: Path, name: str) -> None:
     """Both had one file where the table is called dense: the save went well, and nothing could load it."""
     spec, dense = TableSpec(name, parts("v", optimizer=SGD(1.0))), DenseSpec(6, SGD(1.0))
-    with cluster_of(2) as running:
-        client = running.client()
+    with client_of() as (client, _running):
         client.setup([spec], dense, np.arange(6, dtype=np.float32))
         client.push({name: (KEYS, np.ones((10, 2), np.float32))}, np.ones(6, np.float32)).wait()
-        files = [ManifestFile(**entry) for entry in client.save_files(str(tmp_path), "01234567")]
-        optimizer = SGD(1.0).to_dict()
-        commit(str(tmp_path), Manifest([spec.to_dict()], {"length": 6, "optimizer": optimizer}, files, 2))
+        plain = {"length": 6, "optimizer": SGD(1.0).to_dict()}
+        save_tables(client, tmp_path, spec, servers=2, dense=plain)
         client.push({name: (KEYS, np.ones((10, 2), np.float32))}, np.ones(6, np.float32)).wait()
         assert client.load(str(tmp_path)) == 10
         found = client.pull({name: KEYS}, True).wait()
-        client.close()
     assert verify_checkpoint(str(tmp_path)).ok
     assert (found.rows[name] == -1).all()
     assert found.dense.tolist() == [-1, 0, 1, 2, 3, 4]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def data(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Generate
     return made
 
 
+@contextmanager
+def one_trainer(servers: int, dim: int = 3) -> Iterator[pslib.Trainer]:
+    with cluster_of(servers) as running:
+        yield trainer_on(running, dim)
+
+
 def trainer_on(running: Trainers, dim: int = 3) -> pslib.Trainer:
     model = DeepFM(generated_schema(CONFIG), dim=dim, hidden=(3,))
     return pslib.Trainer(model, running.join(), batch_rows=64, staleness=0, seed=2, progress=False)
@@ -80,8 +87,7 @@ def test_a_training_that_resumes_from_a_bucket_gets_the_bits_of_one_that_never_s
     server: S3Server, data: Generated, tmp_path: Path
 ) -> None:
     train = f"data/train/{Path(data.train_path).name}"
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         trainer.fit(server.uri(train))
         assert trainer.save(server.uri("run/one")) == server.uri("run/one")
         trainer.fit(data.train_path)
@@ -95,8 +101,7 @@ def test_a_training_that_resumes_from_a_bucket_gets_the_bits_of_one_that_never_s
 
 
 def test_the_last_n_are_kept_in_a_bucket(server: S3Server, data: Generated, tmp_path: Path) -> None:
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         for _ in range(3):
             trainer.fit(data.test_path)
             last = trainer.save(server.uri("kept"), keep_last=2)
@@ -134,8 +139,7 @@ def test_data_in_a_bucket_is_not_replaced(server: S3Server) -> None:
 def test_the_commands_work_on_a_bucket(
     server: S3Server, data: Generated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with cluster_of(2) as running:
-        trainer = trainer_on(running)
+    with one_trainer(2) as trainer:
         trainer.fit(data.test_path)
         trainer.save(server.uri("tools/a"))
         trainer.save(tmp_path / "b")
@@ -165,8 +169,7 @@ def test_what_is_said_of_data_in_a_bucket_shows_no_keys(
 def test_a_save_that_fails_midway_leaves_no_manifest(server: S3Server, data: Generated) -> None:
     """The connection to the store breaks after 20,000 bytes, of about 40,000; the training goes on."""
     proxy = BreakingProxy(server.port, 20_000)
-    with cluster_of(2) as running:
-        trainer = trainer_on(running, dim=16)
+    with one_trainer(2, dim=16) as trainer:
         trainer.fit(data.train_path)
         with pytest.raises(CheckpointError, match=r"s3://\*\*\*@bucket/broken.*can't write") as caught:
             trainer.save(server.uri("broken", proxy.port))
@@ -180,7 +183,7 @@ def test_a_save_that_fails_midway_leaves_no_manifest(server: S3Server, data: Gen
     proxy.close()
 
 
-def test_who_stood_still_leaves_the_checkpoint_of_his_heir_in_a_bucket(
+def test_a_saver_that_stood_still_leaves_the_checkpoint_of_its_heir_in_a_bucket(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, known = server.uri("stale"), read_manifest(str(GOLDEN))

@@ -68,7 +68,7 @@ def check_heirs(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "before"), [("_write", True), ("_write", False), ("sync", False), ("_check_there", False)]
 )
-def test_who_stood_still_before_the_move_leaves_the_checkpoint_of_his_heir(
+def test_a_saver_that_stood_still_before_the_move_leaves_the_checkpoint_of_its_heir(
     folder: Path,
     stale: Manifest,
     heir_saves: HeirSaves,
@@ -83,7 +83,7 @@ def test_who_stood_still_before_the_move_leaves_the_checkpoint_of_his_heir(
     check_heirs(folder)
 
 
-def test_who_stood_still_while_he_wrote_does_not_write_into_the_manifest_of_his_heir(
+def test_a_saver_that_stood_still_while_it_wrote_does_not_write_into_its_heirs_manifest(
     folder: Path, stale: Manifest, heir_saves: HeirSaves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slowly(filesystem: fs.FileSystem, file: str, data: bytes) -> None:
@@ -98,7 +98,7 @@ def test_who_stood_still_while_he_wrote_does_not_write_into_the_manifest_of_his_
     check_heirs(folder)
 
 
-def test_who_stood_still_behind_the_move_removes_no_file_of_his_heir(
+def test_a_saver_that_stood_still_behind_the_move_removes_no_file_of_its_heir(
     folder: Path, stale: Manifest, heir_saves: HeirSaves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_still(monkeypatch, "_remove", heir_saves, before=True)

@@ -18,7 +18,6 @@ from pslib.config import Timing
 from pslib.errors import (
     ConfigurationError,
     MemoryLimitError,
-    RemoteProtocolError,
     UnavailableError,
     WaitTimeoutError,
 )
@@ -27,7 +26,17 @@ from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.wire.fields import Message
 from pslib.wire.messages import Setup
-from tests.support.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
+from tests.support.clients import (
+    KEYS,
+    PLAIN,
+    SPEC,
+    client_of,
+    client_with,
+    keys_of,
+    ones,
+    rows_of,
+    set_up_client,
+)
 from tests.support.clusters import cluster_of
 from tests.support.definitions.table import DictTable
 from tests.support.training import UNHURRIED
@@ -124,8 +133,7 @@ Operations = st.lists(
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[Client]:
-    with client_of(2, shard_threads=2) as (client, _running):
-        client.setup([SPEC])
+    with client_with(SPEC, servers=2, shard_threads=2) as client:
         yield client
 
 
@@ -160,8 +168,7 @@ def test_any_sequence_of_calls_gives_the_bits_of_a_dict(
 
 def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
     """Its number is settled: no client can send it again."""
-    with cluster_of(1, server_memory_bytes=4 << 20) as running:
-        client = running.client()
+    with client_of(1, server_memory_bytes=4 << 20) as (client, running):
         client.setup([PLAIN])
         client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
         with pytest.raises(MemoryLimitError):
@@ -173,7 +180,6 @@ def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
         kept = [len(known.applied) for known in marks.streams.values()]
         assert max(kept) <= 2
         assert client.session.acked_below(client.session.own_stream) == 52
-        client.close()
 
 
 def test_a_wait_that_is_too_short_says_so_and_may_be_repeated() -> None:
@@ -216,15 +222,14 @@ def test_stats_count_what_was_done(client: Client) -> None:
 
 
 def test_a_closed_client_says_so() -> None:
-    with client_of() as (client, _running):
-        client.setup([PLAIN])
+    with client_with(PLAIN, servers=2) as client:
         client.close()
         for call in (lambda: client.pull({"plain": KEYS}), client.stats, lambda: client.setup([PLAIN])):
             with pytest.raises(UnavailableError, match="left the cluster"):
                 call()
 
 
-def test_rows_that_nobody_asks_for_take_no_memory(client: Client) -> None:
+def test_rows_that_are_not_asked_for_take_no_memory(client: Client) -> None:
     for _ in range(3):
         client.pull({"plain": keys_of(1)})
     client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
@@ -274,18 +279,11 @@ def test_a_server_that_is_lost_ends_every_wait_with_its_name() -> None:
         assert f"server {server.rank} at {server.address}" in str(caught.value)
 
 
-def test_nobody_at_the_address_is_named() -> None:
+def test_an_address_without_a_coordinator_is_named() -> None:
     with cluster_of() as running:
         running.embedded.address = "memory:nobody:1"
         with pytest.raises(WaitTimeoutError, match="memory:nobody:1: no answer"):
             running.client(Timing(start_s=0.3, retry_s=0.1))
-
-
-def test_a_cluster_with_another_id_is_not_joined() -> None:
-    with cluster_of() as running:
-        running.embedded.cluster_id = "another"
-        with pytest.raises(RemoteProtocolError, match=r"expected 'another', got .*this is another cluster"):
-            running.client(Timing(retry_s=0.1))
 
 
 def test_two_clients_of_one_process_do_not_meet() -> None:

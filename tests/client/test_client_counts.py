@@ -10,7 +10,7 @@ import pytest
 from pslib.table.policies import ByBloom, ByCount, Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.messages import Push
-from tests.support.clusters import cluster_of
+from tests.support.clients import client_with
 
 PLAIN = TableSpec("plain", (PartSpec("w", 1), PartSpec("v", 2)))
 COUNTS = [
@@ -27,9 +27,7 @@ def sent(
     monkeypatch: pytest.MonkeyPatch, spec: TableSpec, keys: np.ndarray, told: bool
 ) -> list[dict[str, object]]:
     """Shows and clicks of the pushes that a client hands to its wire."""
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([PLAIN, spec])
+    with client_with(PLAIN, spec) as client:
         pushes: list[Push] = []
         start = client.session.requests.start
 
@@ -43,7 +41,6 @@ def sent(
         counts = {name: np.full(keys.size, 5, np.float32) for name in names} if told else None
         rows = np.ones((keys.size, 3), np.float32)
         client.push({name: (keys, rows) for name in names}, shows=counts, clicks=counts).wait()
-        client.close()
     return [
         {name: array.tolist() for name, array in counted.items()}
         for push in pushes

@@ -11,7 +11,8 @@ from pslib.errors import ConfigurationError, MemoryLimitError
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from tests.support.clusters import Trainers, cluster_of
+from tests.support.clients import client_of
+from tests.support.clusters import Trainers
 
 SPEC = TableSpec("t", (PartSpec("v", 64, SGD(1.0), Constant(0.0)),))
 KEYS = np.arange(40_000, dtype=np.uint64)
@@ -39,8 +40,7 @@ def let(running: Trainers, limit_bytes: int) -> None:
 
 
 def test_a_push_that_one_server_had_no_room_for_counts_once_under_its_name() -> None:
-    with cluster_of(2, server_memory_bytes=64 << 20) as running:
-        client = running.client()
+    with client_of(server_memory_bytes=64 << 20) as (client, running):
         client.setup([SPEC])
         client.push(**ones(KEYS[~IS_FIRST][:1000]), name=client.new_name()).wait()
         let(running, 1)
@@ -56,12 +56,10 @@ def test_a_push_that_one_server_had_no_room_for_counts_once_under_its_name() -> 
             client.push(**ones(BOTH), name=name).wait()
             assert values(client) == [1.0, 1.0]
         assert client.session.acked_below(name.stream) == name.number + 2
-        client.close()
 
 
 def test_names_of_one_client_are_distinct_and_need_tables() -> None:
-    with cluster_of() as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         with pytest.raises(ConfigurationError, match="setup"):
             client.new_name()
         client.setup([SPEC])
@@ -71,4 +69,3 @@ def test_names_of_one_client_are_distinct_and_need_tables() -> None:
         assert len(set(names)) == 6
         assert not {name.stream for name in names} & {client.session.own_stream}
         client.push({"u": (KEYS[:1], np.ones((1, 64), np.float32))}, name=names[0]).wait()
-        client.close()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from launch.cli.main import main
 from launch.places.local import LocalLauncher
 from launch.supervisor.run_spec import Command as Process
-from launch.supervisor.run_spec import Plan, Task
+from launch.supervisor.run_spec import Outcome, Plan, Task
 from launch.supervisor.supervisor import run_cluster
 from pslib.client.client import Client
 from pslib.clock import SystemClock
@@ -43,6 +44,17 @@ SHIFT_S = 100 * 86400
 CLOCKS = Path(__file__).parents[1] / "shifted_clocks"
 STARTS = re.compile(r"waiting \d+ s for (\d of 2 (servers|trainers)|server \d at \S+ to take its .*)$")
 """Log line of the others about a process that takes 5 s longer to start."""
+
+
+def run_here(
+    launcher: Any, config: ClusterConfig, folder: Path, examples: Path, *more: str, log: str | None = None
+) -> tuple[Outcome, list[str]]:
+    """Run the counting script with a launcher of this process; its outcome and what was said."""
+    (folder / "logs").mkdir()
+    arguments = (str(SCRIPT), str(examples), str(folder / "checkpoint"), *more)
+    said: list[str] = []
+    plan = Plan(config, "test", arguments, folder / "logs", log=log)
+    return run_cluster(launcher, plan, say=said.append), said
 
 
 # --- a full disk -------------------------------------------------------------------------------------------
@@ -76,9 +88,9 @@ def test_a_disk_that_is_full_refuses_the_checkpoint_in_one_line_and_leaves_the_l
         "2",
         "--trainers",
         "2",
+        "--overwrite",
         "--out",
         tmp_path / "out",
-        "--overwrite",
         SCRIPT,
     ]
     first = start(*arguments, small, small_disk / "checkpoint")
@@ -142,15 +154,10 @@ def test_a_disk_of_the_logs_that_stays_full_ends_the_run_once_and_names_the_disk
     examples: Path, tmp_path: Path, small_disk: Path
 ) -> None:
     """Logs and journal share the disk, as with `pslib train` on one machine."""
-    (tmp_path / "logs").mkdir()
-    timing = Timing(request_s=8.0)
+    timing, log = Timing(request_s=8.0), str(small_disk / "log")
     config = ClusterConfig(servers=1, trainers=1, durability="log", restarts=3, timing=timing)
-    arguments = (str(SCRIPT), str(examples), str(tmp_path / "checkpoint"))
-    log = str(small_disk / "log")
-    plan = Plan(config, "full", arguments, tmp_path / "logs", log=log)
-    said: list[str] = []
     began_s = time.monotonic()
-    outcome = run_cluster(LocalLauncher(1), plan, say=said.append)
+    outcome, said = run_here(LocalLauncher(1), config, tmp_path, examples, log=log)
     assert outcome.exit_code == 69, said
     assert time.monotonic() - began_s < PATIENCE * (timing.request_s + 14)
     assert outcome.reason is not None
@@ -166,14 +173,9 @@ def test_a_disk_of_the_logs_that_stays_full_ends_the_run_once_and_names_the_disk
 def test_processes_that_begin_on_a_full_disk_say_so_in_one_line(
     examples: Path, tmp_path: Path, small_disk: Path
 ) -> None:
-    (tmp_path / "logs").mkdir()
     (small_disk / "filler").write_bytes(bytes(256 << 10))
-    config = ClusterConfig(servers=1, trainers=1, durability="log", restarts=3)
-    arguments = (str(SCRIPT), str(examples), str(tmp_path / "checkpoint"))
-    log = str(small_disk / "log")
-    said: list[str] = []
-    plan = Plan(config, "full", arguments, tmp_path / "logs", log=log)
-    outcome = run_cluster(LocalLauncher(1), plan, say=said.append)
+    config, log = ClusterConfig(servers=1, trainers=1, durability="log", restarts=3), str(small_disk / "log")
+    outcome, said = run_here(LocalLauncher(1), config, tmp_path, examples, log=log)
     assert outcome.exit_code == 69, said
     assert [line for line in said if f"{log}/coordinator: no space to begin" in line], said
     assert "Traceback" not in (tmp_path / "logs" / "coordinator.log").read_text()
@@ -197,7 +199,7 @@ def test_a_coordinator_that_is_stopped_ends_the_run_within_three_silences_and_is
 # --- a slow reader of replies ------------------------------------------------------------------------------
 
 
-def test_who_reads_slowly_slows_nobody_else_and_is_told_when_its_time_is_over() -> None:
+def test_a_client_that_reads_slowly_slows_no_other_and_is_told_when_its_time_is_over() -> None:
     rows, dim, timing = 20_000, 16, Timing(request_s=4.0, retry_s=0.5)
     transport = ZmqTransport()
     with cluster_of(trainers=2, transport=transport, listen="tcp://127.0.0.1:0", timing=timing) as cluster:
@@ -267,11 +269,8 @@ class ShiftedLauncher:
 
 def test_clocks_that_are_100_days_apart_and_jump_change_nothing(examples: Path, tmp_path: Path) -> None:
     shifts = {"server 0": SHIFT_S, "server 1": 2 * SHIFT_S, "trainer 0": 3 * SHIFT_S}
-    (tmp_path / "logs").mkdir()
-    arguments = (str(SCRIPT), str(examples), str(tmp_path / "checkpoint"), "--pause-s", "0.02")
-    plan = Plan(ClusterConfig(servers=2, trainers=2), "clocks", arguments, tmp_path / "logs")
-    said: list[str] = []
-    outcome = run_cluster(ShiftedLauncher(LocalLauncher(2), shifts), plan, say=said.append)
+    launcher, config = ShiftedLauncher(LocalLauncher(2), shifts), ClusterConfig(servers=2, trainers=2)
+    outcome, said = run_here(launcher, config, tmp_path, examples, "--pause-s", "0.02")
     told = [line for line in said if not STARTS.search(line)]
     assert (outcome.exit_code, told) == (0, [])
     assert_counted_once(tmp_path / "checkpoint", examples)

@@ -29,7 +29,9 @@ CALLERS_BYTES = 4 * PUSH_BYTES
 
 
 @pytest.mark.timeout(240)
-def test_a_stopped_server_does_not_fill_the_memory_of_who_pushes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_server_does_not_fill_the_memory_of_a_client_that_pushes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     timing = Timing(silence_s=30.0, report_s=1.0)
     config = ClusterConfig(credit_bytes=CREDIT_BYTES, timing=timing)
     transport = ZmqTransport()

@@ -24,6 +24,7 @@ from tests.support.processes.counting_runs import (
     launch_counting,
     wait_for_steps,
     wait_for_successors,
+    write_job,
 )
 from tests.support.waiting import wait_until
 
@@ -48,7 +49,6 @@ def test_a_killed_coordinator_is_started_again_and_training_goes_on(
     kill_and_wait(command, "coordinator", "trainer 1")
     assert_ends_well(command, examples)
     assert len(command.lines("coordinator (localhost")) == 2
-    assert "Traceback" not in command.output
 
 
 def test_a_process_whose_log_can_not_be_opened_any_more_is_started_again_without_one(
@@ -63,7 +63,6 @@ def test_a_process_whose_log_can_not_be_opened_any_more_is_started_again_without
     assert_ends_well(command, examples)
     (line,) = command.lines("the log of trainer 1 can't be written: Is a directory; what it says from now on")
     assert str(log) in line
-    assert "Traceback" not in command.output
 
 
 # --- any process, at any moment ---
@@ -120,23 +119,15 @@ def test_a_stopped_server_is_replaced_and_training_goes_on(
     command.wait_for("has been silent for 6 s and counts as lost", SILENCE_S + 10)
     wait_for_successors(command, before)
     assert_ends_well(command, examples)
-    assert "Traceback" not in command.output
 
 
 def test_a_step_of_all_trainers_waits_for_the_one_that_was_killed(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     epochs = 4  # so many that the kill finds it in a step, though it comes seconds late
-    training = {"batch_rows": 32, "seed": 7, "consistency": "sync", "staleness": 0, "lease_rows": 512}
-    job = {
-        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
-        "model": {"name": "fm", "dim": 4},
-        "training": {**training, "epochs": epochs},
-        "cluster": {"servers": 2, "trainers": 2},
-        "out": str(tmp_path / "out"),
-    }
-    (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
-    command = start("train", tmp_path / "job.yaml", "--quiet")
+    training = {"batch_rows": 32, "consistency": "sync", "staleness": 0, "lease_rows": 512, "epochs": epochs}
+    job = write_job(tmp_path, examples, training, {"servers": 2, "trainers": 2})
+    command = start("train", job, "--quiet")
     wait_for_steps(command)
     command.kill("trainer 1")
     assert command.finish(90) == 0, command.output

@@ -23,56 +23,32 @@ from tests.support.processes.counting_runs import (
     assert_counted_once,
     assert_ends_well,
     launch_counting,
+    metric,
     wait_for_successors,
+    write_job,
 )
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 SILENCE_S = Timing().silence_s
 SOAK = [pytest.mark.soak]
+TWO = {"servers": 2, "trainers": 2}
 LOST_SERVER_S = 15
 """Within so long the end of a server must have ended the run, says the design."""
 
 
 def train_forever(start: Start, examples: Path, tmp_path: Path, *more: str) -> Command:
     """``pslib train`` on 2 servers and 2 trainers, once the first examples are trained."""
-    job = write_job(tmp_path, examples, epochs=1000)
+    job = write_job(tmp_path, examples, {"epochs": 1000}, TWO)
     command = start("train", job, "--quiet", *more)
-    wait_until(
-        lambda: trained_examples(command) > 0 or command.process.poll() is not None,
-        40,
-        lambda: f"trained examples:\n{command.output}",
-    )
+    command.wait(lambda: metric(command, "examples") > 0, 40, "trained examples")
     return command
-
-
-def write_job(folder: Path, examples: Path, *, epochs: int, shard_threads: int = 1) -> Path:
-    job = {
-        "data": {
-            "train": str(examples),
-            "test": str(examples),
-            "schema": {"label": "label", "sparse": ["id", "shared"]},
-        },
-        "model": {"name": "fm", "dim": 4},
-        "training": {"batch_rows": 256, "epochs": epochs, "seed": 7},
-        "cluster": {"servers": 2, "trainers": 2, "shard_threads": shard_threads},
-        "out": str(folder / "out"),
-    }
-    path = folder / "job.yaml"
-    path.write_text(json.dumps(job))  # JSON is YAML
-    return path
-
-
-def trained_examples(command: Command) -> int:
-    path = command.out / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return max((json.loads(line).get("examples", 0) for line in lines if line.endswith("}")), default=0)
 
 
 # --- runs in which no process dies -------------------------------------------------------------------------
 
 
 @pytest.mark.smoke
-def test_every_example_counts_once_when_nobody_dies(start: Start, examples: Path, tmp_path: Path) -> None:
+def test_every_example_counts_once_when_no_process_dies(start: Start, examples: Path, tmp_path: Path) -> None:
     command = launch_counting(start, examples, tmp_path, more=["--epochs", "2"])
     assert command.finish(60) == 0, command.output
     assert sorted(line.split("] ")[-1] for line in command.lines("finished")) == ["finished", "finished"]
@@ -82,7 +58,8 @@ def test_every_example_counts_once_when_nobody_dies(start: Start, examples: Path
 def test_the_summary_of_a_run_balances_what_was_sent_and_what_was_applied(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = start("train", write_job(tmp_path, examples, epochs=3, shard_threads=3), "--quiet")
+    job = write_job(tmp_path, examples, {"epochs": 3}, TWO | {"shard_threads": 3}, test=str(examples))
+    command = start("train", job, "--quiet")
     assert command.finish(90) == 0, command.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     listed = (
@@ -231,7 +208,6 @@ def test_every_example_counts_once_when_all_trainers_but_one_are_killed(
     kill_trainers(command, trainers - 1, trainers, seed)
     assert_ends_well(command, examples)
     assert len(command.lines("was killed by signal 9 (SIGKILL)")) == trainers - 1
-    assert "Traceback" not in command.output
 
 
 def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_example_counts_once(
@@ -248,7 +224,6 @@ def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_ex
     assert_ends_well(command, examples)
     assert len(command.lines("started again in 0.5 s (1 of 3)")) == 2
     assert len(command.lines("(2 of 3)")) == 1  # in 1 s, or 0.5 where its start alone takes a while
-    assert "Traceback" not in command.output
 
 
 def test_when_all_trainers_are_killed_the_run_says_so(start: Start, examples: Path, tmp_path: Path) -> None:
@@ -275,7 +250,6 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     assert_ends_well(command, examples)
     told = {line for words in said for line in command.lines(words)}
     assert all("trainer 0" in line for line in told)
-    assert "Traceback" not in command.output
 
 
 def test_a_trainer_that_never_wakes_up_does_not_keep_the_run_from_ending(

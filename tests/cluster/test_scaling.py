@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from pslib import CheckpointSettings, SparseField, Trainer
+from pslib import CheckpointSettings
 from pslib.checkpoint import ManifestFile
 from pslib.client.client import Client
 from pslib.cluster import Cluster, Watcher
-from pslib.data.columns import keys_of
 from pslib.errors import CheckpointError
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.transport import ZmqTransport
-from pslib.wire.messages import BeginSave, EndSave, Result, SaveFiles
+from pslib.wire.messages import EndSave
 from tests.support.clusters import QUICK, Trainers, cluster_of
-from tests.support.counting import CountingModel, write_examples
+from tests.support.counting import write_examples
+from tests.support.counting_trainers import counting, counts_in
+from tests.support.images import begin_image, end_image, files_of_image
 from tests.support.waiting import PATIENCE_S, wait_until
 
 STEADY = replace(QUICK, silence_s=20.0, request_s=PATIENCE_S)
@@ -228,7 +228,7 @@ def test_two_servers_then_three_then_five_then_two_have_the_same_bits_as_two_all
         assert bits_of(running) == bits
 
 
-def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_nothing() -> None:
+def test_a_server_that_would_be_too_full_keeps_no_trainer_from_training_and_loses_nothing() -> None:
     wide = TableSpec("wide", (PartSpec("v", 64, SGD(learning_rate=1.0), Constant(0.0)),))
     keys = np.arange(40_000, dtype=np.uint64)
     with cluster_of(2, 1, timing=STEADY, server_memory_bytes=12 << 20) as running:
@@ -263,14 +263,12 @@ def with_pauses(over: threading.Event, short: int) -> Callable[[Any, Any], None]
 def test_a_training_in_step_goes_on_while_servers_come_and_go(tmp_path: Path) -> None:
     """A push of a sync step speaks for all units of a server, wherever they are by then."""
     examples, epochs = str(write_examples(tmp_path / "train.parquet", 1200)), 10
-    keys = keys_of(pa.array(np.arange(1200)), SparseField("id").salt)
     scaled = threading.Event()
 
     def train(cluster: Cluster) -> set[float]:
-        plain = {"batch_rows": 16, "lease_rows": 80, "dense_optimizer": SGD(1.0), "progress": False}
-        model = CountingModel(with_pauses(scaled, 250))  # of some 375 steps
-        Trainer(model, cluster, consistency="sync", **plain).fit(examples, epochs=epochs)
-        return set(cluster.client.pull({"counts": keys}).wait().rows["counts"][:, 0].tolist())
+        trainer = counting(cluster, with_pauses(scaled, 250), consistency="sync")  # of some 375 steps
+        trainer.fit(examples, epochs=epochs)
+        return set(counts_in(trainer)[0].values())
 
     with cluster_of(2, 2, timing=STEADY) as running:
         scaler = Scaler(running)
@@ -294,12 +292,7 @@ def test_a_training_in_step_goes_on_while_servers_come_and_go(tmp_path: Path) ->
 
 def test_a_training_goes_on_exactly_from_an_increment_that_was_made_between_moves(tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "train.parquet", 1200))
-    keys = keys_of(pa.array(np.arange(1200)), SparseField("id").salt)
     settings = CheckpointSettings(tmp_path / "saved", every_batches=12, incremental=4)
-
-    def trainer(cluster: Cluster, on_step: Any) -> Trainer:
-        plain = {"batch_rows": 16, "lease_rows": 80, "dense_optimizer": SGD(1.0), "progress": False}
-        return Trainer(CountingModel(on_step), cluster, checkpoint=settings, **plain)
 
     scaled = threading.Event()
     pause = with_pauses(scaled, 700)  # of some 1050 steps
@@ -326,16 +319,17 @@ def test_a_training_goes_on_exactly_from_an_increment_that_was_made_between_move
 
         helper = threading.Thread(target=scale)
         helper.start()
-        (end,) = running.run(lambda cluster: trainer(cluster, until_scaled).fit(examples, epochs=EPOCHS))
+        (end,) = running.run(
+            lambda one: counting(one, until_scaled, checkpoint=settings).fit(examples, epochs=EPOCHS)
+        )
         helper.join()
         scaler.close()
     assert isinstance(end, InterruptedError), end
     with cluster_of(3, 1, partition_bits=8) as running, running.join() as cluster:
-        again = trainer(cluster, None)
+        again = counting(cluster, checkpoint=settings)
         again.load(tmp_path / "saved")
         again.fit(examples, epochs=EPOCHS)
-        rows = cluster.client.pull({"counts": keys}).wait().rows["counts"]
-        assert set(rows[:, 0].tolist()) == {float(EPOCHS)}
+        assert set(counts_in(again)[0].values()) == {float(EPOCHS)}
 
 
 def test_rows_that_were_erased_before_their_partition_moved_do_not_come_back_with_the_next_checkpoint(
@@ -346,16 +340,9 @@ def test_rows_that_were_erased_before_their_partition_moved_do_not_come_back_wit
 
     def save(client: Client, name: str, base: str = "") -> list[ManifestFile]:
         """The files of an image of all servers that are there."""
-        servers = [(rank, server) for rank, server in enumerate(client.servers) if server]
-        place, files = str(tmp_path / name), []
-        for rank, server in servers:
-            client.endpoint.ask(server, BeginSave(place, f"{name}-{rank:03d}", base, True)).wait(PATIENCE_S)
-        for rank, server in servers:
-            answer = client.endpoint.ask(server, SaveFiles(f"{name}-{rank:03d}")).wait(PATIENCE_S)
-            assert isinstance(answer, Result)
-            files += [ManifestFile(**entry) for entry in answer.values["files"]]
-        for rank, server in servers:
-            client.endpoint.ask(server, EndSave(f"{name}-{rank:03d}", name, True)).wait(PATIENCE_S)
+        begin_image(client, tmp_path / name, name, base, keep=True)
+        files = files_of_image(client, name)
+        end_image(client, name)
         return files
 
     with cluster_of(2, partition_bits=5, dense_blocks=3, timing=STEADY) as running, running.join() as cluster:

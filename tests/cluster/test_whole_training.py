@@ -16,7 +16,8 @@ from pslib.coordinator.session import CoordinatorSession
 from pslib.recorder import RunRecorder
 from pslib.wire.fields import json_array
 from pslib.wire.messages import Done, OpenJob, Status
-from tests.recorder.test_recorder import HandClock, training, watch
+from tests.recorder.test_recorder import training, watch
+from tests.support.hand_clock import HandClock
 from tests.support.simulated.one_coordinator import Cluster
 
 HOLDER = (0, 7)
@@ -71,7 +72,7 @@ def test_sizes_that_can_not_be_give_no_more_than_all_and_no_less_than_nothing() 
     assert leases.examples_trained(10, 20, 8) == 10
 
 
-def test_leases_of_whom_nobody_has_told_sizes_count_alike_when_they_are_done() -> None:
+def test_leases_without_known_sizes_count_alike_when_they_are_done() -> None:
     leases = book(0, 0, 0)
     leases.next(HOLDER, ())
     leases.progress(HOLDER, {0: 1})

@@ -31,6 +31,7 @@ from pslib.update_log import CoordinatorLog, DiskFiles, entries_of, pieces_of
 from pslib.wire.codec import Codec
 from pslib.wire.fields import Message
 from pslib.wire.messages import EndLease, Failure, Heartbeat, Leave, NextLease, OpenJob, Register, Stop
+from tests.support.hand_clock import HandClock
 
 TIMING = Timing(silence_s=6.0, restart_s=30.0)
 CONFIG = ClusterConfig(
@@ -184,7 +185,7 @@ def test_positions_are_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
     assert [beat.progress for beat in beats] == [{"streams": [[0, number]]} for number in (0, 5, 10, 15, 20)]
 
 
-def test_nobody_counts_as_lost_for_a_while_after_a_coordinator_has_come_back() -> None:
+def test_no_member_counts_as_lost_for_a_while_after_a_coordinator_has_come_back() -> None:
     talk = Talk(1)
     for rank in range(2):
         talk.ask(Register("server", "a", 10 + rank, 7, "host", rank))
@@ -256,18 +257,16 @@ def test_a_run_whose_journal_is_gone_does_not_begin_anew_as_if_it_went_on(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-class LeavingStranger:
+class LeavingStranger(HandClock):
     """A clock that advances by sleeping; a stranger's address is free again at a moment."""
 
     def __init__(self, stranger: ServerLink, leaves_s: float) -> None:
-        self.stranger, self.leaves_s, self.time_s = stranger, leaves_s, 0.0
-
-    def now_s(self) -> float:
-        return self.time_s
+        super().__init__(0.0)
+        self.stranger, self.leaves_s = stranger, leaves_s
 
     def sleep_s(self, seconds: float) -> None:
-        self.time_s += seconds
-        if self.time_s >= self.leaves_s:
+        super().sleep_s(seconds)
+        if self.at_s >= self.leaves_s:
             self.stranger.close()
 
 
@@ -292,16 +291,16 @@ def test_a_successor_waits_while_a_stranger_has_its_address_says_so_and_counts_n
     coordinator, clock = heir_of_a_taken_address(tmp_path, leaves_s=TIMING.restart_s - 1)
     waits = [line for line in caplog.messages if "for memory:c:1, where another process listens" in line]
     assert len(waits) == 1 + (TIMING.restart_s - 1) // TIMING.report_s
-    assert clock.time_s >= TIMING.restart_s - 1
+    assert clock.at_s >= TIMING.restart_s - 1
     assert coordinator._now_s() < TIMING.silence_s
 
 
-def test_an_address_that_stays_taken_is_an_error_when_everybody_has_given_up(tmp_path: Path) -> None:
+def test_an_address_that_stays_taken_is_an_error_when_all_members_have_given_up(tmp_path: Path) -> None:
     with pytest.raises(AddressInUseError, match="can't listen on memory:c:1"):
         heir_of_a_taken_address(tmp_path, leaves_s=TIMING.restart_s + 1)
 
 
-def test_nobody_is_answered_before_the_journal_holds_it(tmp_path: Path) -> None:
+def test_no_request_is_answered_before_the_journal_holds_it(tmp_path: Path) -> None:
     transport, clock = MemoryTransport(), SystemClock()
     journal = CoordinatorLog(DiskFiles(tmp_path), "demo", clock)
     coordinator = Coordinator(transport, CONFIG, "demo", "memory:c:0", clock, journal)
@@ -353,16 +352,6 @@ def test_a_journal_that_can_not_be_opened_is_let_go_of(
     again.close()
 
 
-class SteppedClock:
-    time_s = 100.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.time_s += seconds
-
-
 class FullFiles(DiskFiles):
     full = False
 
@@ -372,56 +361,57 @@ class FullFiles(DiskFiles):
         super().append(name, pieces)
 
 
-def test_without_space_it_is_tried_for_a_while_which_begins_again_when_there_was_some(tmp_path: Path) -> None:
-    files, clock = FullFiles(tmp_path), SteppedClock()
-    journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
-    for _time in range(2):
-        files.full = True
-        journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
-        assert not journal.flush()
-        try_for(journal, clock, 5.0)
-        files.full = False
-        assert journal.flush()
+def fills_up(files: FullFiles, journal: CoordinatorLog) -> None:
+    """There is no space for the next record."""
     files.full = True
     journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
     assert not journal.flush()
+
+
+def test_without_space_it_is_tried_for_a_while_which_begins_again_when_there_was_some(tmp_path: Path) -> None:
+    files, clock = FullFiles(tmp_path), HandClock()
+    journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
+    for _time in range(2):
+        fills_up(files, journal)
+        try_for(journal, clock, 5.0)
+        files.full = False
+        assert journal.flush()
+    fills_up(files, journal)
     try_for(journal, clock, 5.0)
-    clock.time_s += 0.4
+    clock.at_s += 0.4
     with pytest.raises(LogFullError, match=r"here: no space for .*; tried for 5 s"):
         journal.flush()
 
 
-def try_for(journal: CoordinatorLog, clock: SteppedClock, seconds: float) -> None:
+def try_for(journal: CoordinatorLog, clock: HandClock, seconds: float) -> None:
     """Flush in vain, four times a second."""
     for _turn in range(int(seconds * 4)):
-        clock.time_s += 0.25
+        clock.at_s += 0.25
         assert not journal.flush()
 
 
 def test_time_in_which_a_coordinator_was_stopped_is_no_wait_for_space(tmp_path: Path) -> None:
     """The coordinator could not have seen room made; each look back counts half a second."""
-    files, clock = FullFiles(tmp_path), SteppedClock()
+    files, clock = FullFiles(tmp_path), HandClock()
     journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
-    files.full = True
-    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
-    assert not journal.flush()
+    fills_up(files, journal)
     for _stop in range(2):
-        clock.time_s += 3600.0
+        clock.at_s += 3600.0
         assert not journal.flush()
     try_for(journal, clock, 4.0)
-    clock.time_s += 0.25
+    clock.at_s += 0.25
     with pytest.raises(LogFullError, match="tried for 5 s"):
         journal.flush()
 
 
-class StoppedClock(SteppedClock):
+class StoppedClock(HandClock):
     """Clock of a process that is stopped for an hour in its third sleep."""
 
     naps = 0
 
     def sleep_s(self, seconds: float) -> None:
         self.naps += 1
-        self.time_s += 3600.0 if self.naps == 3 else seconds
+        super().sleep_s(3600.0 if self.naps == 3 else seconds)
 
 
 def test_a_successor_that_was_stopped_goes_on_waiting_for_its_predecessor(tmp_path: Path) -> None:
@@ -449,9 +439,7 @@ def test_a_folder_that_can_not_be_claimed_is_named_in_one_line_and_given_back(
 def test_without_space_it_is_tried_again(tmp_path: Path) -> None:
     files = FullFiles(tmp_path)
     journal = CoordinatorLog(files, "demo", SystemClock(), disk=True)
-    files.full = True
-    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
-    assert not journal.flush()
+    fills_up(files, journal)
     files.full = False
     assert journal.flush()
     assert list(journal.records()) == [[{"note": "fail", "at_s": 1.0, "reason": "x"}]]

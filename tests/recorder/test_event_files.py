@@ -19,9 +19,10 @@ import pslib
 from launch.cli.main import main
 from pslib.errors import ConfigurationError
 from pslib.recorder import RunRecorder
-from tests.recorder.test_recorder import HandClock, training
+from tests.recorder.test_recorder import training
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
+from tests.support.hand_clock import HandClock
 
 MISSING = "tensorboard: tensorboardX is not installed; `pip install tensorboardX` brings it"
 

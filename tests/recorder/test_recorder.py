@@ -16,19 +16,7 @@ from pslib.metrics.metrics import LogitBins
 from pslib.recorder import RunRecorder, recorder
 from pslib.recorder.picture import picture
 from pslib.trainer.run_records import record
-
-
-class HandClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 1_000.0
-
-    def now_s(self) -> float:
-        return self.seconds
-
-    def sleep_s(self, seconds: float) -> None:
-        self.seconds += seconds
+from tests.support.hand_clock import HandClock
 
 
 class Terminal(io.StringIO):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.trainer import collective
 from pslib.wire.messages import CheckLoad, Failure, Load, Push
-from tests.checkpoint.test_checkpoint_policies import joined, save
+from tests.checkpoint.test_checkpoint_policies import save
+from tests.support.clients import client_of
 from tests.support.clusters import Trainers, cluster_of
 from tests.support.counting import write_examples
-from tests.support.processes.counting_runs import Start, assert_counted_once, write_counting_examples
-from tests.support.training import UNHURRIED, counts_of, trainer_on
+from tests.support.processes.counting_runs import Start, assert_counted_once, metric, write_counting_examples
+from tests.support.training import UNHURRIED, counts_of, one_trainer, trainer_on
 from tests.support.waiting import PATIENCE_S
 from tests.update_log.test_replay import TABLES, Run
 
@@ -65,13 +67,15 @@ def rows_of(client: Client) -> set[float]:
     return set(np.unique(client.pull({"t": KEYS}).wait().rows["t"]).tolist())
 
 
-def trained(running: Trainers, folder: Path) -> Client:
+@contextmanager
+def trained(folder: Path, **about: Any) -> Iterator[tuple[Client, Trainers]]:
     """Rows are 2, those of the checkpoint in the folder are 1."""
-    client = joined(running, SPEC)
-    push(client)
-    save(client, folder, SPEC)
-    push(client)
-    return client
+    with client_of(2, **about) as (client, running):
+        client.setup([SPEC])
+        push(client)
+        save(client, folder, SPEC)
+        push(client)
+        yield client, running
 
 
 def assert_refused(client: Client, place: str) -> None:
@@ -82,9 +86,8 @@ def assert_refused(client: Client, place: str) -> None:
     assert caught.value.exit_code == 69
 
 
-def test_who_had_the_lease_before_loads_nothing_when_its_heir_has_loaded(tmp_path: Path) -> None:
-    with cluster_of(2, shard_threads=2) as running:
-        client = trained(running, tmp_path)
+def test_the_holder_before_loads_nothing_when_its_heir_has_loaded(tmp_path: Path) -> None:
+    with trained(tmp_path, shard_threads=2) as (client, _running):
         stale = Load(str(tmp_path), "sent before it fell asleep", stream=OLD[0], epoch=OLD[1])
         assert client.load(str(tmp_path), lease=HEIR) == KEYS.size
         push(client)
@@ -95,7 +98,6 @@ def test_who_had_the_lease_before_loads_nothing_when_its_heir_has_loaded(tmp_pat
         assert rows_of(client) == {2.0}
         assert client.load(str(tmp_path), lease=HEIR) == KEYS.size  # which is its to do again
         assert rows_of(client) == {1.0}
-        client.close()
 
 
 @pytest.mark.parametrize("ends_at", ["look", "load"])
@@ -107,8 +109,7 @@ def test_an_heir_whose_load_was_refused_has_the_lease_all_the_same(
     def is_damaged(*_arguments: Any) -> dict[str, Any]:
         raise CheckpointError("damaged")
 
-    with cluster_of(2) as running:
-        client = trained(running, tmp_path)
+    with trained(tmp_path) as (client, _running):
         with monkeypatch.context() as patch:
             changed = {"look": "check_load", "load": "load_into"}[ends_at]
             patch.setattr(f"pslib.server.shard_thread.{changed}", is_damaged)
@@ -117,27 +118,22 @@ def test_an_heir_whose_load_was_refused_has_the_lease_all_the_same(
         push(client)
         assert_refused(client, str(tmp_path))
         assert rows_of(client) == {3.0}
-        client.close()
 
 
-def test_a_load_of_a_client_that_knows_no_tables_is_nobody_elses(tmp_path: Path) -> None:
-    with cluster_of(2) as running:
-        client = trained(running, tmp_path)
+def test_a_load_of_a_client_that_knows_no_tables_is_under_no_other_lease(tmp_path: Path) -> None:
+    with trained(tmp_path) as (client, running):
         client.load(str(tmp_path), lease=(stream_of(0, 0), 1))  # of the first call
         bare = running.client()
         assert bare.load(str(tmp_path)) == KEYS.size
         bare.close()
-        client.close()
 
 
-def test_a_load_of_no_lease_is_nobody_elses(tmp_path: Path) -> None:
-    with cluster_of(2) as running:
-        client = trained(running, tmp_path)
+def test_a_load_of_no_lease_is_under_no_other_lease(tmp_path: Path) -> None:
+    with trained(tmp_path) as (client, _running):
         client.load(str(tmp_path), lease=HEIR)
         push(client)
         assert client.load(str(tmp_path)) == KEYS.size
         assert rows_of(client) == {1.0}
-        client.close()
 
 
 # --- one shard, and its log
@@ -211,8 +207,7 @@ def test_a_trainer_that_falls_asleep_after_it_was_confirmed_does_not_load_over_w
             thread.join(PATIENCE_S)
         return sorted(set(counts_of(cluster, np.arange(50)).tolist()))
 
-    with cluster_of(2) as running:
-        trainer = trainer_on(running.join())
+    with one_trainer(servers=2) as trainer:
         trainer.fit(path)
         trainer.save(place)
     with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
@@ -251,15 +246,10 @@ def test_a_process_that_is_stopped_after_it_was_confirmed_undoes_nothing_when_it
     (said,) = command.lines("stops")
     command.wait_for("first batch", 40)
     pid = int(said.split()[-1])
-    command.wait(lambda: _pushes(command.out / "metrics.jsonl") > 5, 40, "the successor to train")
+    command.wait(lambda: metric(command, "pushes_applied") > 5, 40, "the successor to train")
     os.kill(pid, signal.SIGCONT)
     assert command.finish(60) == 0, command.output
     assert_counted_once(last, examples, epochs=2)
     assert "Traceback" not in command.output
     words = ("silent too long", "counts as lost", "this trainer, which was silent", "others have gone on")
     assert any(command.lines(one) for one in words), command.output
-
-
-def _pushes(metrics: Path) -> int:
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return max((json.loads(line).get("pushes_applied", 0) for line in lines if line.endswith("}")), default=0)

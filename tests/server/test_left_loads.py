@@ -19,7 +19,7 @@ from tests.support.clusters import cluster_of
 from tests.support.counting import write_examples
 from tests.support.counting_trainers import QUICK, StopError, counting, stop_after
 from tests.support.simulated.one_coordinator import Cluster
-from tests.support.training import UNHURRIED, counts_of, trainer_on
+from tests.support.training import UNHURRIED, counts_of, one_trainer, trainer_on
 from tests.support.waiting import PATIENCE_S
 
 ROWS = 50
@@ -30,8 +30,7 @@ GIVEN_BACK = {"given_back": np.ones(1, np.uint8)}
 def saved(tmp_path: Path) -> tuple[Path, str]:
     """Examples, and a checkpoint of a training that has seen each once."""
     path, place = write_examples(tmp_path / "a.parquet", ROWS), str(tmp_path / "saved")
-    with cluster_of(2) as running:
-        trainer = trainer_on(running.join())
+    with one_trainer(servers=2) as trainer:
         trainer.fit(path)
         trainer.save(place)
     return path, place
@@ -65,7 +64,7 @@ ERRORS = [KeyboardInterrupt(), WaitTimeoutError("the coordinator was slow")]
 
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("error", ERRORS, ids=["ctrl-c", "a slow coordinator"])
-def test_who_leaves_the_wait_for_a_load_does_nothing_before_it_has_made_that_call_again(
+def test_a_trainer_that_leaves_the_wait_for_a_load_does_nothing_before_it_has_made_that_call_again(
     saved: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, error: BaseException, state: bool
 ) -> None:
     """Both train then, and go on from the same step: without that rows were 1, those of the checkpoint."""
@@ -97,7 +96,7 @@ def test_who_leaves_the_wait_for_a_load_does_nothing_before_it_has_made_that_cal
     assert all("\n" not in str(one) and place in str(one) for one in refused)
 
 
-def test_who_leaves_the_load_of_an_unfinished_fit_goes_on_with_it_as_the_others_do(
+def test_a_trainer_that_leaves_the_load_of_an_unfinished_fit_goes_on_with_it_as_the_others_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The load is the first call of the script, also when it is made again."""
@@ -134,8 +133,7 @@ def test_a_load_that_the_coordinator_refuses_is_not_asked_for_again(saved: tuple
 
 def test_a_load_that_has_failed_at_this_trainer_keeps_it_from_nothing(saved: tuple[Path, str]) -> None:
     path, place = saved
-    with cluster_of() as running:
-        trainer = trainer_on(running.join())
+    with one_trainer() as trainer:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(trainer.cluster.client, "load", is_damaged)
             with pytest.raises(CheckpointError, match="damaged"):
@@ -149,8 +147,7 @@ def test_a_left_load_is_made_again_when_others_have_removed_what_it_was_of(
 ) -> None:
     """The load is over at the others, and this trainer goes on from there: rows and steps of one moment."""
     path, place = saved[0], str(tmp_path / "kept")
-    with cluster_of(2) as running:
-        trainer = trainer_on(running.join())
+    with one_trainer(servers=2) as trainer:
         trainer.fit(path)
         trainer.save(place, keep_last=1)
     interrupted, has_saved = Interrupted(monkeypatch, KeyboardInterrupt()), threading.Event()
@@ -176,8 +173,7 @@ def test_a_left_load_of_what_is_gone_fails_once_and_keeps_nothing_from_being_cal
     saved: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, place = saved
-    with cluster_of(2) as running:
-        trainer = trainer_on(running.join())
+    with one_trainer(servers=2) as trainer:
         with monkeypatch.context() as patch:
             patch.setattr(Job, "_next", is_slow)
             with pytest.raises(WaitTimeoutError):
@@ -206,7 +202,7 @@ def is_damaged(*_arguments: object, **_named: object) -> None:
 
 
 @pytest.mark.parametrize("what", ["save", "load"])
-def test_no_lease_of_a_later_call_is_given_out_while_somebody_saves_or_loads(what: str) -> None:
+def test_no_lease_of_a_later_call_is_given_out_while_a_trainer_saves_or_loads(what: str) -> None:
     """One that has caught what ended it there goes on alone: it would change what the other one saves."""
     cluster = Cluster()
     for rank in range(2):
@@ -222,7 +218,7 @@ def test_no_lease_of_a_later_call_is_given_out_while_somebody_saves_or_loads(wha
     assert cluster.lease(0, job=2).state == "held"
 
 
-def test_one_that_nobody_is_in_any_more_keeps_nobody_out() -> None:
+def test_a_load_without_trainers_in_it_keeps_no_trainer_out() -> None:
     """A client that trains nothing is in none, and keeps the call from being given up."""
     cluster = Cluster()
     cluster.open(0, job=1, leases=1, what="load", details={"path": "x"})
@@ -232,7 +228,7 @@ def test_one_that_nobody_is_in_any_more_keeps_nobody_out() -> None:
     assert cluster.lease(0, job=2).state == "held"
 
 
-def test_one_that_is_done_keeps_nobody_waiting_for_who_has_not_heard_of_it() -> None:
+def test_a_save_that_is_done_keeps_no_trainer_waiting_for_one_that_has_not_heard_of_it() -> None:
     """Nor does an earlier one that is open for ever: a client that trains nothing may yet make that call."""
     cluster = Cluster(trainers=3)
     cluster.open(0, job=1)
@@ -253,7 +249,7 @@ def test_a_fit_that_others_are_still_in_keeps_no_later_one_waiting() -> None:
     assert cluster.lease(0, job=2).state == "held"
 
 
-def test_who_has_made_no_call_keeps_nobody_waiting_behind_a_first_load_that_has_failed() -> None:
+def test_a_trainer_without_a_call_keeps_no_other_waiting_behind_a_first_load_that_has_failed() -> None:
     """A member that only pulls rows may never make one: the other one's fit waited until it left."""
     cluster = Cluster()
     failed_at(cluster, 0, job=0)
@@ -262,7 +258,7 @@ def test_who_has_made_no_call_keeps_nobody_waiting_behind_a_first_load_that_has_
 
 
 @pytest.mark.parametrize("job", [0, 1])
-def test_a_load_that_has_failed_at_everybody_keeps_nobody_waiting(job: int) -> None:
+def test_a_load_that_has_failed_at_all_trainers_keeps_none_waiting(job: int) -> None:
     """A trainer that is slow to make its next call has nothing more to do in this one."""
     cluster = Cluster()
     for rank in range(2):
@@ -274,7 +270,7 @@ def test_a_load_that_has_failed_at_everybody_keeps_nobody_waiting(job: int) -> N
         assert cluster.end(0, 0, held.epoch, job=later) == Done()
 
 
-def test_who_asks_for_a_failed_load_again_is_waited_for_also_by_a_coordinator_that_has_come_back() -> None:
+def test_a_trainer_that_asks_for_a_failed_load_again_is_waited_for_also_after_a_comeback() -> None:
     cluster = Cluster()
     for rank in range(2):
         failed_at(cluster, rank, job=0)

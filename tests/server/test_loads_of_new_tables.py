@@ -23,8 +23,9 @@ from pslib.table.optimizers import SGD
 from pslib.table.tables import TableSpec
 from pslib.wire.fields import Message
 from pslib.wire.messages import CheckLoad, DescribeTables, Failure, Load, Setup
-from tests.checkpoint.test_checkpoint_policies import joined, save
+from tests.checkpoint.test_checkpoint_policies import save
 from tests.server.test_fenced_loads import KEYS, SPEC, push, rows_of
+from tests.support.clients import client_of, client_with
 from tests.support.clusters import Trainers, cluster_of
 
 OTHERS = {
@@ -39,11 +40,9 @@ MOMENTS = 10
 def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint in which rows are 1."""
     folder = tmp_path_factory.mktemp("saved")
-    with cluster_of(2) as running:
-        client = joined(running, SPEC)
+    with client_with(SPEC, servers=2) as client:
         push(client)
         save(client, folder, SPEC)
-        client.close()
     return str(folder)
 
 
@@ -97,13 +96,11 @@ def test_no_two_servers_ever_have_different_tables(
 
 
 def test_a_load_makes_tables_as_the_checkpoint_has_them(saved: str) -> None:
-    with cluster_of(2, shard_threads=2) as running:
-        client = running.client()
+    with client_of(shard_threads=2) as (client, running):
         assert client.load(saved) == KEYS.size
         assert tables_of(running) == [{"t": SPEC}] * 4
         client.setup([SPEC])
         assert rows_of(client) == {1.0}
-        client.close()
 
 
 def test_a_load_finishes_a_set_up_that_has_come_to_the_first_server_alone(saved: str) -> None:
@@ -125,8 +122,7 @@ def test_a_client_loads_what_servers_see_and_it_does_not(
 ) -> None:
     """Two machines may each have files of their own at one path."""
     here = str(tmp_path)
-    with cluster_of(2, shard_threads=2) as running:
-        client = running.client()
+    with client_of(shard_threads=2) as (client, running):
         ask = client.endpoint.ask
 
         def ask_there(server: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
@@ -136,7 +132,6 @@ def test_a_client_loads_what_servers_see_and_it_does_not(
         monkeypatch.setattr(client.endpoint, "ask", ask_there)
         assert client.load(here) == KEYS.size
         assert tables_of(running) == [{"t": SPEC}] * 4
-        client.close()
 
 
 # --- one shard
@@ -188,15 +183,10 @@ def test_a_load_of_some_tables_needs_no_others(tmp_path: Path, kind: type[CheckL
     assert run_on_shard(shard, request, _Loads()) == ({} if kind is CheckLoad else {"rows": 0})
 
 
-def test_a_server_that_comes_back_without_what_it_knew_takes_tables_as_they_were_saved(saved: str) -> None:
+@pytest.mark.parametrize("again", [True, False], ids=["from its log", "without what it knew"])
+def test_a_server_that_comes_back_makes_tables_as_they_were_saved(saved: str, again: bool) -> None:
+    """In a log there is a load that has made tables: earlier servers did that."""
     shard = shard_of(128)
-    shard.bare = True
-    assert _Loads()(shard, Load(saved, "1")) == {"rows": KEYS.size}
-    assert shard.tables == {"t": SPEC}
-
-
-def test_a_log_of_a_load_that_has_made_tables_makes_them_again(saved: str) -> None:
-    """Earlier servers did, and those that come back without what they knew do."""
-    shard = shard_of(128)
-    assert load_again(shard, Load(saved, "1")) == {"rows": KEYS.size}
+    shard.bare = not again
+    assert (load_again if again else _Loads())(shard, Load(saved, "1")) == {"rows": KEYS.size}
     assert shard.tables == {"t": SPEC}

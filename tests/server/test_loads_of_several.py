@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,8 +27,8 @@ from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.fields import Message
 from pslib.wire.messages import CheckLoad
-from tests.checkpoint.test_checkpoint_policies import joined, save
-from tests.support.clusters import Trainers, cluster_of
+from tests.checkpoint.test_checkpoint_policies import save
+from tests.support.clients import client_with
 
 SPEC = TableSpec("t", (PartSpec("v", 64, SGD(1.0), Constant(0.0)),))
 LIMIT_BYTES = 7 << 20
@@ -42,20 +44,19 @@ def fill(client: Client, keys: np.ndarray[tuple[int], np.dtype[np.uint64]], valu
 
 def saved(folder: Path, *keys: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> str:
     """A checkpoint in which rows of these keys are 1."""
-    with cluster_of() as running:
-        client = joined(running, SPEC)
+    with client_with(SPEC) as client:
         for some in keys:
             fill(client, some, 1.0)
         save(client, folder, SPEC)
-        client.close()
     return str(folder)
 
 
-def trained(running: Trainers) -> Client:
+@contextmanager
+def trained(**about: Any) -> Iterator[Client]:
     """Rows of both servers are 5."""
-    client = joined(running, SPEC)
-    fill(client, np.concatenate([FIRST[:100], SECOND[:100]]), 5.0)
-    return client
+    with client_with(SPEC, servers=2, **about) as client:
+        fill(client, np.concatenate([FIRST[:100], SECOND[:100]]), 5.0)
+        yield client
 
 
 def weights(client: Client) -> list[set[float]]:
@@ -66,13 +67,11 @@ def weights(client: Client) -> list[set[float]]:
 
 def test_where_one_server_has_no_room_no_server_loads(tmp_path: Path) -> None:
     place = saved(tmp_path, FIRST[:100], SECOND)
-    with cluster_of(2, server_memory_bytes=LIMIT_BYTES) as running:
-        client = trained(running)
+    with trained(server_memory_bytes=LIMIT_BYTES) as client:
         for _ in range(2):
             with pytest.raises(MemoryLimitError, match=r"22,\d+ rows .*; nothing has changed on any server$"):
                 client.load(place)
             assert weights(client) == [{5.0}, {5.0}]
-        client.close()
 
 
 def test_a_load_that_ends_half_way_says_how_many_servers_have_loaded(
@@ -86,8 +85,7 @@ def test_a_load_that_ends_half_way_says_how_many_servers_have_loaded(
             raise MemoryLimitError("memory limit")
         return real(shard, message)
 
-    with cluster_of(2) as running:
-        client = trained(running)
+    with trained() as client:
         monkeypatch.setattr(shard_thread, "load_into", has_no_room)
         half = "1 of 2 servers say that they have loaded it, so tables may be a mixture: load again"
         with pytest.raises(MemoryLimitError, match=half) as caught:
@@ -97,18 +95,14 @@ def test_a_load_that_ends_half_way_says_how_many_servers_have_loaded(
         monkeypatch.undo()
         assert client.load(place) == 200
         assert weights(client) == [{1.0}, {1.0}]
-        client.close()
 
 
 def test_of_one_server_alone_there_is_nothing_to_count(tmp_path: Path) -> None:
     place = saved(tmp_path, FIRST[:100])
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([replace(SPEC, name="other")])
+    with client_with(replace(SPEC, name="other")) as client:
         with pytest.raises(CheckpointError) as caught:
             client.load(place)
         assert "any server" not in str(caught.value)
-        client.close()
 
 
 # --- what a shard looks at before
@@ -162,7 +156,7 @@ def test_a_copy_of_the_question_looks_at_nothing_again(
     assert looks == [place, place]
 
 
-def test_who_is_asked_to_leave_while_it_waits_for_servers_waits_for_no_other() -> None:
+def test_a_client_that_is_asked_to_leave_while_it_waits_for_servers_waits_for_no_other() -> None:
     """A signal is raised out of a wait; it is no server's refusal."""
 
     def leaves() -> Message:

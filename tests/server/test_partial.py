@@ -13,8 +13,14 @@ from cython_ext.common.hashing import partition_of
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from tests.support.processes.command import Command
-from tests.support.processes.counting_runs import SLOWLY, Start, counts_of, launch_counting, train_in_step
-from tests.support.waiting import wait_until
+from tests.support.processes.counting_runs import (
+    SLOWLY,
+    Start,
+    counts_of,
+    launch_counting,
+    train_in_step,
+    wait_for_steps,
+)
 
 CONFIG = ClusterConfig(servers=2)
 PARTIAL = ("--recovery", "partial")
@@ -45,10 +51,7 @@ def test_a_killed_server_begins_at_the_last_checkpoint_and_what_is_lost_is_count
     if cuts:
         command.wait_for("saved ", 40)
     else:
-        metrics = tmp_path / "out" / "metrics.jsonl"
-        wait_until(
-            lambda: re.search(r'"pushes_applied": [1-9]', metrics.read_text()) is not None, 40, "pushes"
-        )
+        wait_for_steps(command)
     command.kill("server 1")
     command.wait_for("server 1 comes back without what it knew", 40)
     command.hurry()

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from pslib import checkpoint
@@ -16,8 +15,9 @@ from pslib.errors import CheckpointError
 from pslib.shard.snapshot import Piece
 from pslib.table.optimizers import Adagrad
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
-from pslib.wire.messages import BeginSave, EndSave, Result, SaveFiles
-from tests.support.clusters import cluster_of
+from tests.support.checkpoints import table_in
+from tests.support.clients import client_of
+from tests.support.images import begin_image, end_image, files_of_image
 from tests.support.waiting import PATIENCE_S
 
 SPEC = TableSpec("item", (PartSpec("v", 4, Adagrad()),))
@@ -31,81 +31,57 @@ def filled(client: Client) -> np.ndarray:
     return client.pull({"item": KEYS}).wait().rows["item"]
 
 
-def begin(client: Client, folder: Path, token: str, base: str = "", keep: bool = False) -> None:
-    for rank, server in enumerate(client.servers):
-        client.endpoint.ask(server, BeginSave(str(folder), f"{token}-{rank:03d}", base, keep)).wait()
-
-
-def files_of(client: Client, token: str) -> list[checkpoint.ManifestFile]:
-    entries = []
-    for rank, server in enumerate(client.servers):
-        answer = client.endpoint.ask(server, SaveFiles(f"{token}-{rank:03d}"), 30.0).wait()
-        assert isinstance(answer, Result)
-        entries += [checkpoint.ManifestFile(**entry) for entry in answer.values["files"]]
-    return entries
-
-
-def settle(client: Client, token: str, committed: bool = True) -> None:
-    for rank, server in enumerate(client.servers):
-        client.endpoint.ask(server, EndSave(f"{token}-{rank:03d}", token, committed)).wait()
-
-
 def rows_in(
     folder: Path, entries: list[checkpoint.ManifestFile], kind: str = "rows"
 ) -> dict[int, list[float]]:
     rows: dict[int, list[float]] = {}
     for entry in entries:
         if entry.table and entry.kind == kind:
-            with pa.OSFile(str(folder / entry.name)) as file:
-                columns = pa.ipc.open_file(file).read_all().to_pydict()
+            columns = table_in(folder / entry.name).to_pydict()
             rows |= dict(zip(columns["key"], columns.get("v", columns["key"]), strict=True))
     return rows
 
 
 @pytest.mark.parametrize("shard_threads", [1, 2])
 def test_an_image_holds_its_instant_while_pushes_go_on(tmp_path: Path, shard_threads: int) -> None:
-    with cluster_of(2, shard_threads=shard_threads) as running:
-        client = running.client()
+    with client_of(shard_threads=shard_threads) as (client, _running):
         before = filled(client)
-        begin(client, tmp_path, "0000abcd")
+        begin_image(client, tmp_path, "0000abcd")
         for step in range(20):
             some = np.arange(step, 30_000, 20, dtype=np.uint64)
             client.push({"item": (some, np.ones((some.size, 4), np.float32))}, np.ones(6, np.float32)).wait()
         client.erase({"item": KEYS[:50]}).wait()
-        entries = files_of(client, "0000abcd")
+        entries = files_of_image(client, "0000abcd")
         rows = rows_in(tmp_path, entries)
         assert sorted(rows) == KEYS.tolist()
         assert np.array_equal(np.array([rows[key] for key in KEYS.tolist()], np.float32), before)
         dense = [entry for entry in entries if not entry.table]
         assert sum(entry.rows for entry in dense) == client.joined.map.dense_blocks
-        client.close()
 
 
 def test_increments_hold_what_has_changed_and_follow_what_was_committed(tmp_path: Path) -> None:
-    with cluster_of(2) as running:
-        client = running.client()
+    with client_of() as (client, _running):
         filled(client)
-        begin(client, tmp_path, "00000001", keep=True)
-        assert len(rows_in(tmp_path, files_of(client, "00000001"))) == KEYS.size
-        settle(client, "00000001")
+        begin_image(client, tmp_path, "00000001", keep=True)
+        assert len(rows_in(tmp_path, files_of_image(client, "00000001"))) == KEYS.size
+        end_image(client, "00000001")
         client.push({"item": (KEYS[10:13], np.ones((3, 4), np.float32))}).wait()
         client.erase({"item": KEYS[:2]}).wait()
-        begin(client, tmp_path, "00000002", base="00000001", keep=True)
-        entries = files_of(client, "00000002")
+        begin_image(client, tmp_path, "00000002", base="00000001", keep=True)
+        entries = files_of_image(client, "00000002")
         assert sorted(rows_in(tmp_path, entries)) == [10, 11, 12]
         assert sorted(rows_in(tmp_path, entries, "gone")) == [0, 1]
-        settle(client, "00000002", committed=False)
+        end_image(client, "00000002", committed=False)
         client.push({"item": (KEYS[20:21], np.ones((1, 4), np.float32))}).wait()
         with pytest.raises(CheckpointError, match="no image '00000002' that an increment could follow"):
-            begin(client, tmp_path, "00000003", base="00000002")
-        begin(client, tmp_path, "00000003", base="00000001", keep=True)
-        entries = files_of(client, "00000003")
+            begin_image(client, tmp_path, "00000003", base="00000002")
+        begin_image(client, tmp_path, "00000003", base="00000001", keep=True)
+        entries = files_of_image(client, "00000003")
         assert sorted(rows_in(tmp_path, entries)) == [10, 11, 12, 20]
         assert sorted(rows_in(tmp_path, entries, "gone")) == [0, 1]
-        client.close()
 
 
-def test_asked_for_files_that_nobody_began_a_server_says_so(
+def test_asked_for_files_that_were_not_begun_a_server_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     another_begun, take = threading.Event(), checkpoint.ImageWriter.take
@@ -115,32 +91,28 @@ def test_asked_for_files_that_nobody_began_a_server_says_so(
         take(writer, piece)
 
     monkeypatch.setattr("pslib.checkpoint.ImageWriter.take", take_late)
-    with cluster_of(1) as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         filled(client)
         with pytest.raises(CheckpointError, match="has begun no image 'cafe0000-000' since it started"):
-            files_of(client, "cafe0000")
-        begin(client, tmp_path, "00000001")
-        begin(client, tmp_path, "00000001")  # a second copy
-        begin(client, tmp_path, "00000002")
+            files_of_image(client, "cafe0000")
+        begin_image(client, tmp_path, "00000001")
+        begin_image(client, tmp_path, "00000001")  # a second copy
+        begin_image(client, tmp_path, "00000002")
         another_begun.set()
         with pytest.raises(CheckpointError, match="given up: another one was asked for"):
-            files_of(client, "00000001")
-        assert len(rows_in(tmp_path, files_of(client, "00000002"))) == KEYS.size
-        client.close()
+            files_of_image(client, "00000001")
+        assert len(rows_in(tmp_path, files_of_image(client, "00000002"))) == KEYS.size
 
 
 def test_a_server_answers_while_its_disk_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     monkeypatch.setattr("pslib.checkpoint.ImageWriter.take", lambda *_: gate.wait(20.0))
-    with cluster_of(1) as running:
-        client = running.client()
+    with client_of(1) as (client, _running):
         before = filled(client)
-        begin(client, tmp_path, "00000001")
+        begin_image(client, tmp_path, "00000001")
         started_s = time.monotonic()
         for _ in range(20):
             assert np.array_equal(client.pull({"item": KEYS[:10]}).wait().rows["item"], before[:10])
         assert time.monotonic() - started_s < 10.0
         gate.set()
-        files_of(client, "00000001")
-        client.close()
+        files_of_image(client, "00000001")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +50,28 @@ class Logged(Embedded):
         self._guard(server.run, f"server {rank}")
 
 
+@contextmanager
+def logged(disk: SimulatedDisk, **settings: Any) -> Iterator[tuple[Client, str]]:
+    """A client of such a cluster, with its table, and the cluster's name."""
+    running = Logged(ClusterConfig(partition_bits=5, **{"timing": STEADY} | settings), disk)
+    try:
+        client = running.join()
+        client.setup([table(SGD(1.0))])
+        yield client, running.cluster_id
+        client.close()
+    finally:
+        running.close()
+
+
+def copy_of(disk: SimulatedDisk, synced_alone: bool = False) -> SimulatedDisk:
+    """What is on a disk now, or would be after a power cut."""
+    twin = SimulatedDisk(2)
+    for folder, files in dict(disk.folders).items():
+        for name, one in dict(files).items():
+            twin.files(folder).append(name, [bytes(one.safe if synced_alone else one.content)])
+    return twin
+
+
 def counted(client: Client, keys: np.ndarray) -> np.ndarray:
     return client.pull({"t": keys}).wait().rows["t"][:, 0]
 
@@ -54,28 +79,16 @@ def counted(client: Client, keys: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("durability", ["log", "disk"])
 def test_a_server_s_rows_are_on_its_disk_when_a_push_is_acknowledged(durability: str) -> None:
     disk = SimulatedDisk(1)
-    config = ClusterConfig(servers=2, partition_bits=5, durability=durability, shard_threads=2, timing=STEADY)
     keys = np.arange(100, dtype=np.uint64)
-    running = Logged(config, disk)
-    try:
-        client = running.join()
-        client.setup([table(SGD(1.0))])
+    with logged(disk, servers=2, durability=durability, shard_threads=2) as (client, cluster_id):
         for _ in range(5):
             client.push({"t": (keys, np.ones((100, 3), np.float32))}).wait()
         expected = counted(client, keys)
-        left = {name: dict(files) for name, files in disk.folders.items()}
         assert disk.synced_calls > 0 if durability == "disk" else not disk.synced_calls
-        twin = SimulatedDisk(2)
-        for folder, files in left.items():
-            for name, one in files.items():
-                content = one.safe if durability == "disk" else bytes(one.content)
-                twin.files(folder).append(name, [bytes(content)])
-        client.close()
-    finally:
-        running.close()
+        twin = copy_of(disk, durability == "disk")
     found: dict[int, float] = {}
     for rank in range(2):
-        log = ServerLog("logs", rank, running.cluster_id, SystemClock(), 0, twin.files)
+        log = ServerLog("logs", rank, cluster_id, SystemClock(), 0, twin.files)
         log.recover(load_into)
         assert log.generation == 1
         for shard in log.shards:
@@ -88,10 +101,7 @@ def test_a_server_s_rows_are_on_its_disk_when_a_push_is_acknowledged(durability:
 def test_a_full_log_makes_a_push_wait_until_there_is_room() -> None:
     disk = SimulatedDisk(1)
     timing = replace(STEADY, request_s=2.0, restart_s=1.0)
-    running = Logged(ClusterConfig(partition_bits=5, durability="log", timing=timing), disk)
-    try:
-        client = running.join()
-        client.setup([table(SGD(1.0))])
+    with logged(disk, durability="log", timing=timing) as (client, _cluster_id):
         keys = np.arange(10, dtype=np.uint64)
         before = counted(client, keys)
         disk.space = disk.used
@@ -105,9 +115,6 @@ def test_a_full_log_makes_a_push_wait_until_there_is_room() -> None:
         disk.space = None
         waiting.wait()
         assert np.array_equal(counted(client, keys), before - 1)
-        client.close()
-    finally:
-        running.close()
 
 
 def test_a_folder_of_another_cluster_shape_or_version_is_refused(tmp_path: Path) -> None:
@@ -141,14 +148,10 @@ def test_a_folder_of_another_cluster_shape_or_version_is_refused(tmp_path: Path)
 def test_a_server_s_log_is_trimmed_while_it_serves() -> None:
     disk = SimulatedDisk(1)
     limit = ClusterConfig.LOG_BYTES_MIN
-    config = ClusterConfig(partition_bits=5, durability="log", log_bytes=limit, timing=STEADY)
-    running = Logged(config, disk)
     random = np.random.default_rng(1)
     keys = random.integers(0, 1 << 63, 20_000, dtype=np.uint64)
     longest = pushed_bytes = 0
-    try:
-        client = running.join()
-        client.setup([table(SGD(1.0))])
+    with logged(disk, durability="log", log_bytes=limit) as (client, cluster_id):
         while pushed_bytes < 2 * limit:
             chosen = np.unique(random.choice(keys, 5000))
             client.push({"t": (chosen, np.ones((chosen.size, 3), np.float32))}).wait()
@@ -156,15 +159,9 @@ def test_a_server_s_log_is_trimmed_while_it_serves() -> None:
             longest = max(longest, disk.used)
         sample = keys[:500]
         expected = counted(client, sample)
-        twin = SimulatedDisk(2)
-        for folder, files in disk.folders.items():
-            for name, one in files.items():
-                twin.files(folder).append(name, [bytes(one.content)])
-        client.close()
-    finally:
-        running.close()
+        twin = copy_of(disk)
     assert longest < limit
-    log = ServerLog("logs", 0, running.cluster_id, SystemClock(), 0, twin.files)
+    log = ServerLog("logs", 0, cluster_id, SystemClock(), 0, twin.files)
     log.recover(load_into)
     assert log.logs[0].below > 1
     found = np.empty((sample.size, 3), np.float32)
@@ -209,17 +206,11 @@ def test_a_log_that_can_not_be_read_is_let_go_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("durability", "call"), [("log", "append"), ("disk", "sync")])
 def test_a_disk_that_fails_ends_its_server_with_one_line(durability: str, call: str) -> None:
     disk = SimulatedDisk(1)
-    running = Logged(ClusterConfig(partition_bits=5, durability=durability, timing=STEADY), disk)
-    try:
-        client = running.join()
-        client.setup([table(SGD(1.0))])
+    with logged(disk, durability=durability) as (client, _cluster_id):
         disk.fail_next = call
         pending = client.push({"t": (np.arange(10, dtype=np.uint64), np.ones((10, 3), np.float32))})
         with pytest.raises(PslibError, match=r"can't be (written|synced): Input/output error"):
             pending.wait()
-        client.close()
-    finally:
-        running.close()
 
 
 @pytest.mark.parametrize("durability", ["log", "disk"])

@@ -75,16 +75,14 @@ class TestMoves:
         assert old.ask(Stats()).values["rows"] == 1
 
     def test_a_release_asked_again_gives_the_same_image_again(self) -> None:
-        server = OneServer()
-        server.ask(setup_of(t=1))
+        server = OneServer(setup=setup_of(t=1))
         server.ask(push_ones(0, keys_in(3)))
         first, second = server.ask(Release(3, 1, 2)), server.ask(Release(3, 1, 2))
         assert first.content["t.weights"].tolist() == second.content["t.weights"].tolist() == [[1.0]]
         assert first.marks == second.marks
 
     def test_an_image_is_kept_until_the_map_of_its_move_is_published(self) -> None:
-        server = OneServer()
-        server.ask(setup_of(t=1))
+        server = OneServer(setup=setup_of(t=1))
         server.ask(Release(3, 1, 2))
         server.ask(Release(4, 1, 3))
         server.shards[0].moves.forget_images(2)
@@ -99,9 +97,7 @@ class TestMoves:
 
     def test_a_late_copy_of_an_adoption_makes_no_second_owner(self) -> None:
         """The unit has moved on: owning it again, with the old rows, would split the cluster's memory."""
-        first, second, third = OneServer(), OneServer(1, []), OneServer(1, [])
-        for server in (first, second, third):
-            server.ask(setup_of(t=1))
+        (first, second), third = two_servers(), OneServer(1, [], setup=setup_of(t=1))
         adopt = move_unit(3, first, second, owner=1, version=2)
         move_unit(3, second, third, owner=2, version=3)
         assert second.ask(adopt) == Done()
@@ -158,21 +154,19 @@ class TestMoves:
     def test_a_block_that_came_without_values_gets_the_first_ones_that_come(self) -> None:
         old, new = OneServer(), OneServer(1, [])
         move_unit(17, old, new, owner=1, version=2)
-        other = OneServer()
-        other.ask(setup_of(dense_length=7))
+        other = OneServer(setup=setup_of(dense_length=7))
         new.ask(other.shards[0].setup_message())
         new.ask(setup_of(dense_length=7))
         assert new.ask(Pull({}, np.array([1], np.uint32))).dense.tolist() == [2.0, 3.0]
 
     def test_a_unit_may_be_given_to_its_owner(self) -> None:
-        server = OneServer(2)
-        server.ask(setup_of(t=1))
+        server = OneServer(2, setup=setup_of(t=1))
         server.ask(push_ones(0, keys_in(3)))
         move_unit(3, server, server, owner=0, version=2)
         server.ask(push_ones(0, keys_in(3)))
         assert values_of(server, keys_in(3)) == [1.0]
 
-    def test_a_unit_that_is_owned_is_not_adopted_from_somebody_else(self) -> None:
+    def test_a_unit_that_is_owned_is_not_adopted_from_another_server(self) -> None:
         server = OneServer()
         assert server.ask(Adopt(3, 2, {"done_below": 0, "streams": []}, {}, {})).code == "configuration"
 
@@ -203,8 +197,7 @@ class TestMoves:
         self, content: dict[str, Any], keys: dict[str, Any]
     ) -> None:
         """A unit that is owned without its rows would be a silent loss."""
-        server = OneServer(1, [])
-        server.ask(setup_of(t=1))
+        server = OneServer(1, [], setup=setup_of(t=1))
         answer = server.ask(Adopt(3, 2, {"done_below": 0, "streams": [[7, 0, 9, []]]}, content, keys))
         assert isinstance(answer, Failure)
         assert server.shards[0].owned == 0

@@ -88,7 +88,7 @@ class LoggedServer(OneServer):
 
 @SHARDS
 @OTHERS
-def test_another_description_of_what_is_there_is_refused_and_changes_nothing_also_after_a_comeback(
+def test_what_is_there_is_set_up_again_or_refused_and_keeps_its_rows_also_after_a_comeback(
     shards: int, other: Setup, difference: str
 ) -> None:
     server, keys = LoggedServer(shards), keys_in(0, 5, 9)
@@ -100,8 +100,8 @@ def test_another_description_of_what_is_there_is_refused_and_changes_nothing_als
         for _copy in range(2):
             assert_refused(server.ask(other), difference)
         assert dims(server) == [{"t": 1}] * shards
-        assert values_of(server, keys) == [1.0] * 3
         assert server.ask(setup_of(3, t=1)) == Done()
+        assert values_of(server, keys) == [1.0] * 3
 
 
 @SHARDS

@@ -113,7 +113,7 @@ def test_requests_that_come_while_many_wait_are_not_handed_over_one_after_the_ot
     assert thread.given - before < 50 + ticks * BATCH_MAX, "a few, and what heartbeats want"
 
 
-def test_nobody_is_answered_while_another_may_have_the_servers_place(
+def test_no_client_is_answered_while_another_may_have_the_servers_place(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a pause of the whole process a successor may have been told other things."""
@@ -136,7 +136,7 @@ def test_nobody_is_answered_while_another_may_have_the_servers_place(
     assert list(asked.answers(1)) == [2]
 
 
-def test_who_sent_a_push_that_ends_half_way_hears_of_it_and_nobody_is_served_after_it(
+def test_the_sender_of_a_push_that_ends_half_way_hears_of_it_and_no_request_is_served_after_it(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (thread,) = asked.server._threads

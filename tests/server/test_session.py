@@ -48,8 +48,7 @@ SHARDS = pytest.mark.parametrize("shards", [1, 3])
 class TestPushAndPull:
     @SHARDS
     def test_a_push_is_applied_once_however_often_it_comes(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=1))
+        server = OneServer(shards, setup=setup_of(t=1))
         keys = keys_in(0, 1, 2, 9, 15)
         for _ in range(3):
             assert refusals(server.ask(push_ones(0, keys))) == {}
@@ -58,15 +57,13 @@ class TestPushAndPull:
 
     @SHARDS
     def test_a_pull_creates_no_rows(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=1))
+        server = OneServer(shards, setup=setup_of(t=1))
         assert values_of(server, keys_in(0, 5, 0)) == [0.0] * 3
         assert server.ask(Stats()).values["rows"] == 0
 
     @SHARDS
     def test_only_what_is_not_owned_is_refused(self, shards: int) -> None:
-        server = OneServer(shards, units=[0, 1, 2])
-        server.ask(setup_of(t=1))
+        server = OneServer(shards, units=[0, 1, 2], setup=setup_of(t=1))
         assert refusals(server.ask(push_ones(0, keys_in(1, 9, 2, 10)))) == {9: NOBODY, 10: NOBODY}
         answer = server.ask(Pull({"t": keys_in(9, 1, 2)}, NO_BLOCKS))
         assert refusals(answer) == {9: NOBODY}
@@ -77,9 +74,7 @@ class TestPushAndPull:
         self, shards: int
     ) -> None:
         """Marks are of units: a push known for one unit of a server is not known for another."""
-        old, new = OneServer(shards, [0, 1]), OneServer(shards, [2])
-        for server in (old, new):
-            server.ask(setup_of(t=1))
+        old, new = OneServer(shards, [0, 1], setup=setup_of(t=1)), OneServer(shards, [2], setup=setup_of(t=1))
         new.ask(push_ones(0, keys_in(1, 2)))
         move_unit(1, old, new, owner=1, version=2)
         new.ask(push_ones(0, keys_in(1, 2)))
@@ -87,8 +82,7 @@ class TestPushAndPull:
 
     @SHARDS
     def test_an_erase_counts_once_and_a_late_copy_erases_nothing_that_came_back(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=1))
+        server = OneServer(shards, setup=setup_of(t=1))
         keys = keys_in(0, 5)
         server.ask(push_ones(0, keys))
         erase = Erase(7, 1, 0, 1, 0, {"t": keys})
@@ -100,8 +94,7 @@ class TestPushAndPull:
 
     @SHARDS
     def test_an_empty_pull_and_an_empty_push_are_answered(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=3))
+        server = OneServer(shards, setup=setup_of(t=3))
         none = np.empty(0, np.uint64)
         answer = server.ask(Pull({"t": none}, NO_BLOCKS))
         assert answer.rows["t"].shape == (0, 3)
@@ -110,9 +103,8 @@ class TestPushAndPull:
         assert counts_of(server) == (0, 0)
 
     @SHARDS
-    def test_who_has_lost_a_lease_is_fenced_in_words(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=1))
+    def test_a_trainer_that_has_lost_a_lease_is_fenced_in_words(self, shards: int) -> None:
+        server = OneServer(shards, setup=setup_of(t=1))
         server.ask(push_ones(0, keys_in(0), epoch=1))
         answer = server.ask(push_ones(1, keys_in(0), epoch=0))
         assert answer == Failure("fenced", "lease 7 is held under epoch 1; this push has epoch 0")
@@ -124,8 +116,7 @@ class TestPushAndPull:
 
         When the successor pushes the same number, shard 1 knows it and shard 0 does not.
         """
-        server = OneServer(2)
-        server.ask(setup_of(t=1))
+        server = OneServer(2, setup=setup_of(t=1))
         server.shards[0].marks.fresh(7, 0, 1, 0b1)
         keys = keys_in(0, 1)
         assert isinstance(server.ask(push_ones(3, keys, epoch=0)), Failure)
@@ -138,8 +129,7 @@ class TestDenseBlocks:
     @SHARDS
     @pytest.mark.parametrize("length", [1, 7, 100])
     def test_blocks_of_uneven_sizes_are_pulled_and_pushed_in_place(self, shards: int, length: int) -> None:
-        server = OneServer(shards, dense_blocks=64)
-        server.ask(setup_of(dense_length=length))
+        server = OneServer(shards, dense_blocks=64, setup=setup_of(dense_length=length))
         size = -(-length // 64)
         blocks = np.arange(-(-length // size), dtype=np.uint32)[::-1].copy()
         order = np.concatenate([np.arange(b * size, min((b + 1) * size, length)) for b in blocks])
@@ -149,9 +139,8 @@ class TestDenseBlocks:
         assert counts_of(server) == (1, blocks.size)
 
     def test_a_block_moves_with_its_weights_its_state_and_its_marks(self) -> None:
-        old, new = OneServer(1, [16, 17, 18, 19]), OneServer(2, [])
-        for server in (old, new):
-            server.ask(setup_of(dense_length=7))
+        setup = setup_of(dense_length=7)
+        old, new = OneServer(1, [16, 17, 18, 19], setup=setup), OneServer(2, [], setup=setup)
         push = Push(7, 0, 0, 0, 17, {}, {}, np.array([1], np.uint32), -np.ones(2, np.float32))
         old.ask(push)
         move_unit(17, old, new, owner=1, version=2)
@@ -161,9 +150,8 @@ class TestDenseBlocks:
 
     def test_a_block_without_elements_moves_too(self) -> None:
         """One float in four blocks: three of them are empty, and still have an owner."""
-        old, new = OneServer(1), OneServer(1, [])
-        for server in (old, new):
-            server.ask(setup_of(dense_length=1))
+        setup = setup_of(dense_length=1)
+        old, new = OneServer(1, setup=setup), OneServer(1, [], setup=setup)
         move_unit(19, old, new, owner=1, version=2)
         assert new.shards[0].owned == 1 << 19
 
@@ -182,25 +170,6 @@ class TestDenseBlocks:
 
 
 class TestSetup:
-    @SHARDS
-    def test_the_same_tables_may_be_set_up_twice_and_keep_their_rows(self, shards: int) -> None:
-        server = OneServer(shards)
-        for _ in range(2):
-            assert server.ask(setup_of(dense_length=3, t=1)) == Done()
-            server.ask(push_ones(0, keys_in(0)))
-        assert values_of(server, keys_in(0)) == [1.0]
-
-    @pytest.mark.parametrize(
-        "second",
-        [setup_of(new=1, t=2), setup_of(dense_length=4, new=1), setup_of(dense_length=3, new=1, t=2)],
-        ids=["another dim", "another dense length", "both"],
-    )
-    def test_other_settings_are_refused_and_change_nothing(self, second: Setup) -> None:
-        server = OneServer(2)
-        server.ask(setup_of(dense_length=3, t=1))
-        assert server.ask(second).code == "configuration"
-        assert all(list(shard.tables) == ["t"] for shard in server.shards)
-
     @pytest.mark.parametrize(
         "tables",
         [
@@ -220,8 +189,7 @@ class TestSetup:
 
 class TestRefusedRequests:
     def _server(self) -> OneServer:
-        server = OneServer(2)
-        server.ask(setup_of(dense_length=7, t=1))
+        server = OneServer(2, setup=setup_of(dense_length=7, t=1))
         return server
 
     @pytest.mark.parametrize(
@@ -264,14 +232,12 @@ class TestRefusedRequests:
         assert server.ask(Stats()).values == before
         assert not any(shard.broken for shard in server.shards)
 
-    def test_dense_blocks_that_nobody_has_set_up(self) -> None:
+    def test_dense_blocks_that_are_not_set_up(self) -> None:
         server = OneServer()
         assert "have not been set up" in server.ask(Pull({}, np.array([0], np.uint32))).text
 
     @pytest.mark.parametrize("shards", [1, 2])
-    def test_dense_blocks_that_nobody_has_given_values_are_refused_and_nothing_else_is_done(
-        self, shards: int
-    ) -> None:
+    def test_dense_blocks_without_values_are_refused_and_nothing_else_is_done(self, shards: int) -> None:
         server = OneServer(shards)
         bare = replace(setup_of(7, t=1), dense=NO_FLOATS, without_values=True)
         assert isinstance(server.ask(bare), Done)
@@ -291,8 +257,7 @@ class TestRefusedRequests:
     def test_an_answer_that_would_be_too_large_is_refused_before_memory_is_taken(self) -> None:
         """8 bytes of key ask for 16 KiB of row: a small message must not take a server's memory."""
         small = Codec("demo", Limits(frame_bytes_max=1 << 16))
-        server = OneServer(codec=small)
-        server.ask(setup_of(t=4096))
+        server = OneServer(codec=small, setup=setup_of(t=4096))
         keys = np.array([key_in(0)] * 5, np.uint64)
         answer = server.ask(Pull({"t": keys}, NO_BLOCKS))
         assert answer.code == "configuration"

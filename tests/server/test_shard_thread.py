@@ -26,8 +26,7 @@ class Working:
     """A thread of a shard, and what it is done with."""
 
     def __init__(self) -> None:
-        server = OneServer()
-        server.ask(setup_of(t=1))
+        server = OneServer(setup=setup_of(t=1))
         self.done: list[ShardRequest] = []
         self.core_turns_s: list[float | None] = []
         self.failed: list[BaseException] = []
@@ -118,7 +117,7 @@ def test_many_short_requests_that_wait_are_served_to_the_last_before_more_are_ta
         working.put(4, 20 * DRAIN_FROM)
         began_s = time.monotonic()
         thread.drain(0.05)
-        assert time.monotonic() - began_s >= 0.05, "there is nobody to do it"
+        assert time.monotonic() - began_s >= 0.05, "no thread is free to do it"
         drained.waited.clear()
         # Asked before any is done: of those that are left when few wait it waits for none.
         left = pool.submit(left_after_drain)
@@ -132,7 +131,7 @@ def test_many_short_requests_that_wait_are_served_to_the_last_before_more_are_ta
 
 
 @pytest.mark.parametrize(("short", "long"), [(2, 0), (DRAIN_FROM + 2, 1)])
-def test_a_few_or_those_behind_a_long_one_keep_nobody_from_taking_more(
+def test_a_few_or_those_behind_a_long_one_do_not_keep_the_server_from_taking_more(
     working: Working, short: int, long: int
 ) -> None:
     """Short pulls have their turn between the slices of a long request, so they must be taken in."""

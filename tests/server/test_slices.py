@@ -193,19 +193,6 @@ def test_short_pulls_without_end_do_not_keep_a_long_push_waiting() -> None:
     assert turns <= 3 * (KEYS.size // SLICE)
 
 
-def test_a_second_copy_waits_until_the_half_applied_push_is_marked() -> None:
-    queue = Queue()
-    queue.put(1, push(0, KEYS))
-    for _ in range(4):
-        queue.turn()
-    queue.put(2, push(0, KEYS))
-    queue.put(3, push(1, KEYS[:2]))
-    assert isinstance(queue.run()[2], Pushed)
-    assert queue.order == [1, 2, 3]
-    assert {row[0] for row in queue.rows().values()} == {1.0, 2.0}
-    assert queue.shards[0].counters.pushes_applied == 2
-
-
 def test_a_push_that_fails_in_a_later_slice_is_never_acknowledged() -> None:
     queue = Queue()
     queue.put(1, push(0, KEYS))

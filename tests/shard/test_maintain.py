@@ -17,7 +17,7 @@ from pslib.table.policies import ByAge, ByBloom, ByChance, ByCount, ByScore, Com
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.applied_pushes import record_salt
 from pslib.wire.messages import Adopt, Maintain, Push, Release, Setup
-from tests.support.clusters import cluster_of
+from tests.support.clients import client_with
 from tests.support.definitions.table import mix64, unmix64
 
 ONE = SGD(learning_rate=1.0)
@@ -80,7 +80,7 @@ def test_a_salt_is_a_hash_of_the_name_of_a_push_alone() -> None:
     assert record_salt(2**64 - 1, 2**64 - 1) == mix64(mix64(2**64 - 1) ^ (2**64 - 1))
 
 
-def test_rows_that_nobody_has_pushed_for_too_long_leave_at_a_maintenance_and_only_once() -> None:
+def test_rows_that_were_not_pushed_for_too_long_leave_at_a_maintenance_and_only_once() -> None:
     shard = shard_of(replace(PLAIN, eviction=(ByAge(10),)))
     old, young = keys_in(3), keys_in(4)
     shard.push(push_of(0, old, step=1))
@@ -166,9 +166,7 @@ def test_an_image_with_keys_that_would_be_lost_is_refused_by_name(policies) -> N
 
 def test_a_client_pushes_counts_and_maintains() -> None:
     spec = replace(PLAIN, score=Score(1.0, 10.0, decay=0.5), eviction=(ByScore(1.1),))
-    with cluster_of(2, shard_threads=2) as running:
-        client = running.client()
-        client.setup([spec])
+    with client_with(spec, servers=2, shard_threads=2) as client:
         keys = np.array([1, 2, 2, 2, 3], np.uint64)
         client.push({"t": (keys, np.full((5, 3), -1, np.float32))}, step=4).wait()
         clicks = {"t": np.array([1], np.float32)}
@@ -177,20 +175,16 @@ def test_a_client_pushes_counts_and_maintains() -> None:
             client.maintain("t", name=PushName(9, 0), step=5).wait()
         rows = client.pull({"t": keys[1:]}).wait().rows["t"]
         stats = client.stats()
-        client.close()
     # scores after fading: key 1 (1 + 10) / 2, key 2 1.5, key 3 0.5
     assert rows[:, 0].tolist() == [3, 3, 3, 0]
     assert (stats["rows"], stats["evicted_score"], stats["maintained"]) == (2, 1, 1)
 
 
 def test_parameters_of_servers_add_up_without_those_that_narrow_rows_lack() -> None:
-    with cluster_of(3, shard_threads=2) as running:
-        client = running.client()
-        client.setup([replace(PLAIN, compact=Compact("v", shows=2))])
+    with client_with(replace(PLAIN, compact=Compact("v", shows=2)), servers=3, shard_threads=2) as client:
         shows = {"t": np.repeat(np.float32([1, 2]), 50)}
         client.push({"t": (many(100), np.zeros((100, 3), np.float32))}, shows=shows).wait()
         stats = client.stats()
-        client.close()
     assert (stats["rows"], stats["narrow_rows"], stats["promoted"]) == (100, 50, 50)
     assert stats["parameters"] == 50 * 1 + 50 * 3
     table = stats["tables"]["t"]
@@ -201,9 +195,7 @@ def test_parameters_of_servers_add_up_without_those_that_narrow_rows_lack() -> N
 
 
 def test_counts_that_do_not_fit_are_refused_by_name() -> None:
-    with cluster_of() as running:
-        client = running.client()
-        client.setup([replace(PLAIN, score=Score())])
+    with client_with(replace(PLAIN, score=Score())) as client:
         pair = {"t": (many(2), np.zeros((2, 3), np.float32))}
         with pytest.raises(ConfigurationError, match=r"shows of t: expected \(2,\) float32"):
             client.push(pair, shows={"t": np.ones(3, np.float32)})
@@ -215,7 +207,6 @@ def test_counts_that_do_not_fit_are_refused_by_name() -> None:
             client.push(pair, time_s=-1.0).wait()
         with pytest.raises(ConfigurationError, match="'u' is unknown"):
             client.maintain("u")
-        client.close()
 
 
 def test_all_keys_of_a_partition_are_where_they_belong() -> None:

@@ -14,7 +14,7 @@ from pslib.table.policies import ByBloom, ByChance, Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.wire.messages import Adopt, Push, Release, Setup
 from tests.shard.test_maintain import BITS, NO_BLOCKS, NO_FLOATS, ONE, PLAIN, content, many, push_of, shard_of
-from tests.support.clusters import cluster_of
+from tests.support.clients import client_of
 from tests.support.definitions.table import unmix64
 
 
@@ -155,14 +155,15 @@ def test_a_unit_of_narrow_rows_that_does_not_fit_is_not_adopted() -> None:
 
 def test_shows_of_several_shard_threads_say_which_rows_become_wide() -> None:
     """Each thread foresees its own keys, by their own shows."""
-    with cluster_of(partition_bits=BITS, shard_threads=2, server_memory_bytes=64 << 20) as running:
-        client = running.client()
+    with client_of(1, partition_bits=BITS, shard_threads=2, server_memory_bytes=64 << 20) as (
+        client,
+        _running,
+    ):
         client.setup([replace(PLAIN, compact=Compact("v", shows=3))])
         keys = many(100)
         shows = {"t": np.where(keys < 40, 4, 1).astype(np.float32)}
         client.push({"t": (keys, np.ones((100, 3), np.float32))}, shows=shows).wait()
         stats = client.stats()
-        client.close()
     assert (stats["rows"], stats["narrow_rows"]) == (100, 60)
 
 

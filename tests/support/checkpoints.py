@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pslib.checkpoint import Manifest, ManifestFile, commit
+from pslib.client.client import Client
 from pslib.table.initializers import Constant, Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -45,8 +48,7 @@ def content_of(folder: Path) -> Content:
     rows: dict[int, bytes] = {}
     blocks: list[tuple[int, list[float], list[float]]] = []
     for entry in manifest["files"]:
-        with pa.OSFile(str(folder / entry["name"])) as file:
-            columns = pa.ipc.open_file(file).read_all().to_pydict()
+        columns = table_in(folder / entry["name"]).to_pydict()
         if not entry["table"]:
             blocks += list(zip(columns["first"], columns["weights"], columns["state"], strict=True))
             continue
@@ -70,6 +72,23 @@ def state_of(pieces: Iterable[tuple[int, np.ndarray]]) -> bytes:
     ]
     counts = {float(state[-1]) for size, state in filled if state.size > kinds * size}
     return b"".join(array.tobytes() for array in (*arrays, np.array(sorted(counts), np.float32)))
+
+
+def table_in(file: Path) -> pa.Table:
+    """The rows of one file of a checkpoint."""
+    with pa.OSFile(str(file)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def save_tables(
+    client: Client, folder: Path, *specs: TableSpec, token: str = "00000001", servers: int = 1, **more: Any
+) -> Path:
+    """Save tables without a trainer; ``more``: entries of the manifest."""
+    files = [ManifestFile(**entry) for entry in client.save_files(str(folder), token)]
+    entries: dict[str, Any] = {"dense": {"length": 0}, "saved_utc": "now"} | more
+    tables = [spec.to_dict() for spec in specs]
+    commit(str(folder), Manifest(tables=tables, files=files, servers=servers, **entries))
+    return folder
 
 
 def golden_pushes() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -39,6 +39,14 @@ def client_of(servers: int = 2, **about: Any) -> Iterator[tuple[Client, Trainers
             client.close()
 
 
+@contextmanager
+def client_with(*specs: TableSpec, servers: int = 1, **about: Any) -> Iterator[Client]:
+    """A client of a cluster that has these tables."""
+    with client_of(servers, **about) as (client, _running):
+        client.setup(list(specs))
+        yield client
+
+
 def set_up_client() -> Iterator[Client]:
     """Has both tables and dense parameters on two servers; tests make a fixture of it."""
     with client_of(2, shard_threads=2) as (client, _running):

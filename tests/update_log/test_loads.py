@@ -20,9 +20,9 @@ from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Load, Setup
 from tests.checkpoint import test_increments
-from tests.checkpoint.test_checkpoint_policies import joined, save
+from tests.checkpoint.test_checkpoint_policies import save
 from tests.support.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_TABLE
-from tests.support.clusters import cluster_of
+from tests.support.clients import client_of, client_with
 from tests.support.simulated.files import SimulatedDisk
 from tests.update_log.test_replay import ABOUT, TABLES, Run, fingerprint
 
@@ -77,8 +77,7 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
     spec = replace(test_increments.SPEC, admission=admission)
     monkeypatch.setattr(test_increments, "SPEC", spec)
     keys = np.arange(200_000, dtype=np.uint64)
-    with cluster_of(partition_bits=5, dense_blocks=3) as running:
-        client = running.client()
+    with client_of(1, partition_bits=5, dense_blocks=3) as (client, _running):
         client.setup([spec], test_increments.DENSE, np.ones(6, np.float32))
         rows = np.ones((keys.size, 4), np.float32)
         for _ in range(2):  # the second one makes rows of keys that are counted
@@ -88,7 +87,6 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
         client.erase({"item": keys[::50]}).wait()
         client.push({"item": (keys[::50], rows[: keys[::50].size])}).wait()
         test_increments.save(client, tmp_path, 1)
-        client.close()
     run = Run(replace(spec, when_full="oldest"), 3, log_bytes=1 << 40, memory_bytes=8 << 20)
     path = tmp_path / f"checkpoint-{number + 1:06d}"
     _Loads(run.log)(run.shard, Load(str(path), "1", tables="item"))
@@ -116,11 +114,9 @@ def saved_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     for rows in (400_000, 140_000, 100_000):
         folders[rows] = str(tmp_path_factory.mktemp("rows"))
         keys = np.arange(rows, dtype=np.uint64)
-        with cluster_of(partition_bits=5) as running:
-            client = joined(running, TABLES["Adagrad"])
+        with client_with(TABLES["Adagrad"], partition_bits=5) as client:
             client.push({"t": (keys, np.ones((rows, 3), np.float32))}).wait()
             save(client, Path(folders[rows]), TABLES["Adagrad"])
-            client.close()
     return folders
 
 
@@ -189,13 +185,11 @@ def test_a_load_that_fails_when_dense_parameters_have_begun_to_change_leaves_no_
 ) -> None:
     """Rows could be taken back, which were none; dense blocks could not."""
     spec = DenseSpec(6, Adagrad())
-    with cluster_of(partition_bits=5, dense_blocks=3) as running:
-        client = running.client()
+    with client_of(1, partition_bits=5, dense_blocks=3) as (client, _running):
         client.setup([TABLES["Adagrad"]], spec, np.ones(6, np.float32))
         files = [ManifestFile(**entry) for entry in client.save_files(str(tmp_path), "00000001")]
         dense = {"length": 6, "optimizer": spec.optimizer.to_dict(), "parameters": []}
         commit(str(tmp_path), Manifest([TABLES["Adagrad"].to_dict()], dense, files, 1))
-        client.close()
 
     def fails(*_: Any) -> None:
         raise LogError("no more")

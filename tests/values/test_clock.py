@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,9 @@ from pslib.config import ClusterConfig, Timing
 from pslib.errors import WaitTimeoutError
 from pslib.wire.fields import Message
 from pslib.wire.messages import Registered
+from tests.support.hand_clock import HandClock
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class HandClock:
-    """Goes on when a test says so."""
-
-    at_s: float = 1e6
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.at_s += seconds
 
 
 @given(st.lists(st.floats(0, 100 * STALL_S), max_size=30))

@@ -59,35 +59,30 @@ def test_a_difference_that_is_no_count_is_passed_over() -> None:
 class TestAServer:
     @pytest.mark.parametrize("shards", [1, 2])
     def test_tells_its_pushes_before_a_pull_reads_and_before_a_push_steps(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=1))
+        server = OneServer(shards, setup=setup_of(t=1))
         assert server.ask(PULL).pushes_before == 1
         assert [server.ask(push_ones(number, KEYS)).pushes_before for number in range(3)] == [1, 2, 3]
         assert server.ask(PULL).pushes_before == 4
 
     @pytest.mark.parametrize("shards", [1, 2])
     def test_tells_nothing_of_a_push_that_it_knows_and_does_not_count_it(self, shards: int) -> None:
-        server = OneServer(shards)
-        server.ask(setup_of(t=1))
+        server = OneServer(shards, setup=setup_of(t=1))
         assert [server.ask(push_ones(0, KEYS)).pushes_before for _copy in range(3)] == [1, 0, 0]
         assert server.ask(PULL).pushes_before == 2
 
     def test_counts_erased_rows_as_a_push_and_maintenance_not(self) -> None:
-        server = OneServer()
-        server.ask(setup_of(t=1))
+        server = OneServer(setup=setup_of(t=1))
         server.ask(Erase(7, 0, 0, 0, 0, {"t": KEYS}))
         server.ask(Maintain(7, 1, 0, 0, 0, "t", 1, 0.0, True, np.arange(16, dtype=np.uint32)))
         assert server.ask(PULL).pushes_before == 2
 
     def test_tells_nothing_of_a_push_of_which_it_owns_nothing(self) -> None:
-        server = OneServer(units=[0])
-        server.ask(setup_of(t=1))
+        server = OneServer(units=[0], setup=setup_of(t=1))
         assert server.ask(push_ones(0, KEYS)).pushes_before == 0
         assert server.ask(PULL).pushes_before == 1
 
     def test_lets_its_first_shard_thread_count_and_tells_nothing_of_what_that_had_no_part_in(self) -> None:
-        server = OneServer(2)
-        server.ask(setup_of(t=1))
+        server = OneServer(2, setup=setup_of(t=1))
         of_the_second = keys_in(1, 3)
         assert server.ask(push_ones(0, of_the_second)).pushes_before == 0
         assert server.ask(push_ones(1, KEYS)).pushes_before == 1
@@ -116,7 +111,7 @@ class TestAClient:
         self._push(client, 1, seen, 12, 101)
         assert client.between == StalenessCounter(sum=0 + 3 + 7 + 1, count=4, max=7)
 
-    def test_passes_over_who_tells_nothing_or_counts_anew(self) -> None:
+    def test_passes_over_a_trainer_that_tells_nothing_or_counts_anew(self) -> None:
         client, seen = self._pulled(5, 0)
         assert seen == {0: 5}
         self._push(client, 0, seen, 4, 9)
@@ -170,8 +165,7 @@ def run_counted(tmp_path: Path, trainers: int, servers: int = 1, **settings) -> 
 
     with cluster_of(servers, trainers) as running:
         assert running.run(*[train] * trainers) == [None] * trainers
-        running.close()
-        status = running.embedded.last_status()
+        status = running.last_status()
     return status, len(seen), sum(seen)
 
 

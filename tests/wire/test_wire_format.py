@@ -16,7 +16,7 @@ from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, WireFormat
 from pslib.wire.messages import Failure, Pull, Pulled, Push, Pushed, Setup, Stats
 from pslib.wire.quantization import QuantizedRows, pack_gradients
-from tests.support.clients import client_of
+from tests.support.clients import client_of, client_with
 from tests.support.definitions.storage import BFLOAT16, FLOAT16, INT8, rounded
 from tests.support.simulated.protocol_worlds import (
     NO_BLOCKS,
@@ -130,8 +130,7 @@ REFUSED = {
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_packed_frames_that_do_not_fit_get_one_line_and_change_nothing(mistake: str) -> None:
     request, text = REFUSED[mistake]
-    server = OneServer(2)
-    server.ask(setup_of(dense_length=7, t=1))
+    server = OneServer(2, setup=setup_of(dense_length=7, t=1))
     before = server.ask(Stats()).values
     refusal = server.ask(request)
     assert isinstance(refusal, Failure)
@@ -219,8 +218,7 @@ def _first(client: Any, server: str) -> int:
 class TestClient:
     @KINDS
     def test_what_a_client_pushes_packed_it_pulls_packed(self, kind: str) -> None:
-        with client_of() as (client, _running):
-            client.setup([SPEC])
+        with client_with(SPEC, servers=2) as client:
             keys, rows = keys_in(1, 2, 3), some_rows(3)
             first = client.pull({"t": keys}).wait(5.0).rows["t"]
             client.push({"t": (keys, rows)}, name=PushName(5, 1), gradients_as=kind).wait(5.0)
@@ -252,8 +250,7 @@ class TestClient:
         ],
     )
     def test_an_unknown_type_gets_one_line(self, call: Any, text: str) -> None:
-        with client_of() as (client, _running):
-            client.setup([SPEC])
+        with client_with(SPEC, servers=2) as client:
             with pytest.raises(ConfigurationError, match=text):
                 call(client)
             assert isinstance(client, Client)

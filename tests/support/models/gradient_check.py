@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import DTypeLike, NDArray
 
 from pslib.batch import Batch, Ragged
@@ -83,6 +84,16 @@ def assert_same_step(one: StepResult, other: StepResult, atol: float = 1e-14) ->
     np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=atol)
     for key, gradient in other.dense_gradients.items():
         np.testing.assert_allclose(one.dense_gradients[key], gradient, rtol=1e-9, atol=atol, err_msg=key)
+
+
+def assert_same_in_parts(
+    patch: pytest.MonkeyPatch, model: Model, batch: Batch, *parameters: Any, atol: float = 1e-13
+) -> None:
+    """A step of a batch in three parts is that of the batch as a whole; from then on batches are in parts."""
+    whole = model.loss_and_gradients(batch, *parameters, 0)
+    patch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
+    patch.setattr("rec_models.stepper.PARTS", 3)
+    assert_same_step(model.loss_and_gradients(batch, *parameters, 0), whole, atol)
 
 
 def assert_step_is_pytorchs(

@@ -22,6 +22,10 @@ Array = Any
 """An array of NumPy or PyTorch."""
 Dense = Mapping[str, Array]
 Paper = Callable[[ModuleType, Model, Array, Array, Array, Dense], Array]
+WITHOUT_TORCH = (
+    "PyTorch is a second reference and no dependency of pslib (1 GB); the same mathematics is checked "
+    "everywhere against NumPy definitions and finite differences"
+)
 
 
 def fields_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,12 +89,14 @@ def train_in_step(start: Start, examples: Path, tmp_path: Path, **cluster: str) 
 
 def wait_for_steps(command: Command) -> None:
     """Wait until the metrics of ``pslib train`` tell of a step; they are written once a second."""
-    metrics = command.out / "metrics.jsonl"
-    command.wait(
-        lambda: metrics.exists() and re.search(r'"pushes_applied": [1-9]', metrics.read_text()) is not None,
-        40,
-        "steps",
-    )
+    command.wait(lambda: metric(command, "pushes_applied") > 0, 40, "steps")
+
+
+def metric(command: Command, name: str) -> int:
+    """Return the largest value of a metric that ``pslib train`` or ``launch`` has written so far."""
+    path = command.out / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max((json.loads(line).get(name, 0) for line in lines if line.endswith("}")), default=0)
 
 
 def counted(checkpoint: Path) -> tuple[dict[int, float], list[float]]:
@@ -147,6 +148,7 @@ def assert_ends_well(command: Command, examples: Path) -> None:
     """Let a run of `launch_counting` go on without pauses to its end, with each example counted once."""
     command.hurry()
     assert command.finish(60) == 0, command.output
+    assert "Traceback" not in command.output
     assert_counted_once(command.out.parent / "checkpoint", examples)
 
 

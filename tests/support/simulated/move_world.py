@@ -90,11 +90,17 @@ class World:
 
 
 def grown(servers: int = 4) -> World:
-    world = World()
-    world.scale(servers)
-    for _ in range(servers - 2):
-        world.join()
+    world = scaled(servers, joins=servers - 2)
     world.settle()
+    return world
+
+
+def scaled(servers: int, drain: tuple[int, ...] = (), joins: int = 0) -> World:
+    """A world that is to have so many servers, of which some have joined."""
+    world = World()
+    world.scale(servers, drain)
+    for _ in range(joins):
+        world.join()
     return world
 
 

@@ -91,7 +91,12 @@ class OneServer:
     """A `ServerSession` whose shards serve each request at once, in order."""
 
     def __init__(
-        self, shards: int = 1, units: list[int] | None = None, dense_blocks: int = 4, codec: Codec = CODEC
+        self,
+        shards: int = 1,
+        units: list[int] | None = None,
+        dense_blocks: int = 4,
+        codec: Codec = CODEC,
+        setup: Setup | None = None,
     ) -> None:
         self.codec = codec
         self.shards = [Shard(BITS, dense_blocks, index, shards) for index in range(shards)]
@@ -99,6 +104,8 @@ class OneServer:
         for shard in self.shards:
             shard.own(owned)
         self.session = ServerSession(codec, self.shards)
+        if setup is not None:
+            self.ask(setup)
 
     def ask(self, message: Message, request_id: int = 1) -> Any:
         """The answer to one request; both ways through the codec."""
