@@ -237,7 +237,7 @@ def test_rows_that_are_not_asked_for_take_no_memory(client: Client) -> None:
     first, again = last.wait(), last.wait()
     assert first is again
     assert first.rows["plain"].tolist() == [[-1.0, -1.0], [0.0, 0.0]]
-    wait_until(lambda: not client.session._calls, 5, "the pulls that nobody waits for to be forgotten")
+    wait_until(lambda: not client.session._calls, 5, "the pulls that are not waited for to be forgotten")
 
 
 def test_nothing_is_kept_for_an_address_where_no_server_is_any_more(

@@ -132,7 +132,7 @@ def test_calls_that_end_begin_others_and_none_is_forgotten(server: tuple[Endpoin
     wait_until(lambda: endpoint.session.acked_below(7) == 3, WAIT_S, "the floor to rise")
 
 
-def test_who_asked_a_server_that_has_left_is_told_at_once_and_calls_go_on_elsewhere(
+def test_a_call_to_a_server_that_has_left_ends_at_once_and_calls_go_on_elsewhere(
     server: tuple[Endpoint, ServerLink],
 ) -> None:
     endpoint, link = server
@@ -190,7 +190,7 @@ def test_the_first_outcome_counts() -> None:
     assert [pending.wait(), pending.wait(0), pending.wait(1.5)] == [3, 3, 3]
 
 
-def test_an_error_is_raised_for_everybody_who_asks() -> None:
+def test_an_error_is_raised_for_every_caller() -> None:
     pending: Pending[int] = Pending("a pull")
     pending.fail(UnavailableError("it has left"))
     for _ in range(2):
@@ -198,7 +198,7 @@ def test_an_error_is_raised_for_everybody_who_asks() -> None:
             pending.wait()
 
 
-def test_all_who_wait_hear_of_it() -> None:
+def test_all_waiting_threads_hear_of_it() -> None:
     pending: Pending[int] = Pending("a pull")
     threads, heard = waiting(pending, 3)
     pending.succeed(5)
@@ -208,7 +208,7 @@ def test_all_who_wait_hear_of_it() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.02])
-def test_one_who_waits_no_longer_keeps_nobody_else_from_hearing_of_it(timeout_s: float) -> None:
+def test_a_thread_that_waits_no_longer_keeps_no_other_from_hearing_of_it(timeout_s: float) -> None:
     pending: Pending[int] = Pending("a pull")
     threads, heard = waiting(pending, 1)
     with pytest.raises(WaitTimeoutError, match=rf"waited {timeout_s:g} s for a pull: no answer yet"):

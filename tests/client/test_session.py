@@ -101,7 +101,7 @@ class TestSplit:
             answer(client, 0.1, request_id, Pulled({}, pushes[server][1].dense, NO_UNITS, NO_OWNERS))
         assert client.pulled(call).dense.tolist() == vector.tolist()
 
-    def test_an_empty_pull_is_complete_at_once_and_asks_nobody(self) -> None:
+    def test_an_empty_pull_is_complete_at_once_and_asks_no_server(self) -> None:
         client = make_client(2, {"t": 3})
         call = client.pull(0.0, {"t": np.empty(0, np.uint64)})
         assert asked(client) == {}
@@ -162,7 +162,7 @@ class TestRefusals:
         client.pull(0.2, {"t": keys_in(1)})
         assert list(asked(client)) == ["2"]
 
-    def test_what_waits_for_a_server_that_has_left_goes_to_who_has_its_units(self) -> None:
+    def test_what_waits_for_a_server_that_has_left_goes_to_the_owners_of_its_units(self) -> None:
         client = make_client(2, {"t": 1})
         call = client.pull(0.0, {"t": keys_in(0, 9)})
         first = asked(client)
@@ -180,7 +180,7 @@ class TestRefusals:
         assert completed(client) == [(call, None)]
         assert client.pulled(call).rows["t"].tolist() == [[1.0], [9.0]]
 
-    def test_a_refusal_that_names_nobody_asks_the_same_server_again_after_pauses(self) -> None:
+    def test_a_refusal_that_names_no_owner_asks_the_same_server_again_after_pauses(self) -> None:
         """The unit is on its way there; asking without a pause would be a storm."""
         client = make_client(1, {"t": 1})
         client.push(0.0, PushName(7, 0), {"t": (keys_in(1), _ones(1))})
@@ -296,26 +296,23 @@ class TestErrors:
     @pytest.mark.parametrize(
         "came",
         [
-            Pushed(NO_UNITS, NO_OWNERS),
-            Done(),
-            Pulled({}, NO_FLOATS, NO_UNITS, NO_OWNERS),
-            Pulled({"t": _ones(1)}, NO_FLOATS, NO_UNITS, NO_OWNERS),
-            Pulled({"t": _ones(2, 2)}, NO_FLOATS, NO_UNITS, NO_OWNERS),
-            Pulled({"t": _ones(2), "u": _ones(2)}, NO_FLOATS, NO_UNITS, NO_OWNERS),
-            Pulled({"t": _ones(2)}, np.zeros(3, np.float32), NO_UNITS, NO_OWNERS),
-            Pulled({"t": _ones(2)}, NO_FLOATS, np.array([20], np.uint32), np.array([0], np.uint16)),
-            Pulled({"t": _ones(2)}, NO_FLOATS, np.array([1], np.uint32), NO_OWNERS),
-        ],
-        ids=[
-            "another kind",
-            "no answer to this",
-            "no rows",
-            "a row too few",
-            "too wide",
-            "a table too many",
-            "dense",
-            "unit out of range",
-            "a unit without owner",
+            pytest.param(Pushed(NO_UNITS, NO_OWNERS), id="another kind"),
+            pytest.param(Done(), id="no answer to this"),
+            pytest.param(Pulled({}, NO_FLOATS, NO_UNITS, NO_OWNERS), id="no rows"),
+            pytest.param(Pulled({"t": _ones(1)}, NO_FLOATS, NO_UNITS, NO_OWNERS), id="a row too few"),
+            pytest.param(Pulled({"t": _ones(2, 2)}, NO_FLOATS, NO_UNITS, NO_OWNERS), id="too wide"),
+            pytest.param(
+                Pulled({"t": _ones(2), "u": _ones(2)}, NO_FLOATS, NO_UNITS, NO_OWNERS), id="a table too many"
+            ),
+            pytest.param(Pulled({"t": _ones(2)}, np.zeros(3, np.float32), NO_UNITS, NO_OWNERS), id="dense"),
+            pytest.param(
+                Pulled({"t": _ones(2)}, NO_FLOATS, np.array([20], np.uint32), np.array([0], np.uint16)),
+                id="unit out of range",
+            ),
+            pytest.param(
+                Pulled({"t": _ones(2)}, NO_FLOATS, np.array([1], np.uint32), NO_OWNERS),
+                id="a unit without owner",
+            ),
         ],
     )
     def test_an_answer_that_does_not_fit_its_question_is_an_error_not_a_crash(self, came: Pulled) -> None:
@@ -364,7 +361,7 @@ class TestErrors:
         with pytest.raises(ConfigurationError, match=r"table 'x' is unknown; tables: \['t'\]"):
             client.pull(0.0, {"x": keys_in(0)})
 
-    def test_an_answer_for_somebody_else_is_not_taken(self) -> None:
+    def test_an_answer_for_another_client_is_not_taken(self) -> None:
         client = make_client(1, {"t": 1})
         ticket = client.requests.start(0.0, "0", Pull({}, NO_UNITS))
         assert not client.receive(0.0, ticket, ALL_TAKEN)

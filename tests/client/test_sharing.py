@@ -82,7 +82,7 @@ def test_a_second_trainer_that_shares_goes_on_with_what_the_first_has_learned(tm
         assert (counts_of(cluster, np.arange(40)) == 2).all()
 
 
-def test_a_trainer_that_was_refused_is_in_nobodys_way() -> None:
+def test_a_trainer_that_was_refused_is_in_no_others_way() -> None:
     with pslib.connect() as cluster:
         cluster.client.setup([TableSpec("counts", (PartSpec("n", 2, STEP, Constant(0.0)),))])
         with pytest.raises(ConfigurationError, match="table counts exists with another description"):
@@ -219,7 +219,7 @@ def test_the_same_columns_with_another_label_are_the_same_model() -> None:
         trainer_of(LR(Schema(label="unknown", sparse=["id", "same"])), running.join())
 
 
-def test_a_client_that_names_no_model_shares_with_everybody() -> None:
+def test_a_client_that_names_no_model_shares_with_all() -> None:
     with cluster_of() as running:
         trainer_on(running.join())
         client = running.join().client
@@ -229,7 +229,7 @@ def test_a_client_that_names_no_model_shares_with_everybody() -> None:
 # --- what outlives a server
 
 
-def test_a_cluster_that_comes_back_from_its_log_knows_whose_rows_they_are(tmp_path: Path) -> None:
+def test_a_cluster_that_comes_back_from_its_log_knows_the_model_of_its_rows(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for _ in range(2):
         with pslib.connect(durability="log", log=log) as cluster:

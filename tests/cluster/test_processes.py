@@ -265,11 +265,11 @@ def test_a_run_that_is_stopped_as_a_whole_for_longer_than_all_limits_goes_on(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     command = launch_counting(start, examples, tmp_path, more=SLOWLY)
-    everybody = [process.pid for process in command.processes()]
-    for pid in everybody:
+    all_pids = [process.pid for process in command.processes()]
+    for pid in all_pids:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(2 * SILENCE_S + 2)
-    for pid in everybody:
+    for pid in all_pids:
         os.kill(pid, signal.SIGCONT)
     assert_ends_well(command, examples)
     assert not command.lines("lost")

@@ -330,13 +330,13 @@ def test_a_cut_that_is_asked_for_in_an_evaluation_is_made_there_and_knows_the_fi
     assert not cluster.session.cuts.asked
 
 
-def test_no_cut_is_made_in_an_evaluation_that_nobody_has_asked_for() -> None:
+def test_no_cut_is_made_in_an_evaluation_without_being_asked_for() -> None:
     cluster = between_fits(to_come=1)
     cluster.wait(60.0)
     assert cluster.beat(0) == {}
 
 
-def test_a_cut_in_step_is_made_in_an_evaluation_and_knows_whose_steps_they_were() -> None:
+def test_a_cut_in_step_is_made_in_an_evaluation_and_knows_which_trainers_made_the_steps() -> None:
     cluster = between_fits(to_come=0, by_rank=True)
     cluster.ask(SaveSoon())
     assert made(cluster)["ranks"] == [0, 1]
@@ -433,7 +433,7 @@ def between_fits(to_come: int, by_rank: bool = False, then: Sequence[str] = ("ev
     return cluster
 
 
-def test_in_step_everybody_goes_on_to_the_last_step_that_anybody_has_begun() -> None:
+def test_in_step_all_trainers_go_on_to_the_last_step_that_one_has_begun() -> None:
     cluster = Cluster(by_rank=True)
     for rank in cluster.trainers:
         cluster.lease(rank)
@@ -506,7 +506,7 @@ def opens(cluster: Cluster, rank: int, job: int, what: str = "fit", leases: int 
 @pytest.mark.parametrize(
     ("what", "cut"), [("fit", False), ("measure", False), ("evaluate", True), ("export", True)]
 )
-def test_no_cut_of_a_fit_is_made_while_somebody_pushes_in_a_later_call(what: str, cut: bool) -> None:
+def test_no_cut_of_a_fit_is_made_while_a_trainer_pushes_in_a_later_call(what: str, cut: bool) -> None:
     """The later batches are in the rows already: a run that resumed from the cut trained them twice."""
     cluster = Cluster()
     cluster.lease(0)
@@ -526,7 +526,7 @@ def test_a_cut_that_is_asked_for_in_an_evaluation_waits_for_the_trainers_of_the_
     assert cluster.session.cuts._cut is None
 
 
-def test_a_cut_that_is_asked_for_keeps_no_lease_from_those_for_whom_it_waits() -> None:
+def test_a_cut_that_is_asked_for_keeps_no_lease_from_the_trainers_that_it_waits_for() -> None:
     """All would wait for each other: the cut for the first call to be over, and its leases for the cut."""
     cluster = Cluster()
     opens(cluster, 0, 2)

@@ -124,7 +124,7 @@ def test_that_time_runs_from_when_all_knew_not_from_the_last_look() -> None:
     assert leaving.may_leave(3.0 + STAYS_S + 0.1)
 
 
-def test_nobody_has_to_hear_of_it_where_there_is_no_trainer() -> None:
+def test_it_may_go_at_once_where_there_is_no_trainer() -> None:
     leaving = Leaving()
     for trainer in leaving.members.trainers:
         leaving.members.lose(0.0, trainer)
@@ -144,7 +144,7 @@ def test_one_that_came_back_leaves_the_map_and_waits_until_all_know_like_any_oth
     leaving.comes_back()
     assert leaving.look(100.0) == [2]
     leaving.look(100.0)
-    assert not leaving.may_leave(200.0), "nobody has heard of the second departure"
+    assert not leaving.may_leave(200.0), "no trainer has heard of the second departure"
     leaving.all_have_heard()
     leaving.look(200.0)
     _goes_when_its_stay_is_over(leaving, 200.0)

@@ -73,7 +73,7 @@ class TestTheDesk:
         assert cluster.end(0, 0).code == "fenced"
         assert cluster.status["examples"] == 0
 
-    def test_who_makes_it_once_more_hears_that_it_is_given_up(self) -> None:
+    def test_a_trainer_that_makes_it_once_more_hears_that_it_is_given_up(self) -> None:
         cluster = Cluster()
         self.give_up(cluster)
         answer = cluster.open(1)

@@ -138,7 +138,7 @@ class Talk:
 
 @given(st.integers(0, 1 << 32), st.integers(1, 150))
 @example(587, 27)  # a member registers again and names the rank of another, which loses nothing by that
-def test_who_reads_a_journal_is_where_its_writer_was(seed: int, steps: int) -> None:
+def test_a_reader_of_a_journal_is_where_its_writer_was(seed: int, steps: int) -> None:
     talk = Talk(seed)
     for _ in range(steps):
         talk.step()

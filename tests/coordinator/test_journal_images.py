@@ -40,7 +40,7 @@ def heir_of(session: CoordinatorSession, now_s: float) -> CoordinatorSession:
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 120), st.integers(1, 60))
-def test_who_reads_an_image_is_where_its_writer_was_and_goes_on_like_it(
+def test_a_reader_of_an_image_is_where_its_writer_was_and_goes_on_like_it(
     seed: int, before: int, after: int
 ) -> None:
     talk = Talk(seed)
@@ -190,7 +190,7 @@ def test_killed_at_any_byte_of_an_image_the_coordinator_is_where_it_was() -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 30), flushes=st.lists(st.booleans(), min_size=5, max_size=60))
-def test_without_power_all_that_anybody_was_told_is_there(seed: int, flushes: list[bool]) -> None:
+def test_without_power_all_that_a_member_was_told_is_there(seed: int, flushes: list[bool]) -> None:
     disk = SimulatedDisk(seed)
     written, told = Written(seed, disk, disk_mode=True), 0
     for flush in flushes:

@@ -69,36 +69,6 @@ def test_progress_of_an_heir_goes_on_from_that_of_the_dead() -> None:
     assert book.next(ADA, []) == Grant(0, 2, 3)
 
 
-def test_the_old_holder_can_neither_report_nor_end_a_lease_that_another_one_holds() -> None:
-    book = _book(0)
-    book.next(ADA, [])
-    book.trainer_lost(ADA)
-    assert not book.end(ADA, 0, 0)  # no trainer holds it now
-    book.next(BOB, [])
-    assert not book.end(ADA, 0, 0)
-    assert not book.end(ADA, 0, 1)
-    assert not book.end(BOB, 0, 0)
-    assert not book.done
-    assert book.end(BOB, 0, 1)
-    assert book.done
-
-
-def test_a_lease_may_be_ended_twice() -> None:
-    book = _book(0)
-    book.next(ADA, [])
-    assert book.end(ADA, 0, 0)
-    assert book.end(ADA, 0, 0)
-    assert book.done_count == 1
-
-
-def test_a_lease_that_is_done_is_not_freed_with_its_trainer() -> None:
-    book = _book(0, 0)
-    book.next(ADA, [])
-    book.end(ADA, 0, 0)
-    assert book.trainer_lost(ADA) == []
-    assert book.next(BOB, []) == Grant(1, 0, 0)
-
-
 def test_done_below_waits_for_the_lowest_lease() -> None:
     book = _book(0, 0, 0)
     for known in range(3):
@@ -108,21 +78,6 @@ def test_done_below_waits_for_the_lowest_lease() -> None:
     assert book.done_below == 0
     book.end(ADA, 0, 0)
     assert book.done_below == 3
-
-
-def test_trainers_stay_in_windows_of_their_own_while_there_are_any() -> None:
-    """A window is decoded once: two trainers in one window decode it twice."""
-    book = _book(0, 0, 1, 1)
-    assert book.next(ADA, []).index == 0  # type: ignore[union-attr]
-    assert book.next(BOB, []).index == 2  # type: ignore[union-attr]
-    assert book.next(ADA, [0]).index == 1  # type: ignore[union-attr]
-    assert book.next(BOB, [2]).index == 3  # type: ignore[union-attr]
-
-
-def test_a_trainer_without_a_window_left_helps_in_that_of_another() -> None:
-    book = _book(0, 0, 0)
-    assert book.next(ADA, []).index == 0  # type: ignore[union-attr]
-    assert book.next(BOB, []).index == 1  # type: ignore[union-attr]
 
 
 def test_a_window_is_free_again_when_its_trainer_is_lost() -> None:

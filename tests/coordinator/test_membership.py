@@ -20,11 +20,13 @@ def _join(members: Membership, role: str, incarnation: int, now_s: float = 0.0) 
     return member
 
 
-def _servers_ready(members: Membership) -> None:
+def _servers_ready(config: ClusterConfig = CONFIG, **named: bool) -> Membership:
+    members = Membership(config, **named)
     for incarnation in (1, 2):
         _join(members, "server", incarnation)
     for rank, incarnation in enumerate((1, 2)):
         members.heard(0.0, "server", rank, incarnation, map_version=1)
+    return members
 
 
 def test_ranks_count_up_in_each_role() -> None:
@@ -35,8 +37,7 @@ def test_ranks_count_up_in_each_role() -> None:
 
 def test_a_trainer_that_names_no_rank_takes_none_of_those_that_a_launcher_gives() -> None:
     """A notebook joins while a run still starts: its own trainer found its place taken, and all ended."""
-    members = Membership(CONFIG, ranks_named=True)
-    _servers_ready(members)
+    members = _servers_ready(CONFIG, ranks_named=True)
     assert _join(members, "trainer", 3).rank == 2
     assert members.missing(0.0, "trainer") == "2 of 2 trainers"
     for rank, incarnation in enumerate((4, 5)):
@@ -46,15 +47,14 @@ def test_a_trainer_that_names_no_rank_takes_none_of_those_that_a_launcher_gives(
     assert [_join(members, "trainer", number).rank for number in (3, 6)] == [2, 3]
 
 
-def test_who_comes_beside_the_awaited_trainers_and_goes_does_not_end_the_run() -> None:
-    members = Membership(CONFIG, ranks_named=True)
-    _servers_ready(members)
+def test_a_trainer_that_comes_beside_the_awaited_ones_and_goes_does_not_end_the_run() -> None:
+    members = _servers_ready(CONFIG, ranks_named=True)
     for incarnation in (3, 4):
         _join(members, "trainer", incarnation).state = "left"
     assert not members.trainers_over()
 
 
-def test_who_asks_again_is_the_same_member() -> None:
+def test_a_process_that_asks_again_is_the_same_member() -> None:
     """The answer to a registration may be lost."""
     members = Membership(CONFIG)
     assert _join(members, "server", 1) is _join(members, "server", 1, now_s=3.0)
@@ -74,8 +74,7 @@ def test_the_map_is_made_when_all_servers_are_there_and_is_even() -> None:
 
 
 def test_a_server_that_comes_later_joins_and_owns_nothing() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     assert _join(members, "server", 3) is _join(members, "server", 3)
     assert members.servers[2].rank == 2
     assert members.map is not None
@@ -97,8 +96,7 @@ def test_a_trainer_waits_until_every_server_has_taken_its_partitions() -> None:
 
 
 def test_trainers_wait_for_each_other_but_not_for_ever() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     _join(members, "trainer", 3, now_s=100.0)
     assert members.missing(110.0, "trainer") == "1 of 2 trainers"
     assert members.missing(131.0, "trainer") == ""
@@ -106,8 +104,7 @@ def test_trainers_wait_for_each_other_but_not_for_ever() -> None:
 
 
 def test_silence_makes_a_member_lost_once_and_for_good() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     assert members.silent(6.0) == []
     members.heard(6.0, "server", 0, 1, 1)
     assert [member.rank for member in members.silent(7.0)] == [1]
@@ -116,23 +113,20 @@ def test_silence_makes_a_member_lost_once_and_for_good() -> None:
     assert [member.rank for member in members.live("server")] == [0]
 
 
-def test_another_incarnation_is_somebody_else() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+def test_another_incarnation_is_another_member() -> None:
+    members = _servers_ready()
     assert members.heard(1.0, "server", 0, 99, 1) is None
     assert members.find("server", 7, 1) is None
 
 
 def test_a_map_version_never_falls() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     members.heard(1.0, "server", 0, 1, map_version=0)
     assert members.servers[0].map_version == 1
 
 
 def test_trainers_are_over_when_all_that_were_here_have_gone() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     assert not members.trainers_over()
     trainers = [_join(members, "trainer", number) for number in (3, 4)]
     assert members.missing(0.0, "trainer") == ""
@@ -146,8 +140,7 @@ def test_trainers_are_over_when_all_that_were_here_have_gone() -> None:
 
 
 def test_a_new_server_is_welcome_while_the_successors_of_all_trainers_are_awaited() -> None:
-    members = Membership(replace(CONFIG, restarts=1))
-    _servers_ready(members)
+    members = _servers_ready(replace(CONFIG, restarts=1))
     for trainer in [_join(members, "trainer", number) for number in (3, 4)]:
         members.lose(1.0, trainer)
     late_s = 1.1 + CONFIG.timing.restart_s
@@ -169,8 +162,7 @@ def test_trainers_are_over_when_all_have_come_and_gone_before_they_could_start()
 
 
 def test_servers_are_over_when_none_is_live() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     assert not members.servers_over()
     members.silent(100.0)
     assert members.servers_over()
@@ -187,15 +179,14 @@ def _successor(
     return members.register(now_s, role, number, address, f"pid {number} on host", rank, generation)
 
 
-def test_who_asks_for_a_place_gets_it_and_others_get_the_first_free_one() -> None:
+def test_a_member_that_asks_for_a_place_gets_it_and_others_get_the_first_free_one() -> None:
     members = Membership(CONFIG)
     assert _successor(members, "trainer", 1, 0) is members.at("trainer", 1)
     assert [_join(members, "trainer", number).rank for number in (3, 4)] == [0, 2]
 
 
 def test_a_higher_generation_takes_the_place_at_once_and_the_older_one_is_lost() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     before, map_before = members.servers[1], members.map
     after = _successor(members, "server", 1, 1, now_s=2.0)
     assert isinstance(after, Member)
@@ -211,8 +202,7 @@ def test_a_higher_generation_takes_the_place_at_once_and_the_older_one_is_lost()
 
 
 def test_no_newer_generation_has_no_place() -> None:
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     assert isinstance(_successor(members, "server", 0, 3), Member)
     for generation in (0, 2):
         refused = _successor(members, "server", 0, generation)
@@ -221,15 +211,14 @@ def test_no_newer_generation_has_no_place() -> None:
     assert isinstance(_successor(members, "server", 5000, 0), str)
 
 
-def test_a_successor_is_awaited_only_where_somebody_may_start_one() -> None:
+def test_a_successor_is_awaited_only_where_a_launcher_may_start_one() -> None:
     for changes, role, awaited in (
         ({}, "trainer", False),
         ({"restarts": 1}, "trainer", True),
         ({"restarts": 1}, "server", False),
         ({"durability": "log"}, "server", True),
     ):
-        members = Membership(replace(CONFIG, **changes))
-        _servers_ready(members)
+        members = _servers_ready(replace(CONFIG, **changes))
         for number in (3, 4):
             _join(members, "trainer", number)
         members.silent(10.0)
@@ -240,8 +229,7 @@ def test_a_successor_is_awaited_only_where_somebody_may_start_one() -> None:
 
 def test_servers_that_come_later_may_come_in_any_order() -> None:
     """A launcher starts several at once."""
-    members = Membership(CONFIG)
-    _servers_ready(members)
+    members = _servers_ready()
     for rank in (3, 2):
         assert isinstance(_successor(members, "server", rank, 0), Member)
     assert members.map is not None
@@ -252,8 +240,7 @@ def test_servers_that_come_later_may_come_in_any_order() -> None:
 def test_a_server_that_units_are_on_their_way_to_counts_as_their_owner() -> None:
     """Some may have come when it dies. Taken off the map, its successor would be neither found nor missed."""
     for durability in ("log", "memory"):
-        members = Membership(replace(CONFIG, durability=durability))
-        _servers_ready(members)
+        members = _servers_ready(replace(CONFIG, durability=durability))
         third = _join(members, "server", 3)
         assert [members.is_owner(one) for one in members.servers] == [True, True, False]
         members.wave = Wave(2**16, np.array([5]), np.array([0], np.uint16), np.array([third.rank], np.uint16))

@@ -39,7 +39,7 @@ def exits(coordinator=None, server=None, trainers=(None, None)):
     return dict(zip(EVERYBODY, (coordinator, server, *trainers), strict=True))
 
 
-def test_servers_are_asked_when_all_trainers_have_left_and_nobody_is_asked_twice() -> None:
+def test_servers_are_asked_when_all_trainers_have_left_and_each_is_asked_once() -> None:
     running = {task: Asked() for task in EVERYBODY}
     draining = GracefulStop(running, 20.0, lambda what, limit_s: False)
     for ended in ((None, None), (75, None), (75, None)):
@@ -136,7 +136,7 @@ def test_work_that_was_left_to_a_trainer_which_is_then_lost_is_lost_in_words() -
     assert session.error == "all trainers are lost before the work was done"
 
 
-def test_a_server_whose_units_nobody_can_take_leaves_with_them_and_hears_why() -> None:
+def test_a_server_with_units_that_no_other_can_take_leaves_with_them_and_hears_why() -> None:
     beat = working_cluster().handle(1.0, Heartbeat("server", 0, 1, 1, {"leaving": True}))
     assert beat.order == "leave"
     assert "no server would be left" in beat.reason

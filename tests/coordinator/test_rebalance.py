@@ -12,7 +12,7 @@ from pslib.coordinator.rebalance import SCALE_REQUESTS_KEPT, Rebalance, ScaleReq
 from pslib.errors import ConfigurationError
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.messages import Failure, NextHand, Result, Scale
-from tests.support.simulated.move_world import CONFIG, World, first_map, grown
+from tests.support.simulated.move_world import CONFIG, World, first_map, grown, scaled
 
 
 class TestGrowing:
@@ -40,10 +40,8 @@ class TestGrowing:
         assert world.moves.wave is not None
         assert np.bincount(world.moves.wave.sources).tolist() == [4, 4]
 
-    def test_no_unit_moves_before_everybody_knows_where_the_new_servers_are(self) -> None:
-        world = World()
-        world.scale(3)
-        world.join()
+    def test_no_unit_moves_before_all_know_where_the_new_servers_are(self) -> None:
+        world = scaled(3, joins=1)
         world.tick()
         world.tick()
         assert world.moves.wave is None
@@ -52,17 +50,13 @@ class TestGrowing:
         assert world.moves.wave is not None
 
     def test_a_trainer_that_hears_nothing_holds_up_no_move_for_longer_than_it_may_be_silent(self) -> None:
-        world = World()
-        world.scale(3)
-        world.join()
+        world = scaled(3, joins=1)
         world.tick()
         world.tick(7.0)
         assert world.moves.wave is not None
 
     def test_servers_that_do_not_come_are_not_awaited_for_ever(self) -> None:
-        world = World()
-        world.scale(5)
-        world.join()
+        world = scaled(5, joins=1)
         world.tick()
         world.beat()
         world.tick(59.0)
@@ -73,7 +67,7 @@ class TestGrowing:
         assert world.moves.awaited == 0
         assert "2 servers have not joined in time: scaling to 3 servers instead" in world.lines[1]
 
-    def test_a_server_that_nobody_has_wished_for_owns_nothing(self) -> None:
+    def test_a_server_that_was_not_asked_for_owns_nothing(self) -> None:
         world = World()
         world.join()
         world.tick()
@@ -84,8 +78,7 @@ class TestGrowing:
         assert not world.moves.may_leave(world.now_s, 2)
 
     def test_shares_that_are_even_already_move_nothing(self) -> None:
-        world = World()
-        world.scale(0)
+        world = scaled(0)
         world.tick()
         assert (world.moves.wave, world.moves.moving) == (None, False)
 
@@ -107,7 +100,9 @@ class TestGrowing:
 
 
 class TestShrinking:
-    def test_the_highest_ranks_hand_over_all_they_have_and_leave_when_nobody_asks_them_any_more(self) -> None:
+    def test_the_highest_ranks_hand_over_all_they_have_and_leave_when_no_client_asks_them_any_more(
+        self,
+    ) -> None:
         world = grown()
         world.hand_over_all()
         world.scale(2)
@@ -122,15 +117,14 @@ class TestShrinking:
         world.tick(2.5)
         assert [world.moves.may_leave(world.now_s, rank) for rank in range(4)] == [False, False, True, True]
 
-    def test_nobody_is_awaited_for_those_who_leave_when_the_run_is_over(self) -> None:
+    def test_no_successor_is_awaited_for_those_that_leave_when_the_run_is_over(self) -> None:
         world = grown()
         world.hand_over_all()
         world.members.servers[1].state = "left"
         assert world.moves.awaited == 0
 
     def test_a_rank_that_has_left_is_not_used_again(self) -> None:
-        world = World()
-        world.scale(1)
+        world = scaled(1)
         world.tick()
         world.hand_over_all()
         world.members.servers[1].state = "left"
@@ -139,14 +133,12 @@ class TestShrinking:
 
     def test_a_server_that_dies_before_it_has_joined_is_still_the_one_that_is_awaited(self) -> None:
         """Its launcher starts it again; another one would be one too many."""
-        world = World()
-        world.scale(4)
+        world = scaled(4)
         world.members.register(0.0, "server", 103, "tcp://server:3", "", rank=3)
         assert world.moves.status(0.0)["awaited_ranks"] == [2]
 
     def test_a_server_of_ones_choice_can_be_drained(self) -> None:
-        world = World()
-        world.scale(0, drain=(0,))
+        world = scaled(0, drain=(0,))
         world.tick()
         world.hand_over_all()
         assert world.units() == [0, 256]
@@ -159,9 +151,8 @@ class TestShrinking:
         world.hand_over_all()
         assert world.units() == [0, 128, 128]
 
-    def test_who_was_told_to_leave_and_has_not_gone_stays_when_it_is_wanted_again(self) -> None:
-        world = World()
-        world.scale(1)
+    def test_a_server_that_was_told_to_leave_and_has_not_gone_stays_when_it_is_wanted_again(self) -> None:
+        world = scaled(1)
         world.scale(2)
         assert world.moves.leaving == set()
 
@@ -360,7 +351,7 @@ def fewest_moves(owners: list[int], servers: list[int]) -> int:
 class TestPlan:
     @settings(max_examples=200, deadline=None)
     @given(placements())
-    def test_shares_are_even_and_nobody_else_owns_anything(
+    def test_shares_are_even_and_no_other_server_owns_anything(
         self, given_: tuple[np.ndarray, list[int]]
     ) -> None:
         owners, servers = given_
@@ -407,6 +398,6 @@ class TestPlan:
         assert np.bincount(after[4096:]).tolist() == [16] * 4
         assert int((after != owners).sum()) == 2080
 
-    def test_nobody_to_own_the_units_is_refused(self) -> None:
+    def test_no_server_to_own_the_units_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="at least one server"):
             even_owners(np.zeros(5, np.uint16), 4, ())

@@ -267,7 +267,7 @@ def test_a_server_that_owns_nothing_may_come_back_without_a_log() -> None:
     assert cluster.session.error == ""
 
 
-def test_without_logs_nobody_misses_one() -> None:
+def test_without_logs_no_server_misses_one() -> None:
     cluster = Cluster(recovery="log", durability="memory")
     assert isinstance(comes(cluster, 1, 1), Registered)
     assert cluster.session.error == ""
@@ -348,7 +348,7 @@ def ignored(server: OneServer, message: Message) -> bool:
     return server.session.receive(b"peer", frames) is None and not server.session.outbox
 
 
-def test_nobody_is_answered_until_somebody_has_said_which_tables_there_are() -> None:
+def test_no_request_is_answered_until_a_client_has_said_which_tables_there_are() -> None:
     server, loads = lost_server()
     no_blocks = np.empty(0, np.uint32)
     assert ignored(server, Pull({"t": KEYS}, no_blocks))
@@ -359,7 +359,7 @@ def test_nobody_is_answered_until_somebody_has_said_which_tables_there_are() -> 
     assert isinstance(server.ask(push_ones(4, KEYS, epoch=1)), Pushed)
 
 
-def test_who_only_reads_rows_does_not_say_all_that_the_checkpoint_needs() -> None:
+def test_a_client_that_only_reads_rows_does_not_say_all_that_the_checkpoint_needs() -> None:
     """A notebook beside the run knows no dense parameters: the server died of its word, so the run ended."""
     server, refused = lost_server()[0], list[Load]()
 

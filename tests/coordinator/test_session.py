@@ -38,7 +38,7 @@ class TestJoining:
         assert answer.addresses == ["tcp://server:0", "tcp://server:1"]
         assert answer.owners.size == CONFIG.units
 
-    def test_who_must_wait_is_told_for_whom(self) -> None:
+    def test_a_member_that_must_wait_is_told_for_which(self) -> None:
         answer = Cluster(trainers=0).register("trainer", 0)
         assert (answer.ready, answer.missing) == (False, "1 of 2 trainers")
 
@@ -51,7 +51,7 @@ class TestJoining:
     def test_an_unknown_role_is_refused(self) -> None:
         assert Cluster().register("chief", 0).code == "configuration"
 
-    def test_a_map_is_sent_only_to_who_does_not_have_it(self) -> None:
+    def test_a_map_is_sent_only_to_a_member_that_does_not_have_it(self) -> None:
         cluster = Cluster()
         assert cluster.beat("trainer", 0, version=1).owners.size == 0
         assert cluster.beat("trainer", 0, version=0).owners.size == CONFIG.units
@@ -167,11 +167,20 @@ class TestJobs:
         assert sum(part.scores.size for part in kept) <= 2 * SCORES_KEPT
         assert sum(part.examples for part in kept) == 198
 
-    def test_a_lease_with_a_broken_payload_is_not_over_and_its_scores_are_not_lost(self) -> None:
+    @pytest.mark.parametrize(
+        ("what", "payload"),
+        [
+            ("evaluate", {"scores": np.zeros(1, np.float32)}),
+            ("fit", {"words": np.frombuffer(b'{"examples": 7}', np.uint8)}),  # a window's alone
+        ],
+    )
+    def test_a_lease_with_a_payload_that_does_not_fit_is_not_over(
+        self, what: str, payload: dict[str, Any]
+    ) -> None:
         cluster = Cluster()
-        cluster.open(0, leases=1, what="evaluate")
+        cluster.open(0, leases=1, what=what)
         cluster.lease(0)
-        assert isinstance(cluster.end(0, 0, payload={"scores": np.zeros(1, np.float32)}), Failure)
+        assert isinstance(cluster.end(0, 0, payload=payload), Failure)
         assert cluster.ask(JobResult(0)).values["done"] is False
 
     @pytest.mark.parametrize("text", [b"[1]", b'"done"', b"{", b"\xff", b"1"])
@@ -184,14 +193,6 @@ class TestJobs:
         found = np.frombuffer(b'{"files": ["a"]}', np.uint8)
         assert isinstance(cluster.end(0, 0, payload={"words": found}), Done)
         assert cluster.ask(JobResult(0)).values["outcome"]["files"] == ["a"]
-
-    def test_words_of_another_job_than_a_window_are_refused(self) -> None:
-        cluster = Cluster()
-        cluster.open(0, leases=1)
-        cluster.lease(0)
-        words = np.frombuffer(b'{"examples": 7}', np.uint8)
-        assert isinstance(cluster.end(0, 0, payload={"words": words}), Failure)
-        assert cluster.ask(JobResult(0)).values["done"] is False
 
     @pytest.mark.parametrize("stream", [3, stream_of(1, 0), 2**64 - 1])
     def test_a_stream_that_is_no_lease_of_the_job_is_refused(self, stream: int) -> None:

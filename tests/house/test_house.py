@@ -29,7 +29,9 @@ def test_an_import_for_types_or_within_a_function_closes_a_circle(tmp_path, caps
     assert "pslib.d imports" not in out
 
 
-def test_a_package_that_offers_its_modules_is_in_no_circle_with_those_who_import_each_other(tmp_path, capsys):
+def test_a_package_that_offers_its_modules_is_in_no_circle_with_those_that_import_each_other(
+    tmp_path, capsys
+):
     offers = "from pslib.a import A\n"
     assert status_of(tmp_path, __init__=offers, a=TYPE_ONLY, b="import numpy\n") == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("5 lines of code in 3 files: pslib, launch")

@@ -69,7 +69,7 @@ def test_all_tests_of_a_queue_run_in_one_worker() -> None:
     assert len(set(ran)) == len(files), "a file's tests ran in both workers"
 
 
-def test_who_waits_in_vain_is_told_what_for() -> None:
+def test_a_wait_in_vain_says_what_for() -> None:
     asked: list[int] = []
     with pytest.raises(AssertionError, match=r"^waited 0\.03 s for the moon, after [1-9]\d* looks$"):
         wait_until(

@@ -81,13 +81,6 @@ def test_merging_nothing_gives_nothing():
     assert ScoreCounts.merge([]).examples == 0
 
 
-def test_a_mean_of_parts_would_be_wrong_and_a_merge_is_right():
-    low = ScoreCounts.of(np.float32([0.1, 0.2]), np.float32([0, 1]))
-    high = ScoreCounts.of(np.float32([0.8, 0.9]), np.float32([0, 1]))
-    assert (low.auc() + high.auc()) / 2 == 1.0
-    assert ScoreCounts.merge([low, high]).auc() == 0.75
-
-
 def test_arrays_come_back_as_the_same_counts():
     counts = ScoreCounts.of(*random_examples(500))
     assert same_bits(ScoreCounts.from_arrays(*counts.to_arrays()), counts)

@@ -119,7 +119,7 @@ def test_a_run_has_a_name_for_people():
     assert Run(trainers=2).name == "1 server x 2 trainers, batch 2048, dim 16, 256-256"
 
 
-def test_a_calibration_that_nobody_could_keep_is_not_begun(tmp_path, monkeypatch, capsys):
+def test_a_calibration_that_could_not_be_kept_is_not_begun(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(calibrate, "calibrate", lambda **_how: pytest.fail("it was measured"))
     (tmp_path / "file").touch()
     for place, why in ((tmp_path, "it is a folder"), (tmp_path / "file" / "costs.json", "it is a file")):
@@ -129,7 +129,7 @@ def test_a_calibration_that_nobody_could_keep_is_not_begun(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("code", [130, 75])
-def test_a_calibration_that_somebody_ends_has_not_failed(tmp_path, monkeypatch, capsys, code):
+def test_a_calibration_that_a_user_ends_has_not_failed(tmp_path, monkeypatch, capsys, code):
     monkeypatch.setattr(calibrate, "run_cluster", lambda *_all: Outcome(code, [], {}, None))
     file = tmp_path / "costs.json"
     assert main(["bench", "calibrate", "--quick", "--json", str(file)]) == code
@@ -138,7 +138,7 @@ def test_a_calibration_that_somebody_ends_has_not_failed(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(("code", "ends"), [(130, KeyboardInterrupt), (75, PreemptedError)])
-def test_a_whole_run_of_a_calibration_that_somebody_ends_has_not_failed_either(
+def test_a_whole_run_of_a_calibration_that_a_user_ends_has_not_failed_either(
     tmp_path, monkeypatch, code, ends
 ):
     monkeypatch.setattr(calibrate, "run_job", lambda *_all, **_more: code)

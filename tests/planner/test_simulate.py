@@ -75,7 +75,7 @@ def test_staleness_hides_latency():
     assert rate(batch, **far, staleness=8) == pytest.approx(ROWS / 0.01, rel=1e-6)
 
 
-def test_results_tell_how_busy_everybody_was():
+def test_results_tell_how_busy_all_processes_were():
     result = simulate(Scene((1.0, 4.0), (0,), (1,), FULL, ROWS, staleness=4), 60)
     assert result.server_cores == pytest.approx(0.038 / 0.11, rel=0.05)
     assert result.trainer_cores == pytest.approx((0.02 + 0.01 + 0.11) / 0.11 / 4, rel=0.05)

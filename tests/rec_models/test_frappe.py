@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.processes.command import ROOT, Command
@@ -35,31 +36,29 @@ def trained(
 
 
 @pytest.mark.timeout(300)
-def test_logistic_regression_reaches_its_published_auc(
-    test_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "least_auc", "most_auc", "most_logloss"),
+    [
+        # published: 0.9356; an independent implementation on this split: 0.9359
+        ("frappe_lr", 0.930, 0.940, np.inf),
+        # published: 0.9671; an independent implementation on this split: 0.9696
+        ("frappe_fm", 0.960, 0.973, np.inf),
+        # published with regularised Adam: 0.9842; plain Adagrad rows in an independent implementation: 0.978
+        ("frappe_deepfm", 0.977, 1.0, 0.195),
+    ],
+)
+def test_a_model_reaches_its_published_auc(
+    test_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    least_auc: float,
+    most_auc: float,
+    most_logloss: float,
 ) -> None:
-    """Published: 0.9356; an independent implementation on this split: 0.9359."""
-    summary = trained(tmp_path, test_data, monkeypatch, "frappe_lr")
-    assert 0.930 <= summary["auc"] <= 0.940
-
-
-@pytest.mark.timeout(300)
-def test_a_factorization_machine_reaches_its_published_auc(
-    test_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Published: 0.9671; an independent implementation on this split: 0.9696."""
-    summary = trained(tmp_path, test_data, monkeypatch, "frappe_fm")
-    assert 0.960 <= summary["auc"] <= 0.973
-
-
-@pytest.mark.timeout(300)
-def test_deepfm_learns_the_interactions(
-    test_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Published with regularised Adam: 0.9842; plain Adagrad rows in an independent implementation: 0.978."""
-    summary = trained(tmp_path, test_data, monkeypatch, "frappe_deepfm")
-    assert summary["auc"] >= 0.977
-    assert summary["logloss"] <= 0.195
+    summary = trained(tmp_path, test_data, monkeypatch, name)
+    assert least_auc <= summary["auc"] <= most_auc
+    assert summary["logloss"] <= most_logloss
 
 
 @pytest.mark.timeout(300)

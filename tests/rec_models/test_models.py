@@ -29,12 +29,8 @@ from tests.support.models.gradient_check import (
     without_dropout,
 )
 from tests.support.models.gradient_check import MODELS as CASES
-from tests.support.models.papers import by_the_paper
+from tests.support.models.papers import WITHOUT_TORCH, by_the_paper
 
-WITHOUT_TORCH = (
-    "PyTorch is a second reference and no dependency of pslib (1 GB); the same mathematics is checked "
-    "everywhere against NumPy definitions and finite differences"
-)
 DROPOUTS = {"dropout", "dropout_1", "dropout_2"}
 PAIR = Schema(label="click", sparse=["left", "right"])
 

@@ -21,6 +21,24 @@ needs_vectors = pytest.mark.skipif(
 )
 
 
+BF16 = "avx512_bf16"
+both = pytest.mark.parametrize(
+    "vectors",
+    [
+        pytest.param(None, marks=needs_vectors, id="float32"),
+        pytest.param(BF16, marks=needs_bfloat16, id="bfloat16"),
+    ],
+)
+
+
+def amid_nan(matrix):
+    """The same as a part of a larger matrix of which nothing else may be read."""
+    rows, columns = matrix.shape
+    room = np.full((rows + 3, columns + 4), np.nan, np.float32)
+    room[1 : 1 + rows, 2 : 2 + columns] = matrix
+    return room[1 : 1 + rows, 2 : 2 + columns]
+
+
 def packed(matrix, vectors=None):
     out = aligned(packed_length(*matrix.shape, vectors))
     out[:] = np.nan  # nothing of what was there may be read
@@ -33,6 +51,14 @@ def close(found, left, right):
     exact = left.astype(np.float64) @ right.astype(np.float64)
     bound = (left.shape[1] + 1) * 2.0**-24 * (np.abs(left).astype(np.float64) @ np.abs(right)) + 1e-30
     return (np.abs(found - exact) <= bound).all()
+
+
+def assert_product(found, left, right, vectors):
+    """That of float64 but for rounding, or the bits of the definition of bfloat16."""
+    if vectors is None:
+        assert close(found, left, right)
+    else:
+        np.testing.assert_array_equal(found, product(left, right))
 
 
 def test_the_kernel_multiplies_where_it_says_that_it_can_and_refuses_in_one_line_elsewhere():
@@ -53,45 +79,57 @@ def test_the_kernel_multiplies_where_it_says_that_it_can_and_refuses_in_one_line
                 call()
 
 
-@needs_vectors
+@both
 @calm
 @given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
-def test_the_product_is_that_of_float64_but_for_rounding(m, k, n, transposed, seed):
-    left, right, bias = drawn(seed, m, k), drawn(seed + 1, k, n), drawn(seed + 2, n)
-    matrix = np.ascontiguousarray(right.T).T if transposed else right
+def test_the_product_is_what_its_precision_allows_and_bias_and_relu_come_last(
+    vectors, m, k, n, transposed, seed
+):
+    left, right, bias = amid_nan(drawn(seed, m, k)), drawn(seed + 1, k, n), drawn(seed + 2, n)
+    matrix = amid_nan(right.T).T if transposed else amid_nan(right)
     out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
-    multiply(left, packed(matrix), out)
-    assert close(out, left, right)
-    multiply(left, packed(matrix), fused, bias, True)
+    multiply(left, packed(matrix, vectors), out, vectors=vectors)
+    assert_product(out, left, right, vectors)
+    multiply(left, packed(matrix, vectors), fused, bias, True, vectors)
     np.testing.assert_array_equal(fused, np.maximum(out + bias, 0))
 
 
-@needs_vectors
+@both
 @calm
-@given(SIZES, SIZES, st.integers(1, 140), st.data())
-def test_the_bits_of_an_element_depend_on_its_row_and_column_alone(k, n, m, data):
-    left, right = drawn(1, m, k), drawn(2, k, n)
-    whole, parts = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+@given(SIZES, SIZES, st.integers(1, 250), st.data())
+def test_rows_may_be_cut_and_stand_apart_and_nothing_is_written_between_them(vectors, k, n, m, data):
+    """The bits of an element depend on its row and column alone."""
+    left, right, out = amid_nan(drawn(1, m, k)), drawn(2, k, n), np.full((m, n + 3), 7, np.float32)
+    weights, whole = packed(right, vectors), np.empty((m, n), np.float32)
+    multiply(left, weights, whole, vectors=vectors)
     cut = data.draw(st.integers(0, m))
-    weights = packed(right)
-    multiply(left, weights, whole)
     for some in (slice(0, cut), slice(cut, m)):
-        multiply(left[some], weights, parts[some])
-    assert whole.tobytes() == parts.tobytes()
+        multiply(left[some], weights, out[some, 1 : 1 + n], vectors=vectors)
+    assert whole.tobytes() == out[:, 1 : 1 + n].tobytes()
+    assert (out[:, [0, n + 1, n + 2]] == 7).all()
 
 
-@needs_vectors
+@both
 @calm
 @given(SIZES, SIZES, SIZES, st.data())
-def test_gradients_of_weights_are_those_of_float64_but_for_rounding_wherever_they_are_cut(m, k, n, data):
-    left, gradient = drawn(1, m, k), drawn(3, m, n)
+def test_gradients_of_weights_are_what_their_precision_allows_wherever_they_are_cut(vectors, m, k, n, data):
+    left, gradient = amid_nan(drawn(1, m, k)), amid_nan(drawn(3, m, n))
     whole, parts = np.full((k, n), np.nan, np.float32), np.full((k, n), np.nan, np.float32)
     cut = data.draw(st.integers(0, k))
-    outer(left, gradient, whole)
-    assert close(whole, left.T, gradient)
+    outer(left, gradient, whole, vectors)
+    assert_product(whole, left.T, gradient, vectors)
     for some in (slice(0, cut), slice(cut, k)):
-        outer(left[:, some], gradient, parts[some])
+        outer(left[:, some], gradient, parts[some], vectors)
     assert whole.tobytes() == parts.tobytes()
+
+
+@both
+def test_nothing_to_multiply_is_an_ordinary_case(vectors):
+    out = np.ones((0, 40), np.float32)
+    multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32), vectors), out, vectors=vectors)
+    result = np.ones((4, 5), np.float32)
+    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result, vectors)
+    assert not result.any()
 
 
 @needs_vectors
@@ -105,25 +143,6 @@ def test_bias_and_relu_come_after_the_whole_sum_and_nan_stays():
     multiply(left, packed(right), fused, bias, True)
     np.testing.assert_array_equal(fused, np.maximum(plain + bias, 0))
     assert np.isnan(fused[3]).all()
-
-
-@needs_vectors
-def test_rows_may_stand_apart_and_nothing_is_written_between_them():
-    room, left = np.full((9, 50), 7, np.float32), drawn(1, 9, 60)[:, 5:45]
-    right = drawn(2, 40, 50)[:, 3:36]
-    multiply(left, packed(right), room[:, 4:37])
-    assert close(room[:, 4:37], left, right)
-    assert (room[:, :4] == 7).all()
-    assert (room[:, 37:] == 7).all()
-
-
-@needs_vectors
-def test_nothing_to_multiply_is_an_ordinary_case():
-    out = np.ones((0, 40), np.float32)
-    multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32)), out)
-    result = np.ones((4, 5), np.float32)
-    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result)
-    assert not result.any()
 
 
 @needs_vectors
@@ -150,58 +169,6 @@ def test_gradients_whose_shapes_do_not_fit_are_refused():
 
 
 # --- factors in bfloat16: the bits that the definition says, wherever matrices are cut ----------------------
-
-
-BF16 = "avx512_bf16"
-
-
-def amid_nan(matrix):
-    """The same as a part of a larger matrix of which nothing else may be read."""
-    rows, columns = matrix.shape
-    room = np.full((rows + 3, columns + 4), np.nan, np.float32)
-    room[1 : 1 + rows, 2 : 2 + columns] = matrix
-    return room[1 : 1 + rows, 2 : 2 + columns]
-
-
-@needs_bfloat16
-@calm
-@given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
-def test_each_element_has_the_bits_of_its_definition_and_bias_and_relu_come_last(m, k, n, transposed, seed):
-    left, right, bias = amid_nan(drawn(seed, m, k)), drawn(seed + 1, k, n), drawn(seed + 2, n)
-    matrix = amid_nan(right.T).T if transposed else amid_nan(right)
-    out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
-    multiply(left, packed(matrix, BF16), out, vectors=BF16)
-    np.testing.assert_array_equal(out, product(left, right))
-    multiply(left, packed(matrix, BF16), fused, bias, True, BF16)
-    np.testing.assert_array_equal(fused, np.maximum(out + bias, 0))
-
-
-@needs_bfloat16
-@calm
-@given(SIZES, SIZES, SIZES, st.data())
-def test_gradients_of_weights_have_the_bits_of_their_definition_wherever_they_are_cut(m, k, n, data):
-    left, gradient = amid_nan(drawn(1, m, k)), amid_nan(drawn(3, m, n))
-    whole, parts = np.full((k, n), np.nan, np.float32), np.full((k, n), np.nan, np.float32)
-    cut = data.draw(st.integers(0, k))
-    outer(left, gradient, whole, BF16)
-    np.testing.assert_array_equal(whole, product(left.T, gradient))
-    for some in (slice(0, cut), slice(cut, k)):
-        outer(left[:, some], gradient, parts[some], BF16)
-    assert whole.tobytes() == parts.tobytes()
-
-
-@needs_bfloat16
-@calm
-@given(SIZES, SIZES, st.integers(1, 250), st.data())
-def test_rows_may_be_cut_and_stand_apart_and_nothing_is_written_between_them(k, n, m, data):
-    left, right, out = amid_nan(drawn(1, m, k)), drawn(2, k, n), np.full((m, n + 3), 7, np.float32)
-    weights, whole = packed(right, BF16), np.empty((m, n), np.float32)
-    multiply(left, weights, whole, vectors=BF16)
-    cut = data.draw(st.integers(0, m))
-    for some in (slice(0, cut), slice(cut, m)):
-        multiply(left[some], weights, out[some, 1 : 1 + n], vectors=BF16)
-    assert whole.tobytes() == out[:, 1 : 1 + n].tobytes()
-    assert (out[:, [0, n + 1, n + 2]] == 7).all()
 
 
 @needs_bfloat16
@@ -234,18 +201,13 @@ def test_nan_stays_what_is_too_large_becomes_infinite_and_subnormal_numbers_coun
 
 
 @needs_bfloat16
-def test_nothing_to_multiply_in_bfloat16_is_an_ordinary_case_and_what_does_not_fit_is_refused():
-    out = np.ones((0, 40), np.float32)
-    multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32), BF16), out, vectors=BF16)
-    result = np.ones((4, 5), np.float32)
-    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result, BF16)
-    assert not result.any()
+def test_what_does_not_fit_in_bfloat16_is_refused():
     assert packed_length(3, 40, BF16) == 2 * 48  # 40 columns of two words, filled up to 48
     for_float32 = aligned(packed_length(3, 40))
     with pytest.raises(ValueError, match="packed: expected 96 floats"):
         multiply(np.ones((2, 3), np.float32), for_float32, np.ones((2, 40), np.float32), vectors=BF16)
     with pytest.raises(ValueError, match="expected one of avx512, avx512_bf16 on this machine, got avx2"):
-        outer(np.ones((1, 4), np.float32), np.ones((1, 5), np.float32), result, "avx2")
+        outer(np.ones((1, 4), np.float32), np.ones((1, 5), np.float32), np.ones((4, 5), np.float32), "avx2")
 
 
 def test_another_level_than_the_best_one_may_be_asked_for_and_then_there_is_no_bfloat16():

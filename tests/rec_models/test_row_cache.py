@@ -265,23 +265,6 @@ def test_a_written_back_row_that_no_batch_has_touched_is_pulled_anew() -> None:
     assert batch(cache, keys_of(5), {5: 1.0}) == ([1.0], [5])
 
 
-def test_no_more_rows_are_kept_than_there_are_spots() -> None:
-    cache = cache_of(3, 8)
-    keys = keys_of(1, 2, 3, 4, 5)
-    values = {key: float(key) for key in range(10)}
-    assert batch(cache, keys, values) == ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
-    assert cache.filled == 3
-    assert batch(cache, keys, values) == ([1, 2, 3, 4, 5], [4, 5])
-
-
-def test_the_row_that_was_touched_longest_ago_makes_room() -> None:
-    cache = cache_of(3, 8)
-    values = {key: float(key) for key in range(10)}
-    for keys in ((1, 2, 3), (1, 3), (4,)):
-        batch(cache, keys_of(*keys), values)
-    assert batch(cache, keys_of(1, 2, 3, 4), values)[1] == [2]
-
-
 def test_the_first_and_the_last_key_are_ordinary() -> None:
     cache = cache_of(4, 8)
     values = {0: 1.0, 2**64 - 1: 2.0}

@@ -71,7 +71,7 @@ def test_a_row_sums_what_its_places_give_in_order_however_the_rows_are_shared_ou
 
 
 @given(cases())
-def test_places_may_each_say_whose_they_are(case):
+def test_places_may_each_say_which_field_they_belong_to(case):
     rows, places, rng = case
     flat = places.reshape(-1)
     owners = rng.integers(0, 3, flat.size).astype(np.int32)

@@ -30,6 +30,7 @@ from rec_models.layers.ranking_losses import Candidates
 from rec_models.stepper import PART_ROWS_MIN
 from tests.support.models.gradient_check import (
     RELATIVE_ERROR_MAX,
+    assert_same_in_parts,
     assert_same_step,
     parameters,
     random,
@@ -145,11 +146,7 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([3, 0, 1, 5, 2, 2, 4])
     rows, dense = parameters(model, batch)
-    whole = model.loss_and_gradients(batch, rows, dense, 0)
-    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
-    cut = model.loss_and_gradients(batch, rows, dense, 0)
-    assert_same_step(cut, whole, atol=1e-12)
+    assert_same_in_parts(monkeypatch, model, batch, rows, dense, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SESSIONS)

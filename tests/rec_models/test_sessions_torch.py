@@ -11,12 +11,10 @@ import pytest
 
 from rec_models import SESSION_MODELS, build
 from tests.support.models.gradient_check import assert_step_is_pytorchs, parameters, without_dropout
+from tests.support.models.papers import WITHOUT_TORCH
 from tests.support.models.session_models import SCHEMA, SESSIONS, VARIANTS, session_batch
 
-torch = pytest.importorskip(
-    "torch",
-    reason="PyTorch is the reference here and no dependency of pslib (1 GB); finite differences check it too",
-)
+torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
 functional = torch.nn.functional
 
 

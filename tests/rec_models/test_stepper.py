@@ -127,7 +127,7 @@ def test_a_steady_state_makes_no_large_array():
     assert peak < activations, "one layer's activations take more than all that a step allocates"
 
 
-def test_gradients_are_left_alone_while_somebody_holds_them():
+def test_gradients_are_left_alone_while_they_are_held():
     model = DeepFM(SCHEMA, dim=4, hidden=(8,))
     stepper = model.stepper(lambda tasks: [task() for task in tasks])
     rows, dense = parameters(model, BATCH, np.float32)
@@ -139,7 +139,7 @@ def test_gradients_are_left_alone_while_somebody_holds_them():
     assert not np.shares_memory(np.asarray(message), second.rows_gradient)
 
 
-def test_an_array_that_nobody_holds_is_taken_again_and_grows():
+def test_an_array_that_is_not_held_is_taken_again_and_grows():
     kept = ResultArrays()
     array = kept.take((4, 2), np.float32)
     address = array.__array_interface__["data"][0]

@@ -23,7 +23,7 @@ from tests.support.models.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,
     SCHEMA,
-    assert_same_step,
+    assert_same_in_parts,
     assert_step_is_pytorchs,
     random,
     step_errors,
@@ -80,12 +80,8 @@ def test_gradients_agree_with_finite_differences(name):
 @pytest.mark.parametrize("name", TASKS)
 def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model, batch, rows, dense = made(name, plain=True)
-    whole = model.loss_and_gradients(batch, rows, dense, 0)
     predicted = model.predict(batch, rows, dense)
-    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
-    cut = model.loss_and_gradients(batch, rows, dense, 0)
-    assert_same_step(cut, whole, atol=1e-13)
+    assert_same_in_parts(monkeypatch, model, batch, rows, dense)
     np.testing.assert_allclose(model.predict(batch, rows, dense), predicted, rtol=1e-12)
 
 

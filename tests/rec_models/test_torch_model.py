@@ -167,7 +167,7 @@ def test_a_parameter_that_a_step_does_not_use_has_a_gradient_of_zeros():
     assert (step.dense_gradients["idle"] == 0).all()
 
 
-def test_what_nobody_may_write_is_copied_without_a_warning():
+def test_what_is_read_only_is_copied_without_a_warning():
     model = TorchModel(SCHEMA, Mlp, dim=DIM)
     rows, dense = rows_of(model), model.initial_dense(0)
     before = model.loss_and_gradients(BATCH, rows, dense, 0).loss

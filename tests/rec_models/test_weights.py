@@ -26,6 +26,7 @@ from tests.support.models.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,
     SCHEMA,
+    assert_same_in_parts,
     assert_same_step,
     parameters,
     random,
@@ -91,12 +92,7 @@ def test_weighted_gradients_agree_with_finite_differences():
 def test_a_weighted_batch_in_parts_is_the_batch_as_a_whole(monkeypatch):
     model = build("dnn", WEIGHTED, {"dim": 3, "hidden": [6]})
     batch = weighed(BATCH, 0.5, 2, 0, 3, 1)
-    given_ = parameters(model, batch, np.float64)
-    whole = model.loss_and_gradients(batch, *given_, 0)
-    monkeypatch.setattr("rec_models.stepper.PART_ROWS_MIN", 1)
-    monkeypatch.setattr("rec_models.stepper.PARTS", 3)
-    cut = model.loss_and_gradients(batch, *given_, 0)
-    assert_same_step(cut, whole)
+    assert_same_in_parts(monkeypatch, model, batch, *parameters(model, batch, np.float64))
 
 
 def test_several_labels_share_an_examples_weight():

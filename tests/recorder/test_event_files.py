@@ -128,7 +128,7 @@ def test_a_trainer_under_a_launcher_leaves_them_to_it_and_needs_no_package(
         pslib.Trainer(CountingModel(), running.join(), tensorboard=True)
 
 
-def test_who_asks_for_them_hears_before_anything_starts_what_is_missing(
+def test_a_run_with_them_is_told_before_anything_starts_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "script.py"

@@ -65,6 +65,8 @@ def test_the_worlds_hold_what_they_promise() -> None:
     assert {world.config.durability for world in worlds} == {"memory", "log", "disk"}
     assert sum(len(world.servers) > world.config.servers for world in worlds) > 3, "servers that came later"
     assert ended.count("has left") > 50
-    assert sum("counts" in why or "epoch" in why for why in ended) > 0, "nobody was lost and woke up again"
+    assert sum("counts" in why or "epoch" in why for why in ended) > 0, (
+        "no process was lost and woke up again"
+    )
     assert sum(epoch > 0 for epoch in epochs) > 8, "no lease has changed hands"
     assert sum(bool(world.coordinator.session.error) for world in worlds) < 6

@@ -52,14 +52,14 @@ def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     def deaf(self: CoordinatorSession, now_s: float, message: Heartbeat) -> Message:
         return heartbeat(self, now_s, replace(message, term=0))
 
-    def obeys_anybody(self: MemberHandle, wait: Callable[[float], Any]) -> None:
+    def obeys_any(self: MemberHandle, wait: Callable[[float], Any]) -> None:
         self.term = 0
         answered(self, wait)
 
     monkeypatch.setattr(CoordinatorSession, "_heartbeat", deaf)
     planted = Planted(make_mishaps=Deposed)
     assert not first_error(lambda seed: World(seed, planted).run(), range(4)), "members know by themselves"
-    monkeypatch.setattr(MemberHandle, "_answered", obeys_anybody)
+    monkeypatch.setattr(MemberHandle, "_answered", obeys_any)
     assert "obeys term" in caught(planted)
 
 
@@ -158,6 +158,6 @@ def test_a_server_that_comes_back_at_no_checkpoint_is_caught() -> None:
     assert "is to begin at []" in caught(Planted(change_coordinator=change, make_mishaps=LostMemory))
 
 
-def test_units_that_are_lost_with_whom_they_were_given_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_are_lost_with_their_new_owner_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rebalance, "lost_by", lambda _moves, _rank: None)
     assert caught(Planted(make_mishaps=LostMemory))

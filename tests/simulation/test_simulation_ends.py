@@ -83,7 +83,7 @@ def missed(worlds: list[World]) -> list[World]:
     return [world for world in worlds if world.mishaps.whom]  # type: ignore[attr-defined]
 
 
-def test_all_wait_for_a_server_that_nobody_starts_again_and_then_end() -> None:
+def test_all_wait_for_a_server_that_is_not_started_again_and_then_end() -> None:
     worlds = missed(worlds_of(NOBODY, SEEDS))
     assert len(worlds) > SEEDS // 4
     least_s = TIMING.silence_s + TIMING.restart_s
@@ -280,7 +280,7 @@ def test_a_trainer_that_leaves_has_told_what_a_server_has_lost() -> None:
     assert not unnoticed(world)
 
 
-def test_clients_that_ask_nobody_what_it_has_lost_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_ask_no_server_what_it_has_lost_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover.Failover, "_report_when_known", lambda *_about: None)
     assert any(unnoticed(World(seed, torn("log")).run()) for seed in range(BUGS))
 
@@ -321,7 +321,7 @@ def lost(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("planted", [STOPPED, ALONE], ids=["run", "script"])
-def test_a_run_that_is_stopped_as_a_whole_goes_on_and_nobody_is_lost(planted: Planted) -> None:
+def test_a_run_that_is_stopped_as_a_whole_goes_on_and_no_member_is_lost(planted: Planted) -> None:
     worlds = missed(worlds_of(planted, SEEDS))
     assert len(worlds) > SEEDS // 4
     assert not [(world.seed, lost(world)) for world in worlds if lost(world)]
@@ -339,7 +339,7 @@ def test_a_clock_that_counts_while_a_process_stands_still_is_caught(
                 return
         except SimulationError:
             return
-    pytest.fail("nobody was lost")
+    pytest.fail("no member was lost")
 
 
 @pytest.mark.soak

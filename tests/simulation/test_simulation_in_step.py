@@ -99,7 +99,7 @@ class OneIsGone(TrainersDie):
         self.whom = "" if trainer.is_through else f"trainer {trainer.rank} (pid 1 on {trainer})"
 
 
-def test_steps_wait_for_restart_s_and_the_run_ends_when_nobody_starts_a_trainer_again() -> None:
+def test_steps_wait_for_restart_s_and_the_run_ends_when_a_trainer_is_not_started_again() -> None:
     worlds = [world for world in worlds_of(OneIsGone, as_it_is) if world.mishaps.whom]
     assert len(worlds) > SEEDS // 4
     for world in worlds:
@@ -182,7 +182,7 @@ def test_a_successor_that_skips_a_step_is_caught(monkeypatch: pytest.MonkeyPatch
     assert "are acknowledged" in error_with(TrainersDie, as_it_is)
 
 
-def test_a_run_in_step_that_awaits_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_step_that_awaits_no_trainer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobRegistry, "needs", lambda _registry, _rank: False)
     assert re.search(HANGS, error_with(OneIsGone, as_it_is))
 

@@ -98,7 +98,7 @@ def test_all_leave_in_order_when_their_launcher_is_asked_to_and_the_run_goes_on(
     assert sum(world.lives.resumed for world in worlds) == len(leavings)
 
 
-def test_a_launcher_that_waits_for_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_waits_for_no_process_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = GracefulStop.turn
 
     def asks_and_goes(draining: GracefulStop, exits: Mapping[Task, int | None]) -> Verdict:

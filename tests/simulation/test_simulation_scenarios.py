@@ -64,7 +64,7 @@ def test_when_all_trainers_die_at_once_their_successors_do_the_rest() -> None:
     assert sum(epoch > 0 for world in worlds for epoch in world.checks.epoch.values()) > seeds // 2
 
 
-def test_when_nobody_starts_the_last_trainers_again_the_run_ends_and_says_so() -> None:
+def test_when_the_last_trainers_are_not_started_again_the_run_ends_and_says_so() -> None:
     worlds = [world for world in worlds_of(AllTrainersForGood) if world.mishaps.kills]
     assert len(worlds) > SEEDS // 3
     for world in worlds:
@@ -72,7 +72,7 @@ def test_when_nobody_starts_the_last_trainers_again_the_run_ends_and_says_so() -
         assert bool(undone) <= (world.coordinator.session.error == LOST), world.seed
 
 
-def test_a_slow_reader_holds_up_nobody_for_ever() -> None:
+def test_a_slow_reader_holds_up_no_other_for_ever() -> None:
     worlds = worlds_of(SlowReaders)
     assert sum(world.mishaps.slow for world in worlds) > SEEDS
     assert not [world.seed for world in worlds if world.coordinator.session.error]
@@ -127,7 +127,7 @@ def test_a_push_that_was_refused_for_want_of_room_counts_once_when_it_is_sent_ag
         assert sum(shard.refused for server in world.servers for shard in server.shards) > 0
 
 
-def test_servers_count_as_applied_what_clients_count_as_sent_where_nobody_dies() -> None:
+def test_servers_count_as_applied_what_clients_count_as_sent_where_no_process_dies() -> None:
     worlds = [world for world in worlds_of(Nothing) if not world.former]  # else one was told to lose all
     assert len(worlds) > SEEDS // 2
     for world in worlds:

@@ -190,7 +190,7 @@ def test_l2_takes_the_steps_that_a_row_has_missed_one_by_one() -> None:
     assert moved(optimizer, first, gradient, missed=3).tobytes() != weights.tobytes()
 
 
-def test_l2_of_a_row_that_nobody_has_asked_for_in_ages_ends_near_nothing() -> None:
+def test_l2_of_a_row_that_was_not_asked_for_in_ages_ends_near_nothing() -> None:
     weights = moved(AdamL2(0.01, l2=0.5), np.ones(4, np.float32), np.zeros(4, np.float32), missed=1e9)
     assert np.abs(weights).max() < 0.05
 

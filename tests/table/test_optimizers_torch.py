@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Optimizer
+from tests.support.models.papers import WITHOUT_TORCH
 from tests.table.test_optimizers import name_of, row_step
 
-torch = pytest.importorskip(
-    "torch",
-    reason="PyTorch is the reference here and no dependency of pslib (1 GB); the same mathematics is checked "
-    "everywhere against NumPy definitions and finite differences",
-)
+torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
 optim = torch.optim
 
 TWINS: list[tuple[Optimizer, Callable[[Any], Any]]] = [

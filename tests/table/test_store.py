@@ -92,14 +92,6 @@ def test_no_keys_are_an_ordinary_batch() -> None:
     assert store.partitions().tolist() == []
 
 
-def test_absent_keys_can_be_erased() -> None:
-    store = new_store()
-    assert store.erase(KEYS) == 0
-    store.push(KEYS[:2], ONES[:2])
-    assert store.erase(np.concatenate([KEYS, KEYS])) == 2
-    assert store.erase(KEYS) == store.rows == 0
-
-
 def test_an_erased_key_begins_again() -> None:
     store = new_store()
     store.push(KEYS, ONES)
@@ -109,15 +101,6 @@ def test_an_erased_key_begins_again() -> None:
     assert pulled(store, KEYS).tobytes() == first(KEYS).tobytes()
     store.push(KEYS, ONES)
     assert pulled(store, KEYS).tobytes() == once.tobytes()
-
-
-def test_the_last_of_repeated_keys_counts_in_an_assign() -> None:
-    store = new_store()
-    keys = np.asarray([8, 8], np.uint64)
-    weights = np.arange(8, dtype=np.float32).reshape(2, 4)
-    store.assign(keys, weights, np.ones((2, 3), np.float32))
-    assert store.rows == 1
-    assert pulled(store, keys[:1]).tolist() == [[4, 5, 6, 7]]
 
 
 def test_a_partition_moves_with_weights_and_state() -> None:
@@ -173,18 +156,6 @@ def test_a_foreign_key_is_not_imported() -> None:
     ):
         store.import_partition(mine, keys, np.ones((100, 4), np.float32), np.ones((100, 3), np.float32))
     assert store.rows == 0
-
-
-def test_dropping_a_partition_forgets_its_rows_only() -> None:
-    store = new_store(1)
-    keys = np.arange(1000, dtype=np.uint64)
-    store.push(keys, np.ones((1000, 4), np.float32))
-    in_first = int((partition_of(keys, 1) == 0).sum())
-    assert store.drop_partition(0) == in_first
-    assert store.drop_partition(0) == 0
-    assert store.partition_rows(0) == 0
-    assert store.rows == store.partition_rows(1) == 1000 - in_first
-    assert store.pull(keys, np.empty((1000, 4), np.float32)) == in_first
 
 
 def test_a_narrow_row_has_the_first_parts_and_first_values_for_the_others() -> None:

@@ -25,10 +25,15 @@ def push(store: Store, keys: np.ndarray) -> None:
     store.push(keys, np.ones((len(keys), store.dim), np.float32))
 
 
-def test_norms_are_those_of_all_weights() -> None:
-    store = new_store()
-    keys = random_keys(3000)
+def filled(rows: int) -> tuple[Store, np.ndarray]:
+    """A store with this many rows, and their keys."""
+    store, keys = new_store(), random_keys(rows)
     push(store, keys)
+    return store, keys
+
+
+def test_norms_are_those_of_all_weights() -> None:
+    store, keys = filled(3000)
     norms = np.linalg.norm(pulled(store, keys).astype(np.float64), axis=1)
     limit = float(np.median(norms))
     assert store.evict(NORM, limit) == store.stats()["evicted_norm"] == (norms < limit).sum()
@@ -37,9 +42,7 @@ def test_norms_are_those_of_all_weights() -> None:
 
 
 def test_only_chosen_partitions_are_evicted() -> None:
-    store = new_store()
-    keys = random_keys(400)
-    push(store, keys)
+    store, keys = filled(400)
     gone = [partition_of(key, 2) in (1, 3) for key in keys.tolist()]
     assert store.evict(NORM, 1e9, partitions=np.asarray([3, 1, 3], np.uint32)) == sum(gone)
     assert absent_of(store, keys).tolist() == gone
@@ -47,9 +50,7 @@ def test_only_chosen_partitions_are_evicted() -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.25, 0.9, 1.0])
 def test_a_share_is_exact_and_takes_the_worst(share: float) -> None:
-    store = new_store()
-    keys = random_keys(5000)
-    push(store, keys)
+    store, keys = filled(5000)
     norms = np.linalg.norm(pulled(store, keys).astype(np.float64), axis=1)
     wanted = int(np.ceil(share * 5000))
     assert store.evict_share(NORM, share) == store.stats()["evicted_share"] == wanted

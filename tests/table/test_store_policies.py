@@ -94,29 +94,6 @@ def test_a_count_of_one_admits_every_key_at_once() -> None:
         )
 
 
-def test_erasing_a_counted_key_forgets_its_count() -> None:
-    store = new_store((COUNT, 2, 0))
-    keys = random_keys(1000)
-    push(store, keys)
-    assert store.erase(keys[:990]) == 0
-    store.check_consistency()
-    assert store.stats()["counted_keys"] == 10
-    push(store, keys)
-    assert store.missing(keys) == 990
-    store.erase(keys)
-    stats = store.stats()
-    assert stats["counted_keys"] == stats["index_bytes"] == 0
-
-
-def test_an_evicted_key_has_to_earn_its_row_again() -> None:
-    store = new_store((COUNT, 2, 0))
-    keys = random_keys(20)
-    push(store, np.concatenate([keys, keys]))
-    assert store.evict(NORM, 1e9) == 20
-    push(store, keys)
-    assert store.missing(keys) == 20
-
-
 def test_an_assigned_or_imported_row_ends_the_count() -> None:
     store = new_store((COUNT, 9, 0), 0)
     keys = np.arange(40, dtype=np.uint64)

@@ -85,7 +85,7 @@ def test_a_stage_of_two_tasks_wakes_two_threads(steps: OverlappedSteps) -> None:
         return len(steps._changed._waiters) == 2  # type: ignore[attr-defined]
 
     for _ in range(3):
-        wait_until(both_wait, WAIT_S, "both threads to wait: else nobody need be woken", pause_s=0.001)
+        wait_until(both_wait, WAIT_S, "both threads to wait: else none need be woken", pause_s=0.001)
         steps.begin(stages, lambda _: None, errors.append)  # type: ignore[arg-type]
         steps.finish()
         assert errors == []

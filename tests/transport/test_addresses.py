@@ -125,7 +125,7 @@ def test_links_are_encrypted_and_roles_known_there_too_and_to_look_is_no_refused
     assert caplog.messages == []
 
 
-def test_who_has_no_key_is_refused_there_and_told_by_user_and_process(
+def test_a_process_without_a_key_is_refused_there_and_told_by_user_and_process(
     opened: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = replace(make_keys()["trainer"], server_public=KEYS["server"].server_public)
@@ -182,7 +182,7 @@ def test_where_unix_sockets_are_forbidden_tcp_does_it_all(
     assert carried_by(server.address) == {"tcp"}
 
 
-def test_nobody_connects_to_a_name_that_another_user_has_taken(opened: Any) -> None:
+def test_no_peer_connects_to_a_name_that_another_user_has_taken(opened: Any) -> None:
     server = opened(LOOPBACK, same_host=False)
     with squatter(server.address) as taken:
         talk(opened(), server)
@@ -212,7 +212,7 @@ def test_a_server_for_all_addresses_is_reached_by_each_of_them(opened: Any) -> N
 
 
 @pytest.mark.parametrize("host", ["x" * 300, "[::1]", "no such host"])
-def test_an_address_that_nobody_has_is_nobodys_name(host: str) -> None:
+def test_an_address_without_a_listener_is_no_name(host: str) -> None:
     address = addresses.unix_address(f"tcp://{host}:1")
     assert address is not None
     assert not addresses.is_ours(address)
@@ -252,16 +252,14 @@ def test_a_successor_without_a_unix_socket_is_found_by_tcp_when_its_predecessor_
 
 
 @pytest.mark.parametrize("same_host", [True, False])
-def test_who_connects_by_a_unix_socket_does_not_ask_whether_the_other_lives(
-    opened: Any, same_host: bool
-) -> None:
+def test_a_client_by_a_unix_socket_does_not_ask_whether_the_other_lives(opened: Any, same_host: bool) -> None:
     server, client = opened(LOOPBACK, same_host=same_host), opened()
     talk(client, server)
     asks_ms = client._socket.getsockopt(zmq.HEARTBEAT_IVL)
     assert asks_ms == (0 if same_host else OPTIONS[zmq.HEARTBEAT_IVL][0])
 
 
-def test_two_who_have_nothing_to_say_by_zeromq_stay_connected(
+def test_two_peers_with_nothing_to_say_by_zeromq_stay_connected(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server asks now and then, and the process that it asks does not wait for the next time."""
@@ -279,7 +277,7 @@ def test_two_who_have_nothing_to_say_by_zeromq_stay_connected(
     assert carried_by(server.address) == {"unix"}
 
 
-def test_a_server_that_dies_before_anybody_is_told_leaves_no_name() -> None:
+def test_a_server_that_dies_before_a_peer_is_told_leaves_no_name() -> None:
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         beside = addresses.unix_address(process.stdout.readline().strip())

@@ -111,7 +111,7 @@ def test_a_server_knows_the_role_of_the_client_that_asks(serve: Any, role: str) 
     assert str(error) == f"{server.address}: {role}"
 
 
-def test_without_keys_nobody_has_a_role(serve: Any) -> None:
+def test_without_keys_no_peer_has_a_role(serve: Any) -> None:
     server = serve(None)
     assert "nobody known" in str(ask(server.address, None)[0])
     assert not isinstance(server.seen[0], Peer)
@@ -211,14 +211,14 @@ def test_with_keys_a_server_may_listen_where_other_machines_reach_it() -> None:
     transport.close()
 
 
-def test_nobody_listens_with_a_key_that_is_not_a_servers() -> None:
+def test_no_peer_listens_with_a_key_that_is_not_a_servers() -> None:
     transport = ZmqTransport(keys=MADE["trainer"])
     with pytest.raises(ConfigurationError, match=r"this key is a trainer's; give server\.keys"):
         transport.listen(LOOPBACK)
     transport.close()
 
 
-def test_nobody_gets_in_while_no_one_answers_for_keys(serve: Any) -> None:
+def test_no_peer_gets_in_while_none_answers_for_keys(serve: Any) -> None:
     """Without ZAP_ENFORCE_DOMAIN, ZeroMQ admits every client when its question is not answered."""
     server = serve(MADE["server"])
     server.transport._zap.close()
@@ -296,7 +296,7 @@ class TestTheHandlerOfKeys:
         assert caplog.messages[0].startswith(f"pslib: refused a connection from {who}: its key ")
 
 
-def test_nobody_takes_over_a_connection_by_its_identity(serve: Any) -> None:
+def test_no_peer_takes_over_a_connection_by_its_identity(serve: Any) -> None:
     """Identities can be guessed; with ROUTER_HANDOVER a thief would get the answers of their owner."""
     server = serve(None)
     ask(server.address, None)

@@ -126,7 +126,7 @@ def test_a_reader_watches_and_can_not_stop(launched: Launched) -> None:
     ],
 )
 @pytest.mark.parametrize("at", ["coordinator", "server"])
-def test_who_has_no_key_of_this_cluster_hears_why_within_three_seconds(
+def test_a_process_without_a_key_of_this_cluster_hears_why_within_three_seconds(
     launched: Launched, at: str, whose: str, said: str
 ) -> None:
     other = make_keys()["trainer"]
@@ -209,16 +209,16 @@ def test_at_the_end_no_secret_stands_in_logs_records_or_files(launched: Launched
         assert not [path for one in secrets_of(launched.keys) if one in content]
 
 
-def test_keys_and_no_encryption_exclude_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--insecure-network"], "leave one of them out"),
+        ([], "keys/server.keys: No such file or directory"),
+    ],
+)
+def test_keys_that_can_not_be_are_one_line(tmp_path: Path, more: list[str], said: str) -> None:
     (tmp_path / "script.py").touch()
-    command = Command(tmp_path, "launch", "--keys", "keys", "--insecure-network", "script.py")
-    assert command.finish(20) == 64
-    assert "leave one of them out" in command.output
-
-
-def test_a_folder_without_keys_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "script.py").touch()
-    command = Command(tmp_path, "launch", "--keys", "keys", "script.py")
+    command = Command(tmp_path, "launch", "--keys", "keys", *more, "script.py")
     assert command.finish(20) == 64
     assert command.output.count("\n") == 1
-    assert "keys/server.keys: No such file or directory" in command.output
+    assert said in command.output

@@ -26,7 +26,7 @@ from pslib.wire.fields import ROLES
 MADE = make_keys()
 
 
-def test_every_role_gets_a_key_and_only_the_servers_know_who_may_connect() -> None:
+def test_every_role_gets_a_key_and_only_the_servers_know_which_may_connect() -> None:
     assert tuple(MADE) == ROLES
     assert [role for role, own in MADE.items() if own.listens] == ["server"]
     assert MADE["server"].allowed == {own.public: role for role, own in MADE.items()}

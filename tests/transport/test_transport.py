@@ -93,7 +93,7 @@ def test_an_answer_that_is_here_when_something_is_sent_is_taken_without_a_wait(
     assert [bytes(frame) for _, frames in came for frame in frames] == [b"answer"]
 
 
-def test_answers_go_to_who_asked(transport: Transport, closing: Any) -> None:
+def test_answers_go_to_the_client_that_asked(transport: Transport, closing: Any) -> None:
     server = closing(transport.listen(LOOPBACK))
     clients = [closing(transport.connect()) for _ in range(3)]
     for number, client in enumerate(clients):
@@ -122,7 +122,7 @@ def test_one_client_talks_to_many_servers(transport: Transport, closing: Any) ->
         assert poll(server)[1] == [server.address.encode()]
 
 
-def test_an_address_where_nobody_listens_is_no_error(transport: Transport, closing: Any) -> None:
+def test_an_address_without_a_listener_is_no_error(transport: Transport, closing: Any) -> None:
     """The message is lost, and its sender sends it again: a server may start late."""
     server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     client.send("tcp://127.0.0.1:9", [b"lost"])
@@ -209,7 +209,7 @@ def test_a_wake_before_a_poll_is_not_lost_and_counts_once(transport: Transport, 
         assert time.monotonic() - started_s >= 0.04
 
 
-def test_a_wake_after_close_touches_nobody_elses_file(transport: Transport) -> None:
+def test_a_wake_after_close_touches_no_other_file(transport: Transport) -> None:
     """The number of a closed descriptor is given to the next file that is opened."""
     for link in (transport.listen(LOOPBACK), transport.connect()):
         link.close()

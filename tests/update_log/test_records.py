@@ -140,7 +140,7 @@ def test_a_trimmed_log_begins_later_and_only_there() -> None:
         RollingLog(disk.files("log"), ABOUT)
 
 
-def test_the_log_of_somebody_else_is_refused() -> None:
+def test_the_log_of_another_server_is_refused() -> None:
     disk = SimulatedDisk()
     written(disk, [1])
     with pytest.raises(LogForeignError, match="expected a log of cluster d, got c"):

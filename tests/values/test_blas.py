@@ -50,7 +50,7 @@ def test_the_log_says_each_kind_of_threads_of_a_process_once(caplog, monkeypatch
     assert [line.split("(")[0] for line in lines] == ["pslib: 2 compute thread", "pslib: 1 compute thread"]
 
 
-def test_the_log_says_that_a_cpu_quota_is_why_there_are_few_threads_unless_somebody_has_chosen_them(
+def test_the_log_says_that_a_cpu_quota_is_why_there_are_few_threads_unless_a_user_has_chosen_them(
     caplog, monkeypatch
 ):
     monkeypatch.setattr("pslib.trainer.pipeline.compute._said", set())

@@ -18,7 +18,7 @@ from pslib.server.shard_thread import TURN_S
 
 HEEDS = pytest.mark.skipif(
     sys.platform != "linux" or tuple(int(part) for part in platform.release().split(".")[:2]) < (6, 12),
-    reason="only Linux from 6.12 on lets a thread say how long its turns are; that nobody gives way "
+    reason="only Linux from 6.12 on lets a thread say how long its turns are; that no thread gives way "
     "elsewhere is shown everywhere by test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for",
 )
 LINUX = pytest.mark.skipif(
@@ -95,7 +95,7 @@ def test_a_thread_gives_way_at_the_end_of_a_turn_and_not_before() -> None:
     assert in_thread(given_way) == [0, 0, 1, 1, 1, 2]
 
 
-def test_turns_that_have_ended_are_as_long_as_before_and_nobody_gives_way_in_them() -> None:
+def test_turns_that_have_ended_are_as_long_as_before_and_no_thread_gives_way_in_them() -> None:
     def told() -> tuple[float | None, int, bool]:
         turns = CoreTurns(TURN_S)
         turns.end()
@@ -118,7 +118,7 @@ def switches() -> int:
 
 
 @HEEDS
-def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
+def test_giving_way_leaves_the_core_to_the_thread_that_wants_it() -> None:
     core = min(os.sched_getaffinity(0))
 
     def left() -> int:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cython_ext.common.hashing import hash_ints, hash_strings, mix64, mix64_of, null_key, partition_of
+from tests.support.definitions.table import mix64 as mix
 
 MASK = (1 << 64) - 1
 SALT = 0x0123456789ABCDEF
@@ -25,13 +26,6 @@ GOLDEN_TEXTS = [0x7C7B1B335CCC085D, 0xB7DDFA69201ADB94, 0xBCB7668FF3DB4502, 0xCB
 GOLDEN_NULL = 0xB9C302924ED855CF
 
 keys64 = st.integers(0, MASK)
-
-
-def mix(x: int) -> int:
-    for _ in range(2):
-        x ^= x >> 32
-        x = x * 0xD6E8FEB86659FD93 & MASK
-    return x ^ x >> 32
 
 
 def key_of_int(salt: int, value: int) -> int:

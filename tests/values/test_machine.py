@@ -168,28 +168,31 @@ def test_a_container_with_names_of_its_own_sees_its_group_as_the_root(tmp_path: 
     assert (kernel.cores(), control_groups(V2, kernel.proc)) == (2, [kernel.sys])
 
 
+@pytest.mark.parametrize(
+    ("group", "roots", "folders"),
+    [
+        ("0::/", {"here": "/docker/8f3c", "there": "/docker/8f3c"}, ["here"]),
+        ("0::/", {"here": "/../..", "there": "/../.."}, ["here"]),
+        ("0::/pod", {"other": "/other", "all": "/"}, ["all/pod", "all"]),
+        ("0::/cri:8f:/3c", {".": "/"}, ["cri:8f:/3c", "cri:8f:", "."]),
+    ],
+    ids=["not below the mount", "above the mount", "one of two mounts shows it", "a colon in its name"],
+)
+def test_a_group_is_looked_for_below_the_mount_that_shows_it(
+    tmp_path: Path, group: str, roots: dict[str, str], folders: list[str]
+) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.group(group)
+    for place, root in roots.items():
+        kernel.mount("cgroup2", root, place)
+    assert control_groups(V2, kernel.proc) == [kernel.sys / folder for folder in folders]
+
+
 def test_a_container_without_names_of_its_own_is_shown_the_folder_of_its_group_alone(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     kernel.group("4:memory:/docker/8f3c/inner")
     kernel.mount("cgroup", "/docker/8f3c", "memory", "memory")
     assert control_groups("memory", kernel.proc) == [kernel.sys / "memory/inner", kernel.sys / "memory"]
-
-
-@pytest.mark.parametrize("root", ["/docker/8f3c", "/../.."])
-def test_a_group_that_is_not_below_what_is_mounted_goes_by_what_is_mounted(root: str, tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    kernel.group("0::/")
-    kernel.mount("cgroup2", root, "here")
-    kernel.mount("cgroup2", root, "there")
-    assert control_groups(V2, kernel.proc) == [kernel.sys / "here"]
-
-
-def test_a_mount_that_shows_the_group_is_taken_before_one_that_does_not(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    kernel.group("0::/pod")
-    kernel.mount("cgroup2", "/other", "other")
-    kernel.mount("cgroup2", "/", "all")
-    assert control_groups(V2, kernel.proc) == [kernel.sys / "all/pod", kernel.sys / "all"]
 
 
 def test_a_process_that_was_moved_out_of_what_its_container_shows_has_no_known_limits(tmp_path: Path) -> None:
@@ -203,13 +206,6 @@ def test_a_process_that_was_moved_out_of_what_its_container_shows_has_no_known_l
 def test_a_controller_of_cgroup_v1_is_looked_for_by_its_whole_name(v1: Kernel) -> None:
     tree = v1.sys / "cpu,cpuacct"
     assert control_groups("cpu", v1.proc) == [tree / "pod/box", tree / "pod", tree]
-
-
-def test_a_group_may_have_a_colon_in_its_name(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    kernel.group("0::/cri:8f:/3c")
-    kernel.mount("cgroup2", "/", ".")
-    assert control_groups(V2, kernel.proc)[0] == kernel.sys / "cri:8f:/3c"
 
 
 # --- memory ---

@@ -88,30 +88,6 @@ MarksAgainstASet.TestCase.settings = settings(max_examples=150, stateful_step_co
 TestMarksAgainstASet = MarksAgainstASet.TestCase
 
 
-def test_a_push_is_fresh_once_for_each_unit() -> None:
-    marks = Marks()
-    assert marks.fresh(7, 0, 0, 0b011) == 0b011
-    marks.record(7, 0, 0b011)
-    assert marks.fresh(7, 0, 0, 0b110) == 0b100
-
-
-def test_a_lower_number_that_was_refused_before_a_higher_one_is_still_fresh() -> None:
-    """5 refused by an old owner, 6 applied by the new one, 5 sent again: a highest number would lose it."""
-    marks = Marks()
-    marks.record(7, 6, 0b1)
-    assert marks.fresh(7, 5, 0, 0b1) == 0b1
-
-
-def test_below_the_floor_everything_is_known_and_nothing_is_kept() -> None:
-    marks = Marks()
-    for number in range(100):
-        marks.record(7, number, 0b1)
-    marks.raise_floor(7, 99)
-    assert marks.fresh(7, 98, 0, 0b1) == 0
-    assert marks.fresh(7, 99, 0, 0b11) == 0b10
-    assert list(marks.streams[7].applied) == [99]
-
-
 def test_a_floor_never_falls() -> None:
     """Messages overtake each other; an older one says an older floor."""
     marks = Marks()
@@ -121,7 +97,7 @@ def test_a_floor_never_falls() -> None:
     assert marks.fresh(7, 4, 0, 0b1) == 0
 
 
-def test_an_older_epoch_is_fenced_and_says_who_holds_the_lease() -> None:
+def test_an_older_epoch_is_fenced_and_says_which_holds_the_lease() -> None:
     marks = Marks()
     marks.fresh(7, 0, 2, 0b1)
     with pytest.raises(FencedError, match="lease 7 is held under epoch 2; this push has epoch 1"):

@@ -60,7 +60,7 @@ class TestLimits:
         tracemalloc.stop()
         assert peak_bytes < 1 << 20
 
-    def test_a_limit_that_nobody_would_keep_can_t_be_set(self) -> None:
+    def test_a_limit_that_no_message_would_keep_can_t_be_set(self) -> None:
         with pytest.raises(TypeError, match="name_chars_max"):
             Limits(name_chars_max=5)  # type: ignore[call-arg]
 

@@ -46,8 +46,7 @@ def pulled(server: OneServer, versions: Any, blocks: Any = BLOCKS) -> Pulled:
 
 
 def a_server(shards: int = 1, units: list[int] | None = None) -> OneServer:
-    server = OneServer(shards, units)
-    server.ask(setup_of(dense_length=8))
+    server = OneServer(shards, units, setup=setup_of(dense_length=8))
     return server
 
 
@@ -65,7 +64,7 @@ class TestServer:
         assert second.dense.tolist() == [1, 2, 5, 6]
         assert (second.dense_versions[VERSIONS] - versions).tolist() == [0, 1, 0, 1]
 
-    def test_who_says_nothing_gets_all_and_no_versions(self) -> None:
+    def test_a_client_that_says_nothing_gets_all_and_no_versions(self) -> None:
         answer_ = a_server().ask(Pull({}, BLOCKS))
         assert answer_.dense.tolist() == list(range(8))
         assert answer_.dense_versions == {}

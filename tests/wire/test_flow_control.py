@@ -149,7 +149,7 @@ class TestAClient:
         assert [request_id for request_id, _message in sent(requests)] == [message.request_id]
         assert requests.resent == 1
 
-    def test_what_is_over_is_not_kept_for_questions_that_nobody_answers(self) -> None:
+    def test_what_is_over_is_not_kept_for_questions_without_an_answer(self) -> None:
         requests = table()
         pull = pull_of(10)
         keys = weakref.ref(pull.keys["t"])
@@ -229,7 +229,7 @@ class TestAPool:
         assert not pool.reserve((b"b", 2), 12, 1)
         assert pool.give_back((b"a", 1)) == [((b"b", 2), 12)]
 
-    def test_who_vanishes_gives_its_credit_back_and_its_wishes_are_forgotten(self) -> None:
+    def test_a_client_that_vanishes_gives_its_credit_back_and_its_wishes_are_forgotten(self) -> None:
         pool = CreditPool(100, hold_s=60.0)
         pool.tick(1000.0)
         pool.reserve((b"gone", 1), 11, 100)

@@ -68,7 +68,7 @@ def test_a_trainers_key_makes_no_server(kind: type[Message]) -> None:
     assert refusal("admin", example(kind, role="server")) is None
 
 
-def test_a_refusal_is_one_line_that_says_whose_key_it_takes() -> None:
+def test_a_refusal_is_one_line_that_says_which_key_it_takes() -> None:
     refused = refusal("reader", Stop("enough", False))
     assert refused == Failure(
         "forbidden", "Stop is for server or admin; this key is a reader's, give another"
@@ -76,7 +76,7 @@ def test_a_refusal_is_one_line_that_says_whose_key_it_takes() -> None:
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: message.kind)
-def test_a_network_without_keys_refuses_nobody(message: Message) -> None:
+def test_a_network_without_keys_refuses_no_role(message: Message) -> None:
     assert refusal(None, message) is None
 
 

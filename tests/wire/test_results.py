@@ -36,7 +36,7 @@ def test_a_status_fits_its_message_however_many_results_there_have_been() -> Non
     assert [of_kind(status, kind)["results_before"] for kind in ("evaluate", "rank")] == [9_750, 0]
 
 
-def test_who_looks_now_and_then_sees_each_result_once_but_those_that_are_not_told_any_more() -> None:
+def test_a_watcher_sees_each_result_once_but_those_that_are_not_told_any_more() -> None:
     cluster, seen = Cluster(), 0
     for more, expected in ((0, 0), (3, 3), (0, 0), (2, 2), (RESULTS_TOLD, RESULTS_TOLD // 2), (1, 1)):
         windows_done(cluster, more)
@@ -91,12 +91,12 @@ def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:
     assert fresh_results([{}, {}], 0, 5) == ([], 2)
 
 
-def test_who_has_missed_results_sees_all_that_are_told() -> None:
+def test_a_watcher_that_has_missed_results_sees_all_that_are_told() -> None:
     told = [{"number": number} for number in range(5)]
     assert fresh_results(told, 9, 7) == (told, 14)
 
 
-def test_a_fit_that_is_under_way_counts_as_long_as_somebody_trains() -> None:
+def test_a_fit_that_is_under_way_counts_as_long_as_a_trainer_trains() -> None:
     """A run that is asked to leave ends in one; servers and the coordinator are there a little longer."""
     cluster = Cluster()
     windows_done(cluster, 1)
@@ -119,7 +119,7 @@ def test_a_fit_whose_trainers_are_silent_counts_until_they_were_heard_last() -> 
     assert cluster.status["fit_seconds"] == 4
 
 
-def test_a_fit_that_nobody_was_heard_in_has_taken_no_time() -> None:
+def test_a_fit_that_no_trainer_was_heard_in_has_taken_no_time() -> None:
     cluster = Cluster()
     cluster.now_s += 2.5
     cluster.open(0)

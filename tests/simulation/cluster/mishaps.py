@@ -73,9 +73,9 @@ class Mishaps:
     def _cut(self) -> None:
         """A cable breaks between two processes, or between one and all others, perhaps one way only."""
         choice, world = self.world.random, self.world
-        everybody = world.processes
-        one = choice.choice(everybody)
-        others = [other for other in everybody if other is not one]
+        processes = world.processes
+        one = choice.choice(processes)
+        others = [other for other in processes if other is not one]
         far = others if choice.random() < 0.3 else [choice.choice(others)]
         both_ways = choice.random() < 0.7
         seconds = self._seconds(one)

@@ -226,8 +226,8 @@ class World:
     @property
     def processes(self) -> list[Process]:
         """All live processes."""
-        everybody = [self.coordinator, self.admin, *self.servers, *self.trainers]
-        return [process for process in everybody if process.alive]
+        processes = [self.coordinator, self.admin, *self.servers, *self.trainers]
+        return [process for process in processes if process.alive]
 
     @property
     def carried(self) -> int:
