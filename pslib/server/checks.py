@@ -136,8 +136,21 @@ class RequestChecks:
                 raise ConfigurationError(f"gradients of {name}: {problem}")
         _check_counts(message)
         dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
-        _check_rate(message, first.tables, dense)
-        _check_sync(message, units)
+        check_push_options(message, first.tables, dense, units)
+
+
+def check_push_options(
+    message: Push, tables: Mapping[str, TableSpec], dense: DenseSpec | None, units: int
+) -> None:
+    """Check the rate of a push, and the contributors of a synchronous one.
+
+    Raises
+    ------
+    ConfigurationError
+        If the rate is out of range or an optimizer has one rate alone, or the contributors are no ranks.
+    """
+    _check_rate(message, tables, dense)
+    _check_sync(message, units)
 
 
 def _check_time(time_s: float) -> None:
