@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from shlex import quote
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import types
 
+from pslib.data.columns import is_list, storage_type
 from pslib.data.features import field_problem
 from pslib.schema import Schema, SparseField
 from pslib.storage import shown
@@ -64,13 +67,6 @@ def key_kind(kind: pa.DataType) -> str | None:
     return "string" if any(test(kind) for test in tests) else None
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of this type are lists: variable, large, fixed-size or view."""
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view,
-             types.is_large_list_view)  # fmt: skip
-    return any(test(kind) for test in tests)
-
-
 def label_problem(kind: pa.DataType) -> str | None:
     """Reason why this type is invalid for labels; None if valid."""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
@@ -110,6 +106,30 @@ def _sparse_problem(kind: pa.DataType) -> str | None:
 def _sparse_check(field: SparseField) -> Callable[[pa.DataType], str | None]:
     """Return the type check for the columns of this sparse field."""
     return partial(field_problem, field) if field.take or field.buckets else _sparse_problem
+
+
+def unread_reason(name: str, kind: pa.DataType) -> str:
+    """Reason why a column of this type makes no field by itself, with what would make one."""
+    if types.is_timestamp(kind) or types.is_date(kind):
+        take = "weekday" if types.is_date(kind) else "hour"  # a date has no hour
+        return f"a {kind}: {{name: {name}_{take}, of: {name}, take: {take}}} makes keys of it"
+    hint = _inside(kind)
+    if types.is_decimal(kind):
+        hint = "; cast it to double for a number, to int64 for keys"
+    elif types.is_time(kind) or types.is_duration(kind):
+        hint = "; cast it to int64"
+    elif is_list(kind):
+        hint = "; flatten it" if is_list(kind.value_type) else "; cast what is in it"
+    return f"a {kind}: no field is made of it{hint}"
+
+
+_FOLDER = re.compile(r"([A-Za-z_]\w*)=(.*)")
+
+
+def folder_columns(file: str) -> dict[str, str]:
+    """Columns that stand in the names of a file's folders, as Hive writes them (``day=2024-05-01``)."""
+    found = map(_FOLDER.fullmatch, file.split("/")[:-1])
+    return {one[1]: unquote(one[2]) for one in found if one}
 
 
 def _ragged_problem(kind: pa.DataType) -> str | None:
@@ -152,17 +172,24 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
     checks += [(field.name, _dense_problem) for field in schema.dense]
     checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
     checks += [(field.name, _ragged_problem) for field in schema.ragged]
-    problems = []
-    for name, check in checks:
-        places = arrow_schema.get_all_field_indices(name)
-        if len(places) == 1:
-            problem = check(arrow_schema.field(places[0]).type)
-            problems += [f"{where}: column {name!r}: {problem}"] if problem else []
-        elif places:
-            problems.append(f"{where}: column {name!r} is there {len(places)} times; rename all but one")
-        else:
-            problems.append(f"{where}: no column {name!r}; {_suggestion(name, arrow_schema.names)}")
-    return problems
+    found = (column_problem(arrow_schema, name, check, where) for name, check in checks)
+    return [problem for problem in found if problem]
+
+
+def column_problem(
+    arrow_schema: pa.Schema, name: str, check: Callable[[pa.DataType], str | None], where: str
+) -> str | None:
+    """Problem that keeps one column from being read; ``check`` is that of its role."""
+    places = arrow_schema.get_all_field_indices(name)
+    if len(places) == 1:
+        problem = check(storage_type(arrow_schema.field(places[0]).type))
+        return f"{where}: column {name!r}: {problem}" if problem else None
+    if places:
+        return f"{where}: column {name!r} is there {len(places)} times; rename all but one"
+    hint = _suggestion(name, arrow_schema.names)
+    if value := folder_columns(where).get(name):
+        hint = f"it stands in the name of a folder ({name}={value}): write it as a column"
+    return f"{where}: no column {name!r}; {hint}"
 
 
 def _suggestion(name: str, names: list[str]) -> str:
@@ -198,7 +225,7 @@ class ColumnKinds:
         """Lines about columns of a file whose key kind differs from that of earlier files."""
         problems: list[str] = []
         for name, vocabulary in self.columns:
-            arrow_type = arrow_schema.field(name).type
+            arrow_type = storage_type(arrow_schema.field(name).type)
             kind = key_kind(arrow_type.value_type if is_list(arrow_type) else arrow_type)
             if kind is None or kind == "null":
                 continue

@@ -23,6 +23,63 @@ _WIDE_OFFSETS = (types.is_large_string, types.is_large_binary)
 _NARROW_OFFSETS = (types.is_string, types.is_binary)
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of this type are lists: variable, large, fixed-size or view."""
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view,
+             types.is_large_list_view)  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """Type in which values of an extension type (uuid, json ...) are stored; other types unchanged.
+
+    An extension type is read by its storage, also in lists: which of them a file shows depends on the
+    version of pyarrow.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return storage_type(kind.storage_type)
+    if is_list(kind) and (inner := storage_type(kind.value_type)) != kind.value_type:
+        return pa.large_list(inner)
+    return kind
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    kind = storage_type(kind)
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if is_list(kind) and (inner := _plain_type(kind.value_type)) != kind.value_type:
+        return pa.large_list(inner)
+    return kind
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Replace extension types by their storage, and string views, for which Arrow lacks kernels.
+
+    All that reads values of a file reads them through here; other columns are unchanged and not copied.
+    """
+    kinds = [_plain_type(kind) for kind in batch.schema.types]
+    if kinds == batch.schema.types:
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [_plain(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)],
+        batch.schema.names,
+    )
+
+
+def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Array as its `_plain_type`; lists anew, as Arrow 26 casts views of lists to wrong offsets."""
+    while isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if array.type == kind or not is_list(array.type):
+        return array.cast(kind)
+    elements, bounds = elements_of(array)
+    offsets = pa.array(bounds.astype(np.int64) - int(bounds[0]))
+    absent = array.is_null() if array.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, _plain(elements, kind.value_type), mask=absent)
+
+
 def _bits(buffer: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
     first = offset // 8
     packed = np.frombuffer(buffer, np.uint8, count=(offset % 8 + count + 7) // 8, offset=first)
@@ -54,6 +111,12 @@ def numbers_of(array: pa.Array) -> NDArray[np.generic]:
         return _bits(buffer, array.offset, len(array))
     dtype = np.dtype(array.type.to_pandas_dtype())
     return np.frombuffer(buffer, dtype, count=len(array), offset=array.offset * dtype.itemsize)
+
+
+def float32_of(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as the model reads them: beyond float32 they are infinite, a signalling NaN is NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32)
 
 
 def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:

@@ -29,6 +29,33 @@ _PARTS = {
     "month": pc.month,
 }
 DAY_S = 86_400
+YEAR_1_S, YEAR_9999_S = -62_135_596_800, 253_402_300_799
+"""First and last second of the calendar's years of four digits."""
+UNITS = {"s": ("seconds", 1), "ms": ("milliseconds", 10**3), "us": ("microseconds", 10**6),
+         "ns": ("nanoseconds", 10**9)}  # fmt: skip
+_RECENT_S = (631_152_000, 4_102_444_800)
+"""1990 and 2100: times of events lie between them, in exactly one unit."""
+
+
+def time_unit(value: int) -> str | None:
+    """Unit in which a whole number is a time of 1990 to 2100; None if in none."""
+    low, high = _RECENT_S
+    return next((unit for unit, (_, a_second) in UNITS.items() if low <= value // a_second < high), None)
+
+
+def seconds_note(field: SparseField, smallest: int, largest: int) -> str | None:
+    """Line about whole numbers of which ``take`` makes no sense, as they are seconds of no usual year."""
+    outside = next((value for value in (largest, smallest) if not YEAR_1_S <= value <= YEAR_9999_S), None)
+    if outside is None:
+        return None
+    unit = time_unit(outside)
+    said = "it is no time, or one in another unit: write the column as a timestamp"
+    if unit:
+        said = f"it looks like {UNITS[unit][0]}: write the column as timestamp({unit!r})"
+    return (
+        f"column {field.columns[0]!r}: take: {field.take} reads whole numbers as seconds since 1970, and "
+        f"{outside} is no second of the years 1 to 9999; {said}"
+    )
 
 
 def field_problem(field: SparseField, kind: pa.DataType) -> str | None:
@@ -107,7 +134,8 @@ def _clock(array: pa.Array, take: str) -> pa.Array:
 
 
 def _bucketed(array: pa.Array, field: SparseField) -> NDArray[np.uint64]:
-    values = numbers_of(array).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        values = numbers_of(array).astype(np.float64)
     valid = np.ones(values.size, np.uint8)
     present = validity_of(array)
     if present is not None:

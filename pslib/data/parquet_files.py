@@ -107,7 +107,13 @@ def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
 def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
     """Open a Parquet file from an open source; close the source if it is not Parquet."""
     try:
-        return pq.ParquetFile(source, buffer_size=READ_BYTES, page_checksum_verification=True)
+        return pq.ParquetFile(
+            source,
+            buffer_size=READ_BYTES,
+            page_checksum_verification=True,
+            # Nanoseconds, the default, wrap outside of 1678..2262; writers put 9999-12-31 for "for ever".
+            coerce_int96_timestamp_unit="ms",
+        )
     except BaseException:
         source.close()
         raise

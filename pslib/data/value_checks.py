@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pslib.data.columns import numbers_of, validity_of
+from pslib.data.columns import float32_of, numbers_of, plain_batch, validity_of
 from pslib.data.parquet_files import ChunkStatistics, open_file, parquet_from, statistics_in
 from pslib.schema import Schema
 from pslib.storage import shown
@@ -25,16 +25,12 @@ def _bad_labels(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def _bad_numbers(array: pa.Array) -> NDArray[np.bool_]:
-    values, valid = numbers_of(array), validity_of(array)
-    with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite
-        bad = np.isinf(values.astype(np.float32))
+    valid, bad = validity_of(array), np.isinf(float32_of(numbers_of(array)))
     return bad if valid is None else bad & (valid != 0)
 
 
 def _bad_weights(array: pa.Array) -> NDArray[np.bool_]:
-    values, valid = numbers_of(array), validity_of(array)
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
+    valid, narrow = validity_of(array), float32_of(numbers_of(array))
     bad = ~((narrow >= 0) & (narrow <= FLOAT32_MAX))  # false for nan too
     return bad if valid is None else bad | (valid == 0)
 
@@ -148,12 +144,23 @@ def _first_in(file: str, groups: Iterable[int], name: str, rule: Rule) -> str | 
     return None
 
 
+def has_values(files: Iterable[str], name: str) -> bool:
+    """Return whether a column has any value in these files; reads up to the first one."""
+    for file in files:
+        with parquet_from(open_file(file)) as opened:
+            there = name in opened.schema_arrow.names
+            groups = range(opened.metadata.num_row_groups) if there else ()
+            if any(array.null_count < len(array) for i in groups for array, _ in _arrays(opened, i, name)):
+                return True
+    return False
+
+
 def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.Array, int]]:
     """Yield parts of a row group's column, each with its first row."""
     row = 0
     try:
         for batch in opened.iter_batches(row_groups=[group], columns=[name], use_threads=False):
-            yield batch.column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
+            yield plain_batch(batch).column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
             row += len(batch)
     except (OSError, pa.ArrowException):  # the later read reports it
         return

@@ -16,7 +16,7 @@ from pyarrow import types
 
 from cython_ext.data.examples import fill_keys, fill_numbers
 from pslib.data.arrow_data import ArrowData, TableScanner
-from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
+from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of, plain_batch
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.order import GroupSlice
@@ -288,9 +288,10 @@ class GroupScanner:
         assert self._file is not None
         columns = list(self._data.schema.columns)
         _check_same(self._file, columns, group)
-        self._batches = self._file.iter_batches(
+        batches = self._file.iter_batches(
             SCAN_ROWS, row_groups=[group.row_group], columns=columns, use_threads=False
         )
+        self._batches = map(plain_batch, batches)
         self._group, self._position, self._rest = index, 0, None
 
 

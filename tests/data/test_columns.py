@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cython_ext.common.hashing import hash_ints, hash_strings, null_key
-from pslib.data.columns import keys_of, lists_of, numbers_of, validity_of
+from pslib.data.columns import float32_of, keys_of, lists_of, numbers_of, plain_batch, validity_of
 
 SALT = 42
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -170,3 +170,46 @@ def test_numbers_are_read_in_their_own_type(kind: pa.DataType) -> None:
     assert numbers_of(array).tolist() == [1, 2, 3]
     assert numbers_of(array.dictionary_encode()).tolist() == [1, 2, 3]
     assert numbers_of(array).dtype == np.dtype(kind.to_pandas_dtype())
+
+
+UUIDS = [b"a" * 16, None, b"b" * 16, b"c" * 16]
+STORED = {
+    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array(UUIDS, pa.binary(16))), UUIDS),
+    "json": (
+        pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", None, "1", "2"])),
+        ["{}", None, "1", "2"],
+    ),
+    "bool8": (
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None, 0, 1], pa.int8())),
+        [1, None, 0, 1],
+    ),
+    "string_view": (pa.array(["a", None, "", "b"], pa.string_view()), ["a", None, "", "b"]),
+    "binary_view": (pa.array([b"a", None, b"", b"b"], pa.binary_view()), [b"a", None, b"", b"b"]),
+}
+IN_LISTS = {
+    "none": lambda array: array,
+    "list": lambda array: pa.ListArray.from_arrays([0, 3, 4], array),
+    "large_list": lambda array: pa.LargeListArray.from_arrays([0, 3, 4], array),
+    "fixed_size_list": lambda array: pa.FixedSizeListArray.from_arrays(array, 2),
+    "list_view": lambda array: pa.ListViewArray.from_arrays([0, 3], [3, 1], array),
+}
+
+
+@pytest.mark.parametrize("around", IN_LISTS)
+@pytest.mark.parametrize("name", STORED)
+def test_extensions_and_views_are_read_by_what_they_store(name: str, around: str) -> None:
+    array, values = STORED[name]
+    plain = plain_batch(pa.record_batch({"x": IN_LISTS[around](array)})).column("x")
+    keys = keys_of(plain, SALT) if around == "none" else lists_of(plain, SALT)[0]
+    assert keys.tolist() == [key_of(value) for value in values]
+    assert plain.drop_null().null_count == 0  # Arrow has no such kernel for views
+
+
+def test_plain_columns_are_not_copied() -> None:
+    batch = pa.record_batch({"x": pa.array([[1]]), "y": pa.array(["a"]).dictionary_encode()})
+    assert plain_batch(batch) is batch
+
+
+def test_a_signalling_nan_is_a_nan_without_a_warning() -> None:
+    signalling = np.full(20, 0x7FF4000000000000, np.uint64).view(np.float64)
+    assert np.isnan(float32_of(signalling)).all()

@@ -77,6 +77,19 @@ def test_a_date_has_a_weekday():
     assert keys(field, when=pa.array([dt.date(2026, 11, 21)], pa.date32())) == expected(field, [5])
 
 
+def test_parts_of_a_time_beyond_nanoseconds_are_right(tmp_path):
+    """Spark, Hive and Impala write INT96, with 9999-12-31 for "for ever"; Arrow wraps it by default."""
+    times = [dt.datetime(9999, 12, 31, 23), dt.datetime(1, 1, 1), dt.datetime(2300, 5, 5, 7), None]
+    table = pa.table({"until": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    fields = [SparseField(take, of="until", take=take) for take in ("hour", "month")]
+    data = ParquetData(tmp_path / "a.parquet", Schema(label=None, sparse=fields))
+    found = WindowDecoder(data).decode([GroupSlice(0, 0, 4)]).sparse_keys
+    for place, take in enumerate(("hour", "month")):
+        parts = [None if time is None else getattr(time, take) for time in times]
+        assert found[:, place].tolist() == expected(fields[place], parts)
+
+
 # --- buckets
 
 numbers = st.one_of(st.none(), st.floats(width=32), st.sampled_from([0.0, 18.0, 25.0, -0.0]))

@@ -1,6 +1,8 @@
 """Files of many columns, and names that could mean two of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +10,7 @@ import pytest
 
 from pslib.data import LeaseReader, Order, ParquetData
 from pslib.data.inspect.check import check
+from pslib.data.inspect.describe import describe
 from pslib.errors import DataError
 from pslib.schema import Schema
 
@@ -40,6 +43,28 @@ def test_work_grows_with_the_number_of_columns_and_not_with_its_square(
     assert sum(map(len, reader.batches(0, 0))) == 3
     assert check(tmp_path, schema).problems == ()
     assert len(times_asked) < 10
+
+
+def test_a_description_reads_each_footer_and_each_page_once(
+    tmp_path: Path, times_asked: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {f"c{i}": [i % 7, 1, 2] * 40 for i in range(COLUMNS)}
+    for name in "ab":
+        pq.write_table(
+            pa.table({"y": [0, 1, 1] * 40, **columns}), tmp_path / f"{name}.parquet", row_group_size=9
+        )
+    read: list[str] = []
+    plain = pq.ParquetFile.iter_batches
+
+    def noted(self: pq.ParquetFile, *args: Any, columns: list[str], **more: Any) -> Iterator[pa.RecordBatch]:
+        assert more.get("row_groups") is None  # all of them
+        read.extend(columns)
+        return plain(self, *args, columns=columns, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    assert describe(tmp_path, "y").report.rows == 240
+    assert sorted(read) == sorted(["y", *columns] * 2)
+    assert len(times_asked) == 2
 
 
 def test_a_column_named_like_the_inside_of_a_struct_is_itself(tmp_path: Path) -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pslib.data.column_types import KeyKinds, is_list, key_kind
+from pslib.data.column_types import KeyKinds, folder_columns, key_kind, unread_reason
+from pslib.data.columns import is_list, storage_type
 from pslib.data.dataset import ParquetData, Paths, files_of, not_parquet, open_parquet
+from pslib.data.features import seconds_note
+from pslib.data.inspect.column_reader import parts_of
 from pslib.data.inspect.column_scan import ColumnReport, ColumnScan, read_alike
-from pslib.data.value_checks import one_line
+from pslib.data.inspect.row_sample import RowSample
 from pslib.errors import DataError
-from pslib.schema import Schema
+from pslib.schema import Schema, SparseField
 from pslib.storage import shown
 from pslib.text import counted
 
 LABEL_NAMES = ("label", "click", "Label")  # assumed label names without a schema
-SCAN_ROWS = 65_536  # decoded at a time, so that memory does not depend on the size of a row group
 GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside these bounds, reading or shuffling suffers
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool")  # prefixes of Arrow's numeric types
 # A dense column that reaches further is worth a note. DeepFM on 180,000 generated clicks with a price up to
@@ -59,12 +61,15 @@ class CheckReport:
         Problems that would stop a training run, one line each with file, row and column.
     notes : tuple of str
         Valid but notable properties.
+    unread : dict of str to str
+        Columns that are not read without a schema, each with the reason.
     """
 
     files: tuple[FileReport, ...]
     columns: tuple[ColumnReport, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    unread: Mapping[str, str]
 
     @property
     def ok(self) -> bool:
@@ -102,6 +107,8 @@ def check(
     label: str | None = None,
     *,
     key_kinds: KeyKinds | None = None,
+    sample: RowSample | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> CheckReport:
     r"""Read all values of some Parquet files and report on them.
 
@@ -118,6 +125,10 @@ def check(
         Label column if there is no schema. Default: one named label or click.
     key_kinds : dict, optional
         Key kinds of the training data, as for `ParquetData`: other kinds are a problem.
+    sample : RowSample, optional
+        Filled with some rows of every column.
+    progress : callable, optional
+        Called with the number of values of each part read.
 
     Returns
     -------
@@ -127,30 +138,34 @@ def check(
     --------
     >>> print(*check("train.parquet").lines(), sep="\n")  # doctest: +SKIP
     """
-    problems: list[str] = []
+    scans = _Scans(sample, progress)
     if schema is not None:
         try:
             ParquetData(path, schema, key_kinds=dict(key_kinds or {}))
         except DataError as error:
-            problems += error.problems
-    scans: dict[tuple[str, str], ColumnScan] = {}
-    files: list[FileReport] = []
-    for file in _all_files(path, problems):
+            scans.problems += error.problems
+    for file in _all_files(path, scans.problems):
         try:
             opened = open_parquet(file)
-            _ = opened.schema_arrow  # raises for a damaged name
+            columns = opened.schema_arrow  # rebuilt at each access; raises for a damaged name
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            _say(problems, not_parquet(file, error))
+            _say(scans.problems, not_parquet(file, error))
             continue
         with opened:
-            files.append(_file_report(file, opened))
-            _scan_file(file, opened, _roles(schema, label, opened.schema_arrow), scans, problems)
-    found = [problem for scan in scans.values() for problem in scan.problems()]
+            scans.files.append(_file_report(file, opened))
+            scans.unread = dict(_unread(file, columns)) | scans.unread
+            _scan_file(file, opened, columns, dict(_roles(schema, label, columns)), scans)
+    found = [problem for scan in scans.columns.values() for problem in scan.problems()]
     # A problem found by statistics is reported once, with the number of such values.
-    problems = [line for line in problems if not any(one.startswith(line) for one in found)] + found
-    columns = tuple(scan.report() for scan in scans.values())
-    notes = [note for scan in scans.values() for note in scan.notes()]
-    return CheckReport(tuple(files), columns, tuple(problems), (*notes, *_notes(files, columns, schema)))
+    problems = [line for line in scans.problems if not any(one.startswith(line) for one in found)] + found
+    reports = tuple(scan.report() for scan in scans.columns.values())
+    notes = [note for scan in scans.columns.values() for note in scan.notes()]
+    unread = {
+        name: reason for name, reason in scans.unread.items() if name not in {one.name for one in reports}
+    }
+    return CheckReport(
+        tuple(scans.files), reports, tuple(problems), (*notes, *_notes(scans.files, reports, schema)), unread
+    )
 
 
 def _all_files(path: Paths, problems: list[str]) -> list[str]:
@@ -180,7 +195,9 @@ def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) ->
     """(column, role) of the columns to read."""
     if schema is None:
         label = label or next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
-        yield from ((name, "label" if name == label else "") for name in _once(arrow_schema))
+        for name in _once(arrow_schema):
+            if name and _readable(arrow_schema.field(name).type):
+                yield name, "label" if name == label else ""
         return
     roles = {name: "sparse" for name in schema.columns}  # a column of several fields is read once
     roles |= {field.name: "ragged" for field in schema.ragged} | {
@@ -200,50 +217,65 @@ def _once(arrow_schema: pa.Schema) -> list[str]:
 
 
 def _scan_file(
-    file: str,
-    opened: pq.ParquetFile,
-    roles: Iterator[tuple[str, str]],
-    scans: dict[tuple[str, str], ColumnScan],
-    problems: list[str],
+    file: str, opened: pq.ParquetFile, columns: pa.Schema, roles: Mapping[str, str], scans: _Scans
 ) -> None:
-    columns = opened.schema_arrow  # rebuilt at each access
-    for name, role in roles:
-        kind = columns.field(name).type
-        if not _readable(kind):
-            continue
-        scan = _scan_of(name, kind, role, scans)
-        scan.begin(kind, file)
-        for array, first_row, group in _arrays(file, opened, name, problems):
-            scan.add(array, file, first_row, group)
+    """Read the columns with a role, and add them to their scans."""
+    rows = opened.metadata.num_rows
+    group_rows = scans.files[-1].group_rows
+    mine = {}
+    for name, role in roles.items():
+        kind = storage_type(columns.field(name).type)
+        mine[name] = scans.of(name, kind, role)
+        mine[name].begin(kind, file, group_rows)
+    if scans.sample is not None:
+        scans.sample.begin(rows, len(mine))
+    for name, array, first_row in parts_of(file, opened, list(mine), scans.problems):
+        mine[name].add(array, first_row)
+        if scans.sample is not None:
+            scans.sample.add(name, array, first_row)
+        if scans.progress is not None:
+            scans.progress(len(array))
 
 
-def _scan_of(name: str, kind: pa.DataType, role: str, scans: dict[tuple[str, str], ColumnScan]) -> ColumnScan:
-    """Scan of a column's values: shared by types that are read alike, separate for others."""
-    alike = read_alike(kind)
-    if alike == "null":
-        alike = next((known for named, known in scans if named == name), alike)
-    elif (name, "null") in scans:
-        scans[name, alike] = scans.pop((name, "null"))
-    return scans.setdefault((name, alike), ColumnScan(name, role))
+@dataclass(slots=True)
+class _Scans:
+    """What the files have shown so far."""
+
+    sample: RowSample | None
+    progress: Callable[[int], object] | None
+    problems: list[str] = field(default_factory=list)
+    files: list[FileReport] = field(default_factory=list)
+    columns: dict[tuple[str, str], ColumnScan] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    def of(self, name: str, kind: pa.DataType, role: str) -> ColumnScan:
+        """Scan of a column's values: shared by types that are read alike, separate for others."""
+        scans, alike = self.columns, read_alike(kind)
+        if alike == "null":
+            alike = next((known for named, known in scans if named == name), alike)
+        elif (name, "null") in scans:
+            scans[name, alike] = scans.pop((name, "null"))
+        return scans.setdefault((name, alike), ColumnScan(name, role))
 
 
-def _arrays(
-    file: str, opened: pq.ParquetFile, name: str, problems: list[str]
-) -> Iterator[tuple[pa.Array, int, int]]:
-    """Values of a column up to the first damage, with first row in the file and row group of each part."""
-    row = group = 0
-    try:
-        for group in range(opened.metadata.num_row_groups):
-            for batch in opened.iter_batches(batch_size=SCAN_ROWS, columns=[name], row_groups=[group]):
-                yield batch.column(name), row, group  # a struct 'a' with a 'b' comes beside a column 'a.b'
-                row += batch.num_rows
-    except (OSError, pa.ArrowException) as error:
-        place = f"{shown(file)}: row {row} (from 0) or later in row group {group}, column {name!r}"
-        problems.append(f"{place}: the file is damaged ({one_line(error)}); write it anew")
+def _unread(file: str, columns: pa.Schema) -> Iterator[tuple[str, str]]:
+    """Columns that are not read without a schema, each with the reason."""
+    for one in columns:
+        count = len(columns.get_all_field_indices(one.name))
+        if not one.name:
+            yield "", "it has no name: give it one, or leave it out (row numbers of a CSV have none)"
+        elif count > 1:
+            yield one.name, f"is there {count} times; rename all but one"
+        elif not _readable(one.type):
+            yield one.name, unread_reason(one.name, one.type)
+    for name, value in folder_columns(file).items():
+        if name not in columns.names:
+            yield name, f"it stands in the names of folders ({name}={value}): write it as a column"
 
 
 def _readable(kind: pa.DataType) -> bool:
-    """Return True if `ColumnScan` supports the type; structs, maps and times are skipped."""
+    """Return True for types of keys and numbers, and lists of such; others are skipped without a schema."""
+    kind = storage_type(kind)
     inner: Any = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
     return pa.types.is_floating(inner) or key_kind(inner) is not None
 
@@ -264,8 +296,19 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
     for column in columns:
         if _is_label(column) and column.ones in (0, column.rows):
             said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
+    by_name = {column.name: column for column in columns}
+    said += [note for one in (schema.sparse if schema else ()) for note in _time_note(one, by_name)]
     raw = {field.name for field in schema.dense if not field.log1p} if schema else set()
     return said + [note for column in columns if column.name in raw for note in _far_note(column)]
+
+
+def _time_note(one: SparseField, columns: Mapping[str, ColumnReport]) -> list[str]:
+    """Note about whole numbers that can't be the seconds since 1970 that a part is taken of."""
+    column = columns.get(one.columns[0]) if one.take else None
+    if column is None or not isinstance(column.smallest, int) or not isinstance(column.largest, int):
+        return []
+    note = seconds_note(one, column.smallest, column.largest)
+    return [note] if note else []
 
 
 def _far_note(column: ColumnReport) -> list[str]:

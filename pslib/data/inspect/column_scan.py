@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,13 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.common.hashing import mix64
-from pslib.data.column_types import is_list, key_kind, label_problem, weight_problem
-from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
+from pslib.data.column_types import key_kind, label_problem, weight_problem
+from pslib.data.columns import float32_of, is_list, keys_of, numbers_of, validity_of
+from pslib.data.inspect.column_reader import row_group_of
+from pslib.data.number_text import ALMOST, NUMBER, WHOLE, matches
 from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
+WHOLE_MAX = 2.0**53  # beyond it every float is whole
 KEYS_MAX = 8_192
 """Most keys kept, at least half after a cut: a share is known to 0.016 (two standard errors)."""
 
@@ -87,6 +91,10 @@ class ColumnReport:
         Estimated share of distinct values that occur once (0.016).
     file : str
         First file with the column of this type.
+    whole : bool
+        Floats, none of which has a fraction.
+    number_text : str
+        Strings, each of which is the text of a number: one of them, with a fraction or separators if any has.
     """
 
     name: str
@@ -106,6 +114,8 @@ class ColumnReport:
     null_elements: int
     once: float | None = None
     file: str = ""
+    whole: bool = False
+    number_text: str = ""
 
     @property
     def reach(self) -> float:
@@ -148,33 +158,37 @@ class ColumnScan:
         self._sketch: hll_sketch | None = None
         self._sample = KeySample()
         self._bad: dict[str, tuple[str, int]] = {}
+        self._now: tuple[str, Sequence[int]] = ("", ())
+        self._whole, self._words, self._example = False, False, ""
 
-    def begin(self, kind: pa.DataType, file: str) -> None:
+    def begin(self, kind: pa.DataType, file: str, group_rows: Sequence[int]) -> None:
         """Begin a file in which the column has this type; all its types are `read_alike`."""
-        self._file = self._file or file
+        self._file, self._now = self._file or file, (file, group_rows)
+        if not self._kinds:
+            self._whole = types.is_floating(kind)
         if kind not in self._kinds:
             self._kinds.append(kind)
 
-    def add(self, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
-        """Scan the rows of ``file`` from ``first_row`` on, which are in ``row_group``."""
+    def add(self, array: pa.Array, first_row: int) -> None:
+        """Scan rows of the file that has begun, from ``first_row`` on."""
         self._rows += len(array)
         self._nulls += array.null_count
         if types.is_dictionary(array.type):
             array = array.cast(array.type.value_type)
         if self.role == "label" and label_problem(array.type) is None:
-            self._hold_to(LABEL, array, file, first_row, row_group)
+            self._hold_to(LABEL, array, first_row)
         if self.role == "weight" and weight_problem(array.type) is None:
-            self._hold_to(WEIGHT, array, file, first_row, row_group)
+            self._hold_to(WEIGHT, array, first_row)
         values = self._add_lists(array) if is_list(array.type) else array
         if types.is_floating(values.type):
-            self._add_floats(values, file, first_row, row_group)
+            self._add_floats(values, first_row)
         elif types.is_integer(values.type) or types.is_boolean(values.type):
             integers = values.cast(pa.int8()) if types.is_boolean(values.type) else values
             zero, one = (pc.sum(pc.equal(integers, pa.scalar(end, integers.type))).as_py() for end in (0, 1))
             self._zeros, self._ones = self._zeros + (zero or 0), self._ones + (one or 0)
             self._widen(pc.min_max(integers))
         elif key_kind(values.type) == "string":
-            self._widen(pc.min_max(pc.binary_length(plain_text(values))))
+            self._add_texts(values)
         self._count_distinct(values)
 
     def problems(self) -> list[str]:
@@ -211,6 +225,8 @@ class ColumnScan:
             null_elements=self._null_elements,
             once=None if self._sketch is None else self._sample.share_below(2),
             file=self._file,
+            whole=self._whole and self._smallest is not None,
+            number_text="" if self._words else self._example,
         )
 
     def _kind_names(self) -> list[str]:
@@ -222,31 +238,53 @@ class ColumnScan:
         text, before = self._bad.get(what, (line, 0))
         self._bad[what] = (text, before + count)
 
-    def _hold_to(self, rule: Rule, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
-        problem = first_problem(array, rule, file, first_row, row_group, self.name)
-        if problem:
-            self._note(rule.expected, problem, int(np.count_nonzero(rule.bad(array))))
+    def _hold_to(self, rule: Rule, array: pa.Array, first_row: int) -> None:
+        bad = rule.bad(array)
+        if bad.any():
+            row, (file, group_rows) = int(np.argmax(bad)), self._now
+            group = row_group_of(first_row + row, group_rows)
+            problem = first_problem(array.slice(row), rule, file, first_row + row, group, self.name)
+            self._note(rule.expected, str(problem), int(np.count_nonzero(bad)))
 
-    def _add_floats(self, values: pa.Array, file: str, first_row: int, row_group: int) -> None:
+    def _add_floats(self, values: pa.Array, first_row: int) -> None:
         numbers = numbers_of(values)
         valid = validity_of(values)
         present = np.ones(numbers.size, np.bool_) if valid is None else valid != 0
-        with np.errstate(over="ignore"):
-            single = numbers.astype(np.float32)
+        single = float32_of(numbers)
         nan = np.isnan(single) & present
         self._nans += int(np.count_nonzero(nan))
         self._infinite += int(np.count_nonzero(np.isinf(single) & present))
         self._zeros += int(np.count_nonzero((numbers == 0) & present))
         self._ones += int(np.count_nonzero((numbers == 1) & present))
         if self.role == "dense":
-            self._hold_to(DENSE, values, file, first_row, row_group)
+            self._hold_to(DENSE, values, first_row)
             if nan.any():
-                place = place_of(file, first_row + int(np.argmax(nan)), row_group, self.name)
+                row, (file, group_rows) = first_row + int(np.argmax(nan)), self._now
+                place = place_of(file, row, row_group_of(row, group_rows), self.name)
                 said = f"{place}: a value that is no number counts as missing, got nan"
                 self._note("nan", said, int(np.count_nonzero(nan)))
-        finite = numbers[present & np.isfinite(numbers.astype(np.float64))]
+        finite = numbers[present & np.isfinite(numbers)].astype(np.float64)
         if finite.size:
             self._widen_to(float(finite.min()), float(finite.max()))
+            self._add_whole(finite)
+
+    def _add_whole(self, finite: NDArray[np.float64]) -> None:
+        """Count distinct numbers while none has a fraction: they may be ids."""
+        self._whole = self._whole and bool((finite == np.trunc(finite)).all())
+        if not self._whole:
+            self._sketch = None
+        elif np.abs(finite).max() < WHOLE_MAX:
+            self._count_distinct(pa.array(finite.astype(np.int64)))
+
+    def _add_texts(self, values: pa.Array) -> None:
+        self._widen(pc.min_max(pc.binary_length(values)))
+        if self._words or not (types.is_string(values.type) or types.is_large_string(values.type)):
+            return
+        texts = pc.unique(values).drop_null()
+        self._words = not pc.all(pc.match_substring_regex(texts, f"^({NUMBER}|{ALMOST})$")).as_py()
+        if not self._words and matches(WHOLE, self._example or "0"):
+            others = texts.filter(pc.invert(pc.match_substring_regex(texts, f"^{WHOLE}$")))
+            self._example = next(iter((others if len(others) else texts).to_pylist()), self._example)
 
     def _add_lists(self, array: pa.Array) -> pa.Array:
         lengths = pc.list_value_length(array).drop_null()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from pyarrow import types
-
-from pslib.data.column_types import label_problem
+from pslib.data.column_types import column_problem, label_problem
 from pslib.data.dataset import Paths, open_parquet
-from pslib.data.inspect.check import DENSE_FAR, CheckReport, check
+from pslib.data.features import UNITS, time_unit
+from pslib.data.inspect.check import DENSE_FAR, NUMBERS, CheckReport, check
 from pslib.data.inspect.column_scan import ColumnReport
 from pslib.data.inspect.label_leakage import LabelSample
+from pslib.data.inspect.row_sample import RowSample
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.storage import shown
@@ -31,6 +32,10 @@ CLICK_WORDS = (
     {"time", "timestamp", "ts", "datetime", "date", "eventdate", "timeframe"},
 )
 """Names of session, item and time columns, optionally with ``_id`` appended."""
+FLOATS = ("halffloat", "float", "double")
+WHOLES = ("int", "uint", *FLOATS)
+NO_TIME = (0, -1)
+"""Whole numbers that stand for a missing time."""
 NO_LIST = "lists of numbers with fractions: no field is made of them"
 
 
@@ -102,7 +107,9 @@ def _is_rare(column: ColumnReport) -> bool:
     return (column.distinct or 0) >= RARE_VALUES and (column.once or 0) >= RARE_SHARE
 
 
-def describe(path: Paths, label: str | None = None) -> Description:
+def describe(
+    path: Paths, label: str | None = None, *, progress: Callable[[int], object] | None = None
+) -> Description:
     """Read all values of some Parquet files and propose a schema.
 
     Parameters
@@ -110,6 +117,8 @@ def describe(path: Paths, label: str | None = None) -> Description:
     path : path, URI, folder, glob pattern, or a sequence of them
     label : str, optional
         Default: the column named label or click, else the only one with values 0 and 1.
+    progress : callable, optional
+        Called with the number of values of each part read.
 
     Raises
     ------
@@ -117,7 +126,8 @@ def describe(path: Paths, label: str | None = None) -> Description:
         If nothing can be read, a column has two types, or no column can be the label (or several can, or the
         named one can't).
     """
-    report = check(path, label=label)
+    rows = RowSample()
+    report = check(path, label=label, sample=rows, progress=progress)
     if not report.rows:
         files = ", ".join(shown(one.file) for one in report.files)
         raise DataError(*(report.problems or [f"{files}: expected at least one row, got none"]))
@@ -125,10 +135,8 @@ def describe(path: Paths, label: str | None = None) -> Description:
     chosen = label or _label_of(report)
     if chosen is None:
         return _sessions(report)
-    if chosen not in {column.name for column in report.columns}:
-        raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
     _refuse_type(report, chosen)
-    sample = LabelSample([(one.file, one.group_rows) for one in report.files], chosen)
+    sample = LabelSample(rows, chosen)
     choices = (*(_without_leak(_choice(one, chosen), sample) for one in report.columns), *_unread(report))
     if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
         left = "; ".join(f"{one.name!r}: {one.reason}" for one in choices if one.role != "label")
@@ -168,30 +176,19 @@ def _refuse_changed(report: CheckReport) -> None:
 
 def _refuse_type(report: CheckReport, label: str) -> None:
     """Raise if a column's type is invalid for a label."""
-    file = next(column.file for column in report.columns if column.name == label)
+    column = next((column for column in report.columns if column.name == label), None)
+    if column is not None and column.kind.startswith(NUMBERS):
+        return
+    file = report.files[0].file if column is None else column.file
     with open_parquet(file) as opened:
-        problem = label_problem(opened.schema_arrow.field(label).type)
+        problem = column_problem(opened.schema_arrow, label, label_problem, shown(file))
     if problem:
-        raise DataError(f"{shown(file)}: column {label!r}: {problem}")
+        raise DataError(problem)
 
 
 def _unread(report: CheckReport) -> Iterator[Choice]:
     """Omitted columns, of types that give neither keys nor numbers directly."""
-    with open_parquet(report.files[0].file) as opened:
-        fields = list(opened.schema_arrow)
-    read = {column.name for column in report.columns}
-    for field in fields:
-        if field.name in read:
-            continue
-        reason = f"a {field.type}: no field is made of it"
-        count = [one.name for one in fields].count(field.name)
-        if count > 1:
-            reason = f"is there {count} times; rename all but one"
-        if types.is_timestamp(field.type) or types.is_date(field.type):
-            take = "weekday" if types.is_date(field.type) else "hour"  # a date has no hour
-            setting = f"{{name: {field.name}_{take}, of: {field.name}, take: {take}}}"
-            reason = f"a {field.type}: {setting} makes keys of it"
-        yield Choice(field.name, "", reason)
+    yield from (Choice(name, "", reason) for name, reason in report.unread.items())
 
 
 def _label_of(report: CheckReport) -> str | None:
@@ -246,8 +243,11 @@ def _sessions(report: CheckReport) -> Description:
 
 
 def _is_binary(column: ColumnReport) -> bool:
-    is_number = column.kind.startswith(("int", "uint", "float", "double", "bool"))
-    return is_number and min(column.zeros, column.ones) > 0 and column.zeros + column.ones == column.rows
+    return (
+        column.kind.startswith(NUMBERS)
+        and min(column.zeros, column.ones) > 0
+        and column.zeros + column.ones == column.rows
+    )
 
 
 def _is_list_of_fractions(column: ColumnReport) -> bool:
@@ -262,7 +262,11 @@ def _number(column: ColumnReport) -> Choice:
         reason = f"{what}, and a dense one is finite in float32: replace them, then add it"
         return Choice(column.name, "", reason)
     log1p = f", and it reaches {column.reach:,.6g}: log1p" if column.reach > DENSE_FAR else ""
-    return Choice(column.name, "dense", f"a number with fractions{log1p}")
+    if not column.whole:
+        return Choice(column.name, "dense", f"a number with fractions{log1p}")
+    distinct = "" if column.distinct is None else f"{column.distinct:,} different "
+    reason = f"{distinct}whole numbers as {column.kind}{log1p}{_other_reading(column)}"
+    return Choice(column.name, "dense", reason)
 
 
 def _choice(column: ColumnReport, label: str) -> Choice:
@@ -275,10 +279,38 @@ def _choice(column: ColumnReport, label: str) -> Choice:
         return Choice(name, "", NO_LIST)
     if column.lengths:
         return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
-    if column.distinct is None:
+    if column.kind.startswith(FLOATS):
         return _number(column)
-    if column.distinct <= 1:
+    if column.distinct is None or column.distinct <= 1:
         return Choice(name, "", "always the same value")
+    also = _other_reading(column)
     if rows >= UNIQUE_ROWS and column.distinct > UNIQUE_SHARE * rows:
-        return Choice(name, "", f"{column.distinct:,} different values in {rows:,} rows: it names the row")
-    return Choice(name, "sparse", f"{column.distinct:,} different values")
+        reason = f"{column.distinct:,} different values in {rows:,} rows: it names the row{also}"
+        return Choice(name, "", reason)
+    return Choice(name, "sparse", f"{column.distinct:,} different values{also}")
+
+
+def _other_reading(column: ColumnReport) -> str:
+    """What else values may be, which nothing but their meaning tells: a number, a time, an id."""
+    if column.number_text:
+        return (
+            f"; each is the text of a number ({column.number_text!r}): if it is a quantity, cast it to "
+            "double, which makes a dense field"
+        )
+    if column.smallest is None or column.largest is None or not column.kind.startswith(WHOLES):
+        return ""
+    low, high = int(column.smallest), int(column.largest)
+    unit = time_unit(high)
+    if unit and (low in NO_TIME or time_unit(low) == unit):
+        name, a_second = UNITS[unit]
+        ends = (high if low in NO_TIME else low, high)
+        first, last = (datetime.fromtimestamp(one // a_second, UTC).date() for one in ends)
+        take = f"{{name: {column.name}_hour, of: {column.name}, take: hour}} makes keys of it"
+        written = "" if unit == "s" and not column.whole else f"written as timestamp('{unit}'), "
+        return f"; if they are {name} since 1970 ({first} to {last}): {written}{take}"
+    if not column.whole or (low >= 0 and high <= 1):
+        return ""
+    return (
+        "; if they are ids, write them as integers, which makes a sparse field (pandas makes ids "
+        f"{column.kind} where one is missing: astype('Int64') keeps them)"
+    )

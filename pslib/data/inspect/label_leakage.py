@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from pslib.data.dataset import open_parquet
+from pslib.data.inspect.row_sample import RowSample
 
-SAMPLE_ROWS = 65_536
-SAMPLE_GROUPS = 8
-"""Row groups sampled, evenly over the files, since data may be sorted by its label."""
 CHANCE = 1e-12
 """Significance level: a column is a leak if chance gives such a result with less probability."""
 
@@ -21,49 +16,29 @@ Bools = NDArray[np.bool_]
 
 
 class LabelSample:
-    """Sample of rows, to compare columns with the label.
+    """Comparison of columns with the label, on a sample of rows.
 
     Parameters
     ----------
-    files : sequence of (str, sequence of int)
-        Files, each with the rows of its row groups.
+    rows : RowSample
     label : str
         Column of 0 and 1.
     """
 
-    def __init__(self, files: Sequence[tuple[str, Sequence[int]]], label: str) -> None:
-        groups = [(file, i) for file, rows in files for i in range(len(rows)) if rows[i]]
-        chosen = np.unique(np.linspace(0, len(groups) - 1, min(SAMPLE_GROUPS, len(groups))).astype(int))
-        self._groups = [groups[i] for i in chosen]
+    def __init__(self, rows: RowSample, label: str) -> None:
+        self._rows = rows
         self._positive = np.zeros(0, np.bool_)
-        if (column := self._column(label)) is not None:
+        if (column := rows.column(label)) is not None:
             numbers = column.cast(pa.float64(), safe=False).fill_null(0)
             self._positive = numbers.to_numpy(zero_copy_only=False) == 1
 
     def leak(self, name: str) -> str | None:
         """Reason why a column leaks the label; None if no leak is found."""
-        column = self._column(name)
-        why = None if column is None else leak_of(column, self._positive)
-        return None if why is None else f"{why}, in {self._positive.size:,} rows that were looked at"
-
-    def _column(self, name: str) -> pa.Array | None:
-        """Values of a column in the sample; None for a damaged file, which the report covers."""
-        try:
-            return self._read(name)
-        except (OSError, pa.ArrowException):
+        column = self._rows.column(name)
+        if column is None or len(column) != self._positive.size:  # damaged, or not in all files
             return None
-
-    def _read(self, name: str) -> pa.Array:
-        rows = SAMPLE_ROWS // len(self._groups)
-        parts: list[pa.Array] = []
-        for file, group in self._groups:
-            with open_parquet(file) as opened:
-                batches = opened.iter_batches(batch_size=rows, columns=[name], row_groups=[group])
-                part = next(iter(batches)).column(name)
-            part = part.cast(part.type.value_type) if types.is_dictionary(part.type) else part
-            parts.append(part)
-        kind = next((part.type for part in parts if not types.is_null(part.type)), parts[0].type)
-        return pa.concat_arrays([part.cast(kind, safe=False) for part in parts])
+        why = leak_of(column, self._positive)
+        return None if why is None else f"{why}, in {self._positive.size:,} rows that were looked at"
 
 
 def leak_of(values: pa.Array, positive: Bools) -> str | None:

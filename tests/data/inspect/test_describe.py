@@ -145,7 +145,7 @@ def test_data_without_rows_or_files_says_so(tmp_path):
 def test_a_named_label_wins_and_a_wrong_name_is_told(tmp_path):
     path = written(tmp_path / "data.parquet", other=np.arange(ROWS) % 2)
     assert describe(path, "other").schema.label == "other"
-    with pytest.raises(DataError, match="no column 'othr'; there is clicked, user"):
+    with pytest.raises(DataError, match=r"data.parquet: no column 'othr'; did you mean 'other'\?"):
         describe(path, "othr")
 
 

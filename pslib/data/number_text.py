@@ -1,0 +1,30 @@
+"""Texts of numbers: which a file's words are, and which keep a column from being one of numbers."""
+
+from __future__ import annotations
+
+import re
+
+WHOLE = r"\s*[+-]?\d+\s*"
+NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+INFINITE = r"(?i)\s*[+-]?inf(inity)?\s*"
+WHOLE_FLOAT = r"\s*[+-]?\d+\.0*\s*"
+"""A whole number with a point, as pandas writes ids among which one is missing."""
+ALMOST = r"\s*[+-]?[$€£¥]?\s?(\d+|\d{1,3}([,.' _]\d{3})+)([.,]\d*)?\s?[%$€£¥kKmM]?\s*"
+"""What people write for a number: thousands separators, a decimal comma, a currency, a percent sign."""
+
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
+    "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+"""Texts for a missing number: those of `pandas.read_csv` by default.
+
+In a column of strings they are strings: NA is a country.
+"""
+
+NULLS = ("", r"\N")
+"""Texts for a missing value in every column: the empty cell, and the null of Hive, MySQL and PostgreSQL."""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern matches the whole text."""
+    return re.fullmatch(pattern, text) is not None

@@ -1,0 +1,137 @@
+"""What values mean is decided by the values, and both readings are told where two are possible."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from launch.cli.main import main
+from pslib.data.inspect.check import check
+from pslib.data.inspect.describe import describe
+from pslib.errors import DataError
+from pslib.schema import Schema, SparseField
+
+ROWS = 400
+RANDOM = np.random.default_rng(0)
+LABEL = RANDOM.integers(0, 2, ROWS)
+USERS = RANDOM.integers(0, 90, ROWS)
+START_S = 1_700_000_000
+
+
+def written(path, **columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"click": LABEL, "user": USERS, **columns}), path)
+    return path
+
+
+def choice(path, name):
+    return next(one for one in describe(path, "click").choices if one.name == name)
+
+
+def some_null(values, kind):
+    return pa.array(
+        [None if n % 50 == 3 else kind.to_pandas_dtype()(one) for n, one in enumerate(values)], kind
+    )
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_whole_numbers_that_are_floats_may_be_ids(tmp_path, kind):
+    one = choice(written(tmp_path / "a.parquet", x=some_null(USERS, kind)), "x")
+    assert one.role == "dense"
+    assert "different whole numbers as " in one.reason
+    assert "if they are ids, write them as integers" in one.reason
+    half = choice(written(tmp_path / "a.parquet", x=some_null(USERS + 0.5, kind)), "x")
+    assert "a number with fractions" in half.reason
+    assert "ids" not in half.reason
+    flag = choice(written(tmp_path / "a.parquet", x=some_null(RANDOM.integers(0, 2, ROWS), kind)), "x")
+    assert "ids" not in flag.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{}.5", "0.5"),
+        ("{},000", "1,000"),
+        ("${}", "$1"),
+        ("{}%", "1%"),
+        ("1,{:03}.25", "1,001.25"),
+        ("{}", "1"),
+    ],
+)
+def test_numbers_as_text_may_be_quantities(tmp_path, text, told):
+    values = [text.format(one % 7) if n else told for n, one in enumerate(USERS)]
+    one = choice(written(tmp_path / "a.parquet", x=values), "x")
+    assert one.role == "sparse"
+    assert f"each is the text of a number ({told!r})" in one.reason
+    assert "text of" not in choice(written(tmp_path / "a.parquet", x=[*values[1:], "many"]), "x").reason
+
+
+TIMES = [
+    (1, "s", "seconds"),
+    (10**3, "ms", "milliseconds"),
+    (10**6, "us", "microseconds"),
+    (10**9, "ns", "nanos"),
+]
+
+
+@pytest.mark.parametrize(("a_second", "unit", "name"), TIMES)
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()], ids=str)
+def test_whole_times_are_told_by_their_unit(tmp_path, a_second, unit, name, kind):
+    times = pa.array([(START_S + 3_600 * n) * a_second for n in range(ROWS)], kind)
+    path = written(tmp_path / "a.parquet", at=times)
+    reason = choice(path, "at").reason
+    assert f"if they are {name}" in reason
+    assert "(2023-11-14 to 2023-12-01)" in reason
+    notes = "".join(check(path, Schema(label="click", sparse=[SparseField("h", of="at", take="hour")])).notes)
+    assert (f"it looks like {name}" in notes) == (unit != "s")
+    assert (f"timestamp('{unit}')" in notes) == (unit != "s")
+    assert "since 1970" not in choice(path, "user").reason
+
+
+def test_a_mark_beyond_the_calendar_is_told_as_no_time(tmp_path):
+    path = written(tmp_path / "a.parquet", at=[START_S] * (ROWS - 1) + [2**63 - 1])
+    schema = Schema(label="click", sparse=[SparseField("h", of="at", take="day")])
+    assert "is no time, or one in another unit" in "".join(check(path, schema).notes)
+    forever = written(tmp_path / "b.parquet", at=[START_S] * (ROWS - 1) + [253_402_300_799])
+    assert "1970" not in "".join(check(forever, schema).notes)
+
+
+def test_a_column_without_a_name_and_columns_of_folders_are_told(tmp_path, capsys):
+    path = written(tmp_path / "day=2024-05-01" / "city=S%C3%A3o%20Paulo" / "a.parquet", **{"": USERS})
+    assert main(["describe", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "left out  it has no name" in said
+    assert "it stands in the names of folders (city=São Paulo): write it as a column" in said
+    report = check(path, Schema(label="click", sparse=["day"]))
+    assert "no column 'day'; it stands in the name of a folder (day=2024-05-01)" in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (decimal.Decimal("1.50"), "cast it to double for a number, to int64 for keys"),
+        (dt.time(7), "cast it to int64"),
+        (dt.timedelta(1), "cast it to int64"),
+        (dt.date(2024, 5, 1), "take: weekday} makes keys of it"),
+        ({"a": 1}, "make columns of what is in it"),
+        ([[1]], "flatten it"),
+        ([decimal.Decimal(1)], "cast what is in it"),
+    ],
+)
+def test_types_that_make_no_field_are_left_out_with_what_would(tmp_path, value, hint):
+    path = written(tmp_path / "a.parquet", x=[value] * ROWS)
+    assert choice(path, "x").reason.endswith(hint)
+    with pytest.raises(DataError, match="column 'x': a label is integer, float or boolean, got "):
+        describe(path, "x")
+
+
+def test_ids_of_an_extension_type_are_keys_by_their_storage(tmp_path):
+    raw = pa.array([uuid.UUID(int=int(one)).bytes for one in USERS], pa.binary(16))
+    path = written(tmp_path / "a.parquet", x=pa.ExtensionArray.from_storage(pa.uuid(), raw))
+    assert choice(path, "x").reason == f"{len(set(USERS.tolist()))} different values"
