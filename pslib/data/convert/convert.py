@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ from pslib.data.convert.csv_criteo import (
 )
 from pslib.data.convert.job import Conversion, ConvertReport, Progress
 from pslib.data.convert.json_lines import json_columns, json_parser
-from pslib.data.convert.libffm import FfmFields, ffm_parser, ffm_schema, looker
+from pslib.data.convert.libffm import FfmFields, ffm_notes, ffm_parser, ffm_schema, looker
 from pslib.data.convert.records import Piece, Rejects, parse_piece, pieces
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
@@ -107,17 +108,18 @@ def convert_csv(
     sparse : iterable of str, optional
         Columns of keys; default: all others. Where both are given, further columns are kept as strings.
     integers : iterable of str
-        Sparse columns to store as int64 instead of string. "7" and 7 are different keys, so choose the same
-        for all files of a job.
+        Sparse columns to store as int64 instead of string, also where they are written as 7.0. "7" and 7 are
+        different keys, so choose the same for all files of a job.
     delimiter : str
         One character, e.g. ``"\t"``.
 
     Notes
     -----
-    An empty cell is a null; ``""`` in a column of strings is the empty string. In a column of numbers so is
-    what `pandas.read_csv` takes for missing (`pslib.data.convert.csv_criteo.MISSING`: nan, NA, null and the
-    like), in one of strings it is a string as any other. An infinite number is a number when columns are
-    classified; in a dense column it becomes a null, which the report counts (``infinite``).
+    An empty cell is a null, as is ``\\N``, the null of Hive; ``""`` in a column of strings is the empty
+    string. In a column of numbers so is what `pandas.read_csv` takes for missing (nan, NA, null and the like:
+    `pslib.data.number_text.MISSING`), in one of strings it is a string as any other. An infinite number is a
+    number when columns are classified; in a dense column it becomes a null, which the report counts
+    (``infinite``).
 
     Raises
     ------
@@ -136,8 +138,9 @@ def convert_csv(
         raise DataError(f"{run.source}: expected a header and rows, got an empty file")
     names, body = header_of(first, delimiter, run.source)
     roles = roles_of(names, label, dense, sparse, integers, run.source)
+    notes: list[str] = []
     if dense is None and sparse is None:
-        roles = with_fractions(roles, body, names, label, delimiter)
+        roles, notes = with_fractions(roles, body, names, label, delimiter)
     columns = {name: roles.get(name, pa.string()) for name in names}
     named = {*(dense or ()), *(sparse or ())} if dense is not None and sparse is not None else set(names)
     schema = Schema(
@@ -146,7 +149,9 @@ def convert_csv(
         sparse=[SparseField(n) for n in names if n in named and n != label and roles.get(n) != pa.float64()],
     )
     parser = csv_parser(columns, label, delimiter, quotes=True)
-    return run.over(_chained(body, found), parser, schema, lines_before=first.lines - body.lines)
+    return run.over(
+        _chained(body, found), parser, schema, lines_before=first.lines - body.lines, notes=lambda: notes
+    )
 
 
 def convert_libsvm(
@@ -169,7 +174,7 @@ def convert_libsvm(
     -----
     A reader takes ``ids`` as a ragged field with sum pooling. For a linear model this is the sum of the
     weights of the ids, which is exact if all values are 1. It does not read ``values``: values other than 1
-    count as 1, so dense columns suit such data better.
+    count as 1, so dense columns suit such data better. A pair of the value 0 is left out.
 
     Raises
     ------
@@ -178,11 +183,26 @@ def convert_libsvm(
     """
     schema = Schema(label=CRITEO_LABEL, ragged=[RaggedField("ids", pooling="sum")])
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    kept = (
+        "values other than 1 are kept in the column values, which no field reads: each id counts as 1; for "
+        "numbers write a column each"
+    )
+    left_out = "pairs of the value 0 are left out: to have no value means the same"
+    zeros = set[int]()
+
+    def read(*, with_values: bool) -> ConvertReport:
+        parse = libsvm_parser(with_values=with_values, zeros=zeros)
+
+        def notes() -> list[str]:
+            return [kept] * with_values + [left_out] * bool(zeros)
+
+        return run.over(pieces(run.source, comment=b"#"), parse, schema, notes=notes)
+
     try:
-        return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=False), schema)
+        return read(with_values=False)
     except OtherValues:
         # All values before were 1, so the first pass wrote no column for them: read once more.
-        return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=True), schema)
+        return read(with_values=True)
 
 
 def convert_libffm(
@@ -205,8 +225,9 @@ def convert_libffm(
 
     Notes
     -----
-    The schema reads a field with one index and values as a number, all others as keys. Values beside several
-    indexes are kept in the file but not read.
+    A field that has one index alone, with values, is a number; all others are keys, and the value beside a
+    single one is a number too. Values beside several indexes of a record are kept in the file but not read.
+    An index of the value 0 is no key: to have no value means the same.
 
     Raises
     ------
@@ -222,7 +243,8 @@ def convert_libffm(
             parse_piece(piece, look, passed_over)
     if not seen:
         raise DataError(f"{run.source}: expected label field:index:value ..., got no such line")
-    return run.over(pieces(run.source, comment=b"#"), ffm_parser(seen[0]), ffm_schema(seen[0]))
+    schema, notes = ffm_schema(seen[0]), ffm_notes(seen[0])
+    return run.over(pieces(run.source, comment=b"#"), ffm_parser(seen[0]), schema, notes=lambda: notes)
 
 
 def convert_jsonl(
@@ -241,16 +263,18 @@ def convert_jsonl(
     Parameters
     ----------
     source, out, overwrite, rejects_max_share, progress
-        As for `convert_criteo`. Columns, types: those of the first 4 MiB, at most 10,000 records: int64,
-        float64, string, bool, or lists of int64 or string. An absent member is a null; a member that none of
-        these records has, or a value of another type, makes its record a reject.
+        As for `convert_criteo`. Columns, types: those of the first 4 MiB, at most 10,000 records: int64
+        (uint64 for ids above 2^63), float64, string, bool, or lists of integers or string. An absent member
+        is a null; a member that none of these records has, or a value of another type, makes its record a
+        reject.
     label : str
         Member with 0 or 1, true or false, as a number or a string; becomes int8.
     dense : iterable of str, optional
         Members that are numbers to compute with, become float64. Default when ``sparse`` is not given either:
         those with a fraction somewhere.
     sparse : iterable of str, optional
-        Members that are keys; default: all others. Lists are ragged fields.
+        Members that are keys; default: all others. Lists are ragged fields. Whole numbers that are written
+        with a point, as 7.0, become int64.
 
     Raises
     ------
@@ -264,24 +288,32 @@ def convert_jsonl(
     first = next(found, None)
     if first is None:
         raise DataError(f"{run.source}: expected a JSON object a line, got an empty file")
-    columns = json_columns((text for _, text in first.split()), run.source)
+    columns, wholes = json_columns((text for _, text in first.split()), run.source)
     roles_of(list(columns), label, dense, sparse, (), run.source)
     if pa.types.is_list(columns[label]):
         raise DataError(f"{run.source}: column {label!r}: expected 0 or 1, got lists; choose another label")
     columns |= {name: pa.float64() for name in dense or ()}
     numbers = {name for name, kind in columns.items() if kind == pa.float64()} if dense is None else {*dense}
+    pointed = sorted(wholes & {*(sparse or ())})
+    numbers -= {*pointed}
     if wrong := sorted(numbers & {*(sparse or ())}):
         raise DataError(f"{run.source}: column {wrong[0]!r} has fractions and can't be sparse")
     named = {*dense, *sparse} if dense is not None and sparse is not None else set(columns)
-    keyed = [name for name in columns if name in named - numbers and columns[name] != pa.float64()]
-    keyed = [name for name in keyed if name != label]
+    keyed = [
+        name for name in columns
+        if name in named - numbers - {label} and (columns[name] != pa.float64() or name in pointed)
+    ]  # fmt: skip
     schema = Schema(
         label=label,
         dense=[DenseField(name) for name in columns if name in numbers and name != label],
         sparse=[SparseField(name) for name in keyed if not pa.types.is_list(columns[name])],
         ragged=[RaggedField(name) for name in keyed if pa.types.is_list(columns[name])],
     )
-    return run.over(_chained(first, found), json_parser(columns, label), schema)
+    unsure = [name for name in columns if dense is None and name in (wholes & numbers) - {label}]
+    said = "whole numbers with a point, taken as numbers; if they are ids: --sparse"
+    notes = [f"column {name!r}: {said} {quote(name)}" for name in unsure]
+    parser = json_parser(columns, label, pointed)
+    return run.over(_chained(first, found), parser, schema, notes=lambda: notes)
 
 
 def _listed(names: Iterable[str] | None) -> list[str] | None:

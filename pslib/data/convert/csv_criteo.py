@@ -6,17 +6,21 @@ import csv
 import difflib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from pslib.data.convert.records import Parsed, Parser, Piece
+from pslib.data.number_text import ALMOST, INFINITE, MISSING, NULLS, NUMBER, WHOLE, WHOLE_FLOAT, matches
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 
@@ -37,15 +41,7 @@ def criteo_schema() -> Schema:
 # Accepted label texts in all formats. Any other text, also an empty one, is a reject.
 LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
 
-MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
-    "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
-"""Texts for a missing number: those of `pandas.read_csv` by default.
-
-In a column of strings they are strings: NA is a country.
-"""
-
+_POINTED = pa.decimal128(38, 9)
 SAMPLE_ROWS = 10_000  # inspected to tell numbers with fractions from names
 
 
@@ -96,7 +92,7 @@ def no_other_numbers(
             if math.isinf(value):
                 same = "inf" in text.lower()
             else:
-                same = not _WHOLE.fullmatch(text) or int(text) == value
+                same = not matches(WHOLE, text) or int(text) == value
             if not same:
                 bad[row] = f"column {name!r}: expected a number that float64 holds, got {text.strip()}"
     return Parsed(parsed.table, sorted((bad | dict(parsed.bad)).items())) if bad else parsed
@@ -122,18 +118,30 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
         meaning = pacsv.ConvertOptions(
             column_types=kinds,
             include_columns=only,
-            null_values=["", *nulls],
+            null_values=[*NULLS, *nulls],
             strings_can_be_null=True,
             quoted_strings_can_be_null=bool(nulls),
         )
         return pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
+
+    def numbers_in(raw: bytes) -> Any:
+        """Convert columns of numbers; whole numbers may have a point, as pandas writes them beside a null."""
+        try:
+            return read(raw, types, numbers, *MISSING)
+        except pa.ArrowInvalid as error:
+            pointed = {name: _POINTED if types[name] == pa.int64() else types[name] for name in names}
+            try:
+                table = read(raw, pointed, numbers, *MISSING)
+                return table.cast(pa.schema([(name, types[name]) for name in numbers]))
+            except pa.ArrowInvalid:
+                raise error from None
 
     def table_of(raw: bytes) -> Any:
         """Convert directly if all numbers are valid: Arrow would apply `MISSING` to string columns too."""
         with suppress(pa.ArrowInvalid):
             return read(raw, types, names)
         words = read(raw, types, texts)
-        given = read(raw, types, numbers, *MISSING)
+        given = numbers_in(raw)
         return pa.table({name: (given if name in numbers else words).column(name) for name in names})
 
     def parse(raw: bytes) -> Parsed:
@@ -249,25 +257,53 @@ def roles_of(
 
 def with_fractions(
     roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
-) -> dict[str, pa.DataType]:
-    """Select dense columns: only numbers (or `MISSING`) and at least one fraction among the first rows."""
-    fraction, other = set[int](), set[int]()
+) -> tuple[dict[str, pa.DataType], list[str]]:
+    """Select dense columns by the first rows, with notes where their values have another reading.
+
+    A dense column has only numbers (or `MISSING`), at least one of them with a point.
+    """
+    found, notes = dict(roles), list[str]()
+    for name, (seen, odd) in zip(names, _kinds_seen(body, len(names), delimiter), strict=True):
+        pointed = seen["fraction"] + seen["whole_float"]
+        numbers = pointed + seen["whole"] + seen["almost"]
+        if name in roles or name == label:
+            continue
+        if odd is None and pointed:
+            found[name] = pa.float64()
+            if not seen["fraction"]:
+                said = "whole numbers with a point, taken as numbers; if they are ids: --integers"
+                notes.append(f"column {name!r}: {said} {quote(name)}")
+        elif odd is not None and pointed + seen["almost"] and numbers > seen["word"]:
+            said = f"{numbers:,} of {numbers + seen['word']:,} are numbers or nearly; write them as 1234.5"
+            notes.append(
+                f"column {name!r}: taken as words, as {odd!r} is no plain number, though {said}, and nothing "
+                "where one is missing"
+            )
+    return found, notes
+
+
+def _kinds_seen(body: Piece, columns: int, delimiter: str) -> list[tuple[Counter[str], str | None]]:
+    """Kinds of each column's cells in the first rows, and the first cell that is a word or nearly."""
+    seen, odd = [Counter[str]() for _ in range(columns)], dict[int, str]()
     sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
-    try:
+    with suppress(csv.Error):  # the rows before it decide; the conversion itself reports the fault
         for row in csv.reader(sample, delimiter=delimiter):
-            for place, cell in enumerate(row):
-                if cell in MISSING or _WHOLE.fullmatch(cell) or _INFINITE.fullmatch(cell):
-                    continue
-                (fraction if _NUMBER.fullmatch(cell) else other).add(place)
-    except csv.Error:
-        pass  # the rows before it decide; the conversion itself reports the fault
-    chosen = {name for place, name in enumerate(names) if place in fraction - other}
-    return roles | {name: pa.float64() for name in chosen if name not in roles and name != label}
+            for place, cell in enumerate(row[:columns]):
+                kind = _kind_of(cell)
+                seen[place][kind] += 1
+                if kind in ("almost", "word"):
+                    odd.setdefault(place, cell)
+    return [(counts, odd.get(place)) for place, counts in enumerate(seen)]
 
 
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_INFINITE = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+def _kind_of(cell: str) -> str:
+    """What a cell is: missing, infinite, whole, whole_float, fraction, almost (a number), or a word."""
+    if cell in NULLS or cell in MISSING:
+        return "missing"
+    patterns = {
+        "whole": WHOLE, "whole_float": WHOLE_FLOAT, "fraction": NUMBER, "infinite": INFINITE, "almost": ALMOST
+    }  # fmt: skip
+    return next((kind for kind, pattern in patterns.items() if matches(pattern, cell)), "word")
 
 
 def tokens_of(raw: bytes) -> pa.ListArray:
@@ -277,18 +313,26 @@ def tokens_of(raw: bytes) -> pa.ListArray:
     return pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
 
 
-def libsvm_parser(*, with_values: bool) -> Parser:
-    """Parser of ``label index:value ...``; raises OtherValues for an unexpected value other than 1."""
+def libsvm_parser(*, with_values: bool, zeros: set[int]) -> Parser:
+    """Parser of ``label index:value ...``; raises OtherValues for an unexpected value other than 1.
+
+    A pair of the value 0 is as one that is not there, and is left out; ``zeros`` then gets a member.
+    """
 
     def parse(raw: bytes) -> Parsed:
         tokens = tokens_of(raw)
         labels = pc.list_element(tokens, 0)
         pairs = pc.list_slice(tokens, 1)
-        lengths = pc.list_value_length(pairs)
+        lengths = pc.list_value_length(pairs).to_numpy()
         ids, values = _ids_and_values(pairs.flatten())
+        if values is not None and (there := pc.not_equal(values, 0.0)).false_count:
+            zeros.add(0)
+            rows = np.repeat(np.arange(lengths.size), lengths)
+            lengths = np.bincount(rows[there.to_numpy(zero_copy_only=False)], minlength=lengths.size)
+            ids, values = ids.filter(there), values.filter(there)
         if not with_values and values is not None and not pc.all(pc.equal(values, 1.0)).as_py():
             raise OtherValues
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         columns = {"label": labels, "ids": pa.ListArray.from_arrays(offsets, ids)}
         if with_values:
             values = pa.repeat(1.0, len(ids)) if values is None else values

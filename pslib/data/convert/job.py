@@ -52,6 +52,8 @@ class ConvertReport:
         Schema that reads every column of the file (but not ``values``, see `convert_libsvm`).
     infinite : dict of str to int
         Infinite numbers by dense column, for columns with any. They became nulls, which `nulls` counts.
+    notes : sequence of str
+        How values were read that have another reading too.
     """
 
     out: Path
@@ -65,6 +67,7 @@ class ConvertReport:
     positives: int
     schema: Schema
     infinite: dict[str, int]
+    notes: Sequence[str]
 
     def lines(self) -> list[str]:
         """The report as lines."""
@@ -82,6 +85,7 @@ class ConvertReport:
             cells = sum(self.infinite.values())
             where = ", ".join(f"{name} ({count:,})" for name, count in self.infinite.items())
             said.append(f"infinite numbers: {cells:,} among these, which became nulls: {where}")
+        said += [f"note: {note}" for note in self.notes]
         if self.blank_lines:
             said.append(f"blank lines passed over: {self.blank_lines:,}")
         if self.rejected:
@@ -121,9 +125,17 @@ class Conversion:
         refuse_existing(self.out, rejects_path(out), overwrite=overwrite)
 
     def over(
-        self, found: Iterable[Piece], parse: Parser, schema: Schema, *, lines_before: int = 0
+        self,
+        found: Iterable[Piece],
+        parse: Parser,
+        schema: Schema,
+        *,
+        lines_before: int = 0,
+        notes: Callable[[], Sequence[str]] = list,
     ) -> ConvertReport:
         """Write all valid records of ``found``; ``lines_before`` of the source have been read already.
+
+        ``notes`` of the report are asked for at the end.
 
         Raises
         ------
@@ -166,6 +178,7 @@ class Conversion:
             positives=output.positives,
             schema=schema,
             infinite=output.infinite,
+            notes=tuple(notes()),
         )
 
 

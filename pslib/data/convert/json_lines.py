@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from pslib.data.convert.records import Parsed, Parser
 from pslib.errors import DataError
 
 _PLAIN = {
-    frozenset({"int"}): pa.int64(),
     frozenset({"float"}): pa.float64(),
     frozenset({"int", "float"}): pa.float64(),
     frozenset({"str"}): pa.string(),
@@ -29,16 +29,16 @@ _PLAIN = {
     frozenset(): pa.string(),  # only nulls
 }
 _LISTS = {
-    frozenset({"int"}): pa.list_(pa.int64()),
     frozenset({"str"}): pa.list_(pa.string()),
     frozenset(): pa.list_(pa.string()),
 }
 
 
-def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataType]:
+def json_columns(records: Iterable[bytes], source: Path) -> tuple[dict[str, pa.DataType], set[str]]:
     """Infer columns and Arrow types from the first records, in order of appearance.
 
-    Integers are int64, or float64 if one of them has a fraction; lists hold integers or strings.
+    Integers are int64, uint64 if one is too large for it and none negative, or float64 if one of them has a
+    point; lists hold integers or strings. Also returns the columns of float64 without any fraction.
 
     Raises
     ------
@@ -58,7 +58,8 @@ def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataTyp
     types = {name: one for name, one in found.items() if not isinstance(one, str)}
     if len(types) < len(found):
         raise DataError(*(f"{source}: column {name!r}: {found[name]}" for name in found if name not in types))
-    return types
+    wholes = {name for name, kind in types.items() if kind == pa.float64() and _FRACTION not in plain[name]}
+    return types, wholes
 
 
 def _objects(records: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -74,21 +75,49 @@ def _look(value: Any, plain: set[str], lists: set[str]) -> None:
     """Record the kind of a value; for a list, the kinds of its elements."""
     if isinstance(value, list):
         lists.add("")
-        lists.update(type(element).__name__ for element in value if element is not None)
-    elif value is not None:
-        plain.add(type(value).__name__)
+        for element in value:
+            lists.update(_kinds_of(element))
+    else:
+        plain.update(_kinds_of(value))
+
+
+_LARGE, _NEGATIVE, _FRACTION = "large", "negative", "fraction"
+"""Marks beside the type names of numbers."""
+
+
+def _kinds_of(value: Any) -> set[str]:
+    """Name of a value's type, with the marks of a number; empty for null."""
+    if value is None:
+        return set()
+    marks = set()
+    if isinstance(value, int):
+        marks = {_LARGE} if 1 << 63 <= value < 1 << 64 else {_NEGATIVE} if value < 0 else set()
+    elif isinstance(value, float) and isfinite(value) and not value.is_integer():
+        marks = {_FRACTION}
+    return {type(value).__name__} | marks
 
 
 def _type_of(plain: set[str], lists: set[str]) -> pa.DataType | str:
     """Arrow type of a column, or the reason why it has none."""
+    whole = pa.uint64() if {_LARGE, _NEGATIVE} & (plain | lists) == {_LARGE} else pa.int64()
+    marks = {_LARGE, _NEGATIVE, _FRACTION}
+    plain, lists = plain - marks, lists - marks
     if plain and lists:
         return f"expected one type, got lists and {', '.join(sorted(plain))}"
     if "dict" in plain | lists:
         return "expected a value or a list of values, got an object; make columns of what is in it"
     if lists:
         inner = frozenset(lists - {""})
-        return _LISTS.get(inner) or f"expected lists of int or str, got {', '.join(sorted(inner))}"
-    return _PLAIN.get(frozenset(plain)) or f"expected one type, got {', '.join(sorted(plain))}"
+        return (
+            pa.list_(whole)
+            if inner == {"int"}
+            else _LISTS.get(inner) or f"expected lists of int or str, got {', '.join(sorted(inner))}"
+        )
+    return (
+        whole
+        if plain == {"int"}
+        else _PLAIN.get(frozenset(plain)) or f"expected one type, got {', '.join(sorted(plain))}"
+    )
 
 
 _BORDER = re.compile(rb"\}[ \t\r]*\n[ \t\r]*\{")
@@ -110,8 +139,11 @@ def _lines(raw: bytes) -> int:
     return newlines.size + 1
 
 
-def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
-    """Parser of objects with these columns; an absent member is null, an unknown one makes a reject."""
+def json_parser(types: Mapping[str, pa.DataType], label: str, pointed: Sequence[str] = ()) -> Parser:
+    """Parser of objects with these columns; an absent member is null, an unknown one makes a reject.
+
+    Columns named in ``pointed`` are float64 in ``types``, and become int64: 7.0 is an id too.
+    """
     meaning = pajson.ParseOptions(
         explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="error"
     )
@@ -138,9 +170,17 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
             return pajson.read_json(pa.BufferReader(raw), reading, whole).column(0)
 
         objects = cache(lambda: raw.split(b"\n"))
-        return no_other_numbers(parsed, wholes_of, lambda name, row: _number(objects()[row], name))
+        found = no_other_numbers(parsed, wholes_of, lambda name, row: _number(objects()[row], name))
+        return Parsed(_without_points(found.table, pointed), found.bad)
 
     return parse
+
+
+def _without_points(table: Any, pointed: Sequence[str]) -> Any:
+    for name in pointed:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table.column(place).cast(pa.int64()))
+    return table
 
 
 def _number(text: bytes, name: str) -> str:

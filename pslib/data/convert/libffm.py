@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,19 +21,50 @@ FIELDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class FfmFields:
-    """Properties of the fields of a file.
+class FfmField:
+    """Properties of a field.
 
     Attributes
     ----------
-    lengths : dict of int to int
-        Most entries of each field in one record.
-    valued : set of int
-        Fields with a value other than 1.
+    entries, entries_not_0 : int
+        Most entries in one record, and most of those whose value is not 0.
+    smallest, largest : int
+        Range of the indexes.
+    zeros, valued : bool
+        True if a value is 0, or other than 0 and 1.
     """
 
-    lengths: Mapping[int, int]
-    valued: frozenset[int]
+    entries: int
+    entries_not_0: int
+    smallest: int
+    largest: int
+    zeros: bool
+    valued: bool
+
+    @property
+    def is_number(self) -> bool:
+        """True if only the value tells anything: there is one index, and not all values are 1."""
+        return self.smallest == self.largest and (self.zeros or self.valued)
+
+    @property
+    def most(self) -> int:
+        """Most entries in one record that are read."""
+        return self.entries if self.is_number else self.entries_not_0
+
+    def merged(self, other: FfmField) -> FfmField:
+        """Properties over two parts of a file."""
+        return FfmField(
+            max(self.entries, other.entries),
+            max(self.entries_not_0, other.entries_not_0),
+            min(self.smallest, other.smallest),
+            max(self.largest, other.largest),
+            self.zeros or other.zeros,
+            self.valued or other.valued,
+        )
+
+
+FfmFields = Mapping[int, FfmField]
+"""Fields of a file by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +105,26 @@ def _entries(raw: bytes) -> _Entries:
 
 
 def _fields_of(found: _Entries) -> FfmFields:
-    pairs, times = np.unique(found.rows * FIELDS_MAX + found.fields, return_counts=True)
-    lengths: dict[int, int] = {}
-    for field in np.unique(found.fields).tolist():
-        lengths[field] = int(times[pairs % FIELDS_MAX == field].max())
-    return FfmFields(lengths, frozenset(np.unique(found.fields[found.values != 1.0]).tolist()))
+    return {field: _field_of(found, found.fields == field) for field in np.unique(found.fields).tolist()}
+
+
+def _field_of(found: _Entries, mine: NDArray[np.bool_]) -> FfmField:
+    rows, indexes, values = found.rows[mine], found.indexes[mine], found.values[mine]
+    return FfmField(
+        int(np.bincount(rows).max()),
+        int(np.bincount(rows[values != 0], minlength=1).max()),
+        int(indexes.min()),
+        int(indexes.max()),
+        bool((values == 0).any()),
+        bool(((values != 0) & (values != 1)).any()),
+    )
 
 
 def merged(some: FfmFields, more: FfmFields) -> FfmFields:
     """Merge the properties of two parts of a file."""
-    names = sorted({*some.lengths, *more.lengths})
-    lengths = {name: max(some.lengths.get(name, 0), more.lengths.get(name, 0)) for name in names}
-    return FfmFields(lengths, some.valued | more.valued)
+    names = sorted({*some, *more})
+    parts = {name: [part[name] for part in (some, more) if name in part] for name in names}
+    return {name: reduce(FfmField.merged, found) for name, found in parts.items()}
 
 
 def looker(seen: list[FfmFields]) -> Parser:
@@ -99,14 +139,32 @@ def looker(seen: list[FfmFields]) -> Parser:
 
 
 def ffm_schema(fields: FfmFields) -> Schema:
-    """Schema with one pslib field per libffm field: a number if it has one index with values, else keys."""
-    single = [name for name, most in fields.lengths.items() if most <= 1]
+    """Schema of all fields: numbers, keys with or without a value beside them, and lists of keys."""
+    single = {name: field for name, field in fields.items() if field.most <= 1}
     return Schema(
         label="label",
-        dense=[DenseField(f"f{name}_value") for name in single if name in fields.valued],
-        sparse=[SparseField(f"f{name}") for name in single if name not in fields.valued],
-        ragged=[RaggedField(f"f{name}", pooling="sum") for name in fields.lengths if name not in single],
+        dense=[DenseField(f"f{name}_value") for name, field in single.items() if _has_values(field)],
+        sparse=[SparseField(f"f{name}") for name, field in single.items() if not field.is_number],
+        ragged=[RaggedField(f"f{name}", pooling="sum") for name in fields if name not in single],
     )
+
+
+def _has_values(field: FfmField) -> bool:
+    return field.is_number or field.valued
+
+
+def ffm_notes(fields: FfmFields) -> list[str]:
+    """How values were read that have another reading too."""
+    found = fields.items()
+    several = [f"f{name}" for name, field in found if field.most > 1 and _has_values(field)]
+    both = [f"f{name}" for name, field in found if field.most <= 1 and field.valued and not field.is_number]
+    absent = [f"f{name}" for name, field in found if field.zeros and not field.is_number]
+    lines = {
+        "several indexes with values other than 1: keys, and the values are numbers": both,
+        "values other than 1 beside several indexes of a record are kept, and no field reads them": several,
+        "an index of the value 0 is no key: to have no value means the same": absent,
+    }
+    return [f"{', '.join(names)}: {line}" for line, names in lines.items() if names]
 
 
 def ffm_parser(fields: FfmFields) -> Parser:
@@ -115,11 +173,13 @@ def ffm_parser(fields: FfmFields) -> Parser:
     def parse(raw: bytes) -> Parsed:
         found = _entries(raw)
         columns: dict[str, Any] = {"label": found.labels}
-        for name, most in fields.lengths.items():
+        for name, field in fields.items():
             mine = found.fields == name
-            columns[f"f{name}"] = _column(found, mine, found.indexes, most)
-            if name in fields.valued:
-                columns[f"f{name}_value"] = _column(found, mine, found.values, most)
+            if not field.is_number:
+                mine &= found.values != 0
+            columns[f"f{name}"] = _column(found, mine, found.indexes, field.most)
+            if _has_values(field):
+                columns[f"f{name}_value"] = _column(found, mine, found.values, field.most)
         return labelled(pa.table(columns), "label")
 
     return parse

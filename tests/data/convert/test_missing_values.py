@@ -10,7 +10,7 @@ import pytest
 
 from launch.cli.main import main
 from pslib.data.convert.convert import convert_criteo, convert_csv, convert_jsonl
-from pslib.data.convert.csv_criteo import MISSING
+from pslib.data.number_text import MISSING
 from tests.data.convert.test_convert import criteo_line, rejects_of, rows_of, written
 
 WORDS = [word for word in MISSING if word]
