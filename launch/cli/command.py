@@ -331,8 +331,8 @@ def say(as_json: bool) -> Callable[[str], None]:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
-    """Make a progress bar on a terminal; elsewhere show nothing."""
+def progress_bar(what: str, total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
+    """Make a progress bar on a terminal, a counter without a total; elsewhere show nothing."""
     from tqdm import tqdm
 
     from pslib.recorder.display import is_terminal

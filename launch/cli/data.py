@@ -18,6 +18,7 @@ from launch.cli.command import (
     option,
     overrides_option,
     overwrite_option,
+    progress_bar,
     show,
 )
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -45,7 +46,8 @@ def describe_command(
 
     if out is not None:
         _check_out(out, overwrite)
-    found = describe(list(files), label)
+    with progress_bar("describe", None, " values") as progress:
+        found = describe(list(files), label, progress=progress)
     if out is not None:
         _write_job(out, files, found)
     choices = [asdict(choice) for choice in found.choices]
@@ -110,15 +112,16 @@ def check_command(
 ) -> int:
     """Say what is in Parquet files, and the first bad value."""
     from launch.job.job import read_job
-    from launch.job.preflight import kinds_of_job
+    from launch.job.preflight import kinds_of_job, schema_for
     from pslib.data.inspect.check import check
     from pslib.errors import DataError
 
+    schema, key_kinds = None, None
     if config:
         job = read_job(config, overrides)
-        report = check(list(files), job.data.schema, key_kinds=kinds_of_job(job))
-    else:
-        report = check(list(files))
+        schema, key_kinds = schema_for(job, list(files)), kinds_of_job(job)
+    with progress_bar("check", None, " values") as progress:
+        report = check(list(files), schema, key_kinds=key_kinds, progress=progress)
     if not report.files:
         raise DataError(*report.problems)
     show(_plain(report), report.lines(), as_json)

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -17,7 +17,7 @@ from launch.job.job import Job, saved_place
 from launch.job.model import ranks_items
 from pslib.errors import CheckpointError, ConfigurationError, DataError, PslibError
 from pslib.process.machine import memory_bytes, physical_bytes
-from pslib.storage import check_local, is_uri, unwritable
+from pslib.storage import check_local, is_uri, real_place, unwritable
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -87,6 +87,40 @@ def schema_asked(job: Job) -> Schema:
     return sides.example_schema(how.history, [sides.goal(how.target)])
 
 
+def schema_for(job: Job, paths: Sequence[str]) -> Schema:
+    """Return the schema by which a job reads these files, by the setting that names one of them.
+
+    Files that no setting names are read as training data, unless they lack its columns and have those that a
+    ranking asks for.
+    """
+
+    def names_one(setting: Iterable[str] | None) -> bool:
+        return not {real_place(path) for path in paths}.isdisjoint(map(real_place, setting or ()))
+
+    if not ranks_items(job.model.name) or names_one(job.data.train):
+        return job.data.schema
+    if names_one([*(job.data.valid or ()), *(job.data.test or ())]):
+        return schema_asked(job)
+    if names_one(job.data.items):
+        return _schema_of_items(job)
+    names = _names_in(paths)
+    schemas = (job.data.schema, schema_asked(job), _schema_of_items(job))
+    return next((schema for schema in schemas if names.issuperset(schema.columns)), job.data.schema)
+
+
+def _names_in(paths: Sequence[str]) -> set[str]:
+    """Return the columns of the first of some files; empty if it can't be read, which the check reports."""
+    import pyarrow as pa
+
+    from pslib.data.dataset import files_of, open_parquet
+
+    try:
+        with open_parquet(files_of(paths[0])[0][0]) as opened:
+            return set(opened.schema_arrow.names)
+    except (OSError, pa.ArrowException, UnicodeDecodeError, IndexError):
+        return set()
+
+
 def _schema_of_items(job: Job) -> Schema:
     """Return the schema of ranked items; items of session models are read from sessions."""
     if not ranks_items(job.model.name) or job.model.name in SESSION_MODELS:
@@ -110,6 +144,7 @@ def _label_problems(data: ParquetData) -> list[str]:
     """Return the first label other than 0 or 1 of each file's first row group; training checks the rest."""
     import pyarrow as pa
 
+    from pslib.data.columns import plain_batch
     from pslib.data.dataset import open_parquet
     from pslib.data.parquet_files import about_each
     from pslib.data.value_checks import LABEL, first_problem
@@ -123,7 +158,8 @@ def _label_problems(data: ParquetData) -> list[str]:
                 table = opened.read_row_group(0, columns=names)
         except (OSError, pa.ArrowException) as error:
             return [unreadable(groups[file], names, error)]
-        return [first_problem(table[name].combine_chunks(), LABEL, file, 0, 0, name) for name in names]
+        (batch,) = table.combine_chunks().to_batches()
+        return [first_problem(plain_batch(batch).column(name), LABEL, file, 0, 0, name) for name in names]
 
     found = data.row_groups if names else ()
     groups = {group.file: group for group in found if group.rows and not group.row_group}
@@ -412,8 +448,10 @@ def _kinds_of_data(job: Job) -> KeyKinds:
     from pslib.data.dataset import ParquetData
 
     kinds: KeyKinds = {}
-    with suppress(DataError):  # it may be on another machine, or deleted
-        ParquetData(job.data.train, _keys_of(job.data.schema), key_kinds=kinds)
+    schema = job.data.schema
+    if schema.sparse or schema.ragged:  # a model of dense columns alone has no keys
+        with suppress(DataError):  # it may be on another machine, or deleted
+            ParquetData(job.data.train, _keys_of(schema), key_kinds=kinds)
     return kinds
 
 

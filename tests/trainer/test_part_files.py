@@ -192,6 +192,11 @@ def test_predictions_need_no_label_and_figures_do(tmp_path: Path, capsys: pytest
     assert main([*command, "--predictions", str(tmp_path / "scores")]) == 0
     assert capsys.readouterr().out == "examples    40, without a label: no figures\n"
     assert pq.read_table(tmp_path / "scores").column_names == ["prediction"]
+    for number, unknown in enumerate((pa.nulls(40), pa.nulls(40, pa.int8()))):
+        clicks(tmp_path / "unknown.parquet", 40, click=unknown)
+        out = ["--predictions", str(tmp_path / f"unknown {number}")]
+        assert main([*command[:-1], str(tmp_path / "unknown.parquet"), *out]) == 0
+        assert capsys.readouterr().out == "examples    40, without a label: no figures\n"
     assert main(command) == 64  # who wants to know how good it is needs true labels
     assert "new.parquet: no column 'click'" in capsys.readouterr().err
     clicks(tmp_path / "labelled.parquet", 40, click=[0, 1] * 20)

@@ -180,6 +180,8 @@ class ColumnScan:
         if self.role == "weight" and weight_problem(array.type) is None:
             self._hold_to(WEIGHT, array, first_row)
         values = self._add_lists(array) if is_list(array.type) else array
+        if types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
         if types.is_floating(values.type):
             self._add_floats(values, first_row)
         elif types.is_integer(values.type) or types.is_boolean(values.type):

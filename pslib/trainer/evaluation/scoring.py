@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.client.client import Client
 from pslib.client.pending import PendingPull
-from pslib.data.arrow_data import open_data
+from pslib.data.arrow_data import open_data, table_of
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.reader import LeaseReader
+from pslib.data.value_checks import has_values
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.schema import Schema
@@ -74,7 +75,7 @@ def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
 
 
 def data_of(data: Any, schema: Schema, task: int, key_kinds: KeyKinds, predicted: bool) -> ParquetData:
-    """Open data to evaluate. With ``predicted``, the task's label is optional.
+    """Open data to evaluate. With ``predicted``, the task's label is optional: absent, or without a value.
 
     Raises
     ------
@@ -85,9 +86,16 @@ def data_of(data: Any, schema: Schema, task: int, key_kinds: KeyKinds, predicted
         return open_data(data, schema, key_kinds=key_kinds)
     label = schema.labels[task]
     found = open_data(data, features_of(schema), key_kinds=key_kinds)
-    if label not in found.names:
+    if label not in found.names or not _has_values(data, found, label):
         return found
     return open_data(data, features_of(schema, label), key_kinds=key_kinds)
+
+
+def _has_values(data: Any, found: ParquetData, label: str) -> bool:
+    table = table_of(data, [label])
+    if table is None:
+        return has_values(dict.fromkeys(group.file for group in found.row_groups), label)
+    return bool(table.column(label).null_count < len(table))
 
 
 def features_of(schema: Schema, label: str | None = None) -> Schema:

@@ -1,5 +1,6 @@
 """The command line on data: conversion, checks and generated files."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,3 +104,13 @@ def test_generated_data_is_not_overwritten_unasked(tmp_path, capsys):
     assert "sparse: [C1, C2," in said
     assert all("exists already" in line for line in refused(capsys, *arguments))
     assert main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("fields", [{"dense": ["x"]}, {"sparse": ["k"]}, {"ragged": ["l"]}])
+def test_data_of_one_kind_of_field_passes_the_check_of_a_job(fields, tmp_path, capsys):
+    columns = {"click": [0, 1, 1], "x": [0.5, 1.5, 0.5], "k": ["a", "b", None], "l": [[1], [], None]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    job = {"data": {"train": "a.parquet", "schema": {"label": "click"} | fields}, "model": {"name": "lr"}}
+    (tmp_path / "job.yaml").write_text(json.dumps(job | {"out": "run"}))
+    assert main(["data", "check", str(tmp_path / "a.parquet"), "--config", str(tmp_path / "job.yaml")]) == 0
+    assert "no problem found" in capsys.readouterr().out

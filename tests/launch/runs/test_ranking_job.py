@@ -73,6 +73,16 @@ def test_a_session_model_is_trained_from_a_job_file_and_ranks_as_its_checkpoint_
     assert "--predictions: gru4rec predicts no clicks; leave it out" in capsys.readouterr().err
 
 
+def test_a_look_at_data_reads_each_file_as_the_job_does(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    shutil.copy("test.parquet", "later.parquet")  # named by no setting: its columns tell
+    for name in ("train", "test", "later"):
+        assert main(["data", "check", f"{name}.parquet", "--config", "job.yaml"]) == 0, capsys.readouterr()
+    pq.write_table(pq.read_table("test.parquet").drop_columns(["next"]), "test.parquet")
+    assert main(["data", "check", "test.parquet", "--config", "job.yaml"]) == 64
+    assert "test.parquet: no column 'next'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", SESSION_MODELS)
 def test_every_session_model_may_be_named_in_a_job_file(name, folder):
     assert type(read_job(folder / "job.yaml", [f"model.name={name}"]).build_model()) is SESSION_MODELS[name]
