@@ -124,6 +124,18 @@ def test_a_file_that_is_cut_or_no_parquet_is_named(tmp_path):
         assert report.rows == 4
 
 
+def test_a_column_that_ends_before_its_file_is_a_problem(tmp_path, monkeypatch):
+    path, whole = write(tmp_path / "a.parquet"), pq.ParquetFile.iter_batches
+
+    def short(self, *args, columns, **more):  # as a bit in the head of a page makes it, without an error
+        for batch in whole(self, *args, columns=columns, **more):
+            yield batch.slice(0, batch.num_rows - ("user" in columns))
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", short)
+    (problem,) = check(path, SCHEMA).problems
+    assert "row group 0, column 'user': the file is damaged (expected 2 rows up to here, got 1)" in problem
+
+
 def test_a_damaged_page_is_a_problem_of_its_column(tmp_path):
     path = tmp_path / "a.parquet"
     numbers = np.random.default_rng(0).random(20_000)
