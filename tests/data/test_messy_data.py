@@ -125,7 +125,7 @@ def test_files_that_differ_in_types_and_nulls_train_together(folder: Path) -> No
     CASES["no row in any file"](folder)
     (folder / "a.parquet").rename(folder / "none.parquet")
     cases = ["empty lists, null lists, lists with nulls", "an empty string", "a dictionary column",
-             "large_string", "string_view", "booleans as labels", "many files of one row",
+             "large_string", "string_view with a null", "booleans as labels", "many files of one row",
              "a sparse column without any value"]  # fmt: skip
     for number, case in enumerate(cases):
         (folder / str(number)).mkdir()

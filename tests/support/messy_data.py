@@ -133,6 +133,9 @@ NESTED = pa.array([[[1], [2]], [], [[]], None, [[3]], [[4]]], pa.list_(pa.list_(
 LISTS = [[1], [], None, [2, None], [None], [3]]
 PLACES = pa.array([{"id": 1}] * ROWS, pa.struct([("id", pa.int64())]))
 MAPS = pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int64()))
+UUIDS = pa.ExtensionArray.from_storage(
+    pa.uuid(), pa.array([b"%016d" % n for n in range(ROWS)], pa.binary(16))
+)
 INFINITE = math.inf
 NUMBERS = pa.array([1, 2, 3, 1, 2, 5], pa.int64())
 
@@ -160,7 +163,10 @@ CASES: dict[str, Case] = {
     "a dense column of half floats": one_file(price=pa.array([0.5] * ROWS, pa.float16())),
     "a dictionary column": one_file(user=USERS.dictionary_encode()),
     "large_string": one_file(user=USERS.cast(pa.large_string())),
-    "string_view": one_file(user=USERS.cast(pa.string_view())),
+    "string_view with a null": one_file(
+        user=pa.array(["ann", None, *USERS.to_pylist()[2:]], pa.string_view())
+    ),
+    "UUIDs": one_file(user=UUIDS),
     "large_list": one_file(tags=table()["tags"].cast(pa.large_list(pa.int64()))),
     "lists of lists": one_file(tags=NESTED),
     "a struct": one_file(user=PLACES),
