@@ -117,7 +117,7 @@ def convert_csv(
     -----
     An empty cell is a null, as is ``\\N``, the null of Hive; ``""`` in a column of strings is the empty
     string. In a column of numbers so is what `pandas.read_csv` takes for missing (nan, NA, null and the like:
-    `pslib.data.number_text.MISSING`), in one of strings it is a string as any other. An infinite number is a
+    `pslib.data.text_values.MISSING`), in one of strings it is a string as any other. An infinite number is a
     number when columns are classified; in a dense column it becomes a null, which the report counts
     (``infinite``).
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from pslib.data.convert.records import Parsed, Parser, Piece
-from pslib.data.number_text import ALMOST, INFINITE, MISSING, NULLS, NUMBER, WHOLE, WHOLE_FLOAT, matches
+from pslib.data.text_values import ALMOST, INFINITE, MISSING, NULLS, NUMBER, WHOLE, WHOLE_FLOAT, matches
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 

@@ -18,7 +18,7 @@ from cython_ext.common.hashing import mix64
 from pslib.data.column_types import key_kind, label_problem, weight_problem
 from pslib.data.columns import float32_of, is_list, keys_of, numbers_of, validity_of
 from pslib.data.inspect.column_reader import row_group_of
-from pslib.data.number_text import ALMOST, NUMBER, WHOLE, matches
+from pslib.data.text_values import TEXT_KINDS, WHOLE, matches
 from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
 WHOLE_MAX = 2.0**53  # beyond it every float is whole
@@ -93,8 +93,8 @@ class ColumnReport:
         First file with the column of this type.
     whole : bool
         Floats, none of which has a fraction.
-    number_text : str
-        Strings, each of which is the text of a number: one of them, with a fraction or separators if any has.
+    text_kind, text : str
+        Kind of `TEXT_KINDS` that all strings are, or empty, and one of them.
     """
 
     name: str
@@ -115,7 +115,8 @@ class ColumnReport:
     once: float | None = None
     file: str = ""
     whole: bool = False
-    number_text: str = ""
+    text_kind: str = ""
+    text: str = ""
 
     @property
     def reach(self) -> float:
@@ -159,13 +160,13 @@ class ColumnScan:
         self._sample = KeySample()
         self._bad: dict[str, tuple[str, int]] = {}
         self._now: tuple[str, Sequence[int]] = ("", ())
-        self._whole, self._words, self._example = False, False, ""
+        self._whole, self._texts, self._example = False, [*TEXT_KINDS], ""
 
     def begin(self, kind: pa.DataType, file: str, group_rows: Sequence[int]) -> None:
         """Begin a file in which the column has this type; all its types are `read_alike`."""
         self._file, self._now = self._file or file, (file, group_rows)
         if not self._kinds:
-            self._whole = types.is_floating(kind)
+            self._whole = types.is_floating(kind.value_type if is_list(kind) else kind)
         if kind not in self._kinds:
             self._kinds.append(kind)
 
@@ -228,7 +229,8 @@ class ColumnScan:
             once=None if self._sketch is None else self._sample.share_below(2),
             file=self._file,
             whole=self._whole and self._smallest is not None,
-            number_text="" if self._words else self._example,
+            text_kind=self._texts[0] if self._texts and self._example else "",
+            text=self._example,
         )
 
     def _kind_names(self) -> list[str]:
@@ -280,11 +282,11 @@ class ColumnScan:
 
     def _add_texts(self, values: pa.Array) -> None:
         self._widen(pc.min_max(pc.binary_length(values)))
-        if self._words or not (types.is_string(values.type) or types.is_large_string(values.type)):
+        if not self._texts or not (types.is_string(values.type) or types.is_large_string(values.type)):
             return
         texts = pc.unique(values).drop_null()
-        self._words = not pc.all(pc.match_substring_regex(texts, f"^({NUMBER}|{ALMOST})$")).as_py()
-        if not self._words and matches(WHOLE, self._example or "0"):
+        self._texts = [kind for kind in self._texts if _all_match(TEXT_KINDS[kind], texts)]
+        if matches(WHOLE, self._example or "0"):  # one that is no whole number tells more
             others = texts.filter(pc.invert(pc.match_substring_regex(texts, f"^{WHOLE}$")))
             self._example = next(iter((others if len(others) else texts).to_pylist()), self._example)
 
@@ -318,6 +320,10 @@ class ColumnScan:
         self._sample.add(keys, counts)
         for key in keys.view(np.int64).tolist():
             self._sketch.update(key)
+
+
+def _all_match(pattern: str, texts: pa.Array) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, f"^{pattern}$"), min_count=0).as_py())
 
 
 def _counted(text: str, count: int) -> str:

@@ -36,6 +36,7 @@ FLOATS = ("halffloat", "float", "double")
 WHOLES = ("int", "uint", *FLOATS)
 NO_TIME = (0, -1)
 """Whole numbers that stand for a missing time."""
+NO_INTEGERS = "lists of whole numbers as floats: cast them to integers, which makes a ragged field"
 NO_LIST = "lists of numbers with fractions: no field is made of them"
 
 
@@ -211,6 +212,8 @@ def _label_of(report: CheckReport) -> str | None:
             f".aggregate([({item!r}, 'list')]) gives them; or name the column of 0 and 1 with --label"
         )
     found = f"several hold 0 and 1 alone ({', '.join(binary)})" if binary else "none holds 0 and 1 alone"
+    if texts := [column.name for column in columns if column.text_kind and column.distinct == 2]:
+        found += f" (cast texts of two values to integer or bool: {', '.join(texts)})"
     raise DataError(f"which column is the label? {found}: name it with --label")
 
 
@@ -276,7 +279,7 @@ def _choice(column: ColumnReport, label: str) -> Choice:
     if column.nulls == column.rows:
         return Choice(name, "", "every value is missing")
     if _is_list_of_fractions(column):
-        return Choice(name, "", NO_LIST)
+        return Choice(name, "", NO_INTEGERS if column.whole else NO_LIST)
     if column.lengths:
         return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
     if column.kind.startswith(FLOATS):
@@ -292,11 +295,11 @@ def _choice(column: ColumnReport, label: str) -> Choice:
 
 def _other_reading(column: ColumnReport) -> str:
     """What else values may be, which nothing but their meaning tells: a number, a time, an id."""
-    if column.number_text:
-        return (
-            f"; each is the text of a number ({column.number_text!r}): if it is a quantity, cast it to "
-            "double, which makes a dense field"
-        )
+    text = f"; each is the text of a {column.text_kind} ({column.text!r})"
+    if column.text_kind == "number":
+        return f"{text}: if it is a quantity, cast it to double, which makes a dense field"
+    if column.text_kind == "time":
+        return f"{text}: written as a timestamp, {_take_hour(column)}"
     if column.smallest is None or column.largest is None or not column.kind.startswith(WHOLES):
         return ""
     low, high = int(column.smallest), int(column.largest)
@@ -305,12 +308,15 @@ def _other_reading(column: ColumnReport) -> str:
         name, a_second = UNITS[unit]
         ends = (high if low in NO_TIME else low, high)
         first, last = (datetime.fromtimestamp(one // a_second, UTC).date() for one in ends)
-        take = f"{{name: {column.name}_hour, of: {column.name}, take: hour}} makes keys of it"
         written = "" if unit == "s" and not column.whole else f"written as timestamp('{unit}'), "
-        return f"; if they are {name} since 1970 ({first} to {last}): {written}{take}"
+        return f"; if they are {name} since 1970 ({first} to {last}): {written}{_take_hour(column)}"
     if not column.whole or (low >= 0 and high <= 1):
         return ""
     return (
         "; if they are ids, write them as integers, which makes a sparse field (pandas makes ids "
         f"{column.kind} where one is missing: astype('Int64') keeps them)"
     )
+
+
+def _take_hour(column: ColumnReport) -> str:
+    return f"{{name: {column.name}_hour, of: {column.name}, take: hour}} makes keys of it"

@@ -10,7 +10,7 @@ import pytest
 
 from launch.cli.main import main
 from pslib.data.convert.convert import convert_criteo, convert_csv, convert_jsonl
-from pslib.data.number_text import MISSING
+from pslib.data.text_values import MISSING
 from tests.data.convert.test_convert import criteo_line, rejects_of, rows_of, written
 
 WORDS = [word for word in MISSING if word]

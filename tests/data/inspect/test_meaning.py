@@ -94,6 +94,23 @@ def test_whole_times_are_told_by_their_unit(tmp_path, a_second, unit, name, kind
     assert "since 1970" not in choice(path, "user").reason
 
 
+def test_texts_of_times_and_lists_of_floats_are_told(tmp_path):
+    texts = [f"2024-05-{1 + n % 9:02} 10:00:00" for n in range(ROWS)]
+    path = written(tmp_path / "a.parquet", at=texts, tags=[[float(one)] for one in USERS])
+    reason = choice(path, "at").reason
+    assert (
+        "each is the text of a time ('2024-05-01 10:00:00'): written as a timestamp, {name: at_hour" in reason
+    )
+    assert choice(path, "tags").reason.startswith("lists of whole numbers as floats: cast them to integers")
+
+
+@pytest.mark.parametrize("texts", [("yes", "no"), ("0", "1"), ("True", "False")])
+def test_texts_of_two_values_may_be_the_label(tmp_path, texts):
+    pq.write_table(pa.table({"bought": [texts[one] for one in LABEL], "user": USERS}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"cast texts of two values to integer or bool: bought\): name it"):
+        describe(tmp_path / "a.parquet")
+
+
 def test_a_mark_beyond_the_calendar_is_told_as_no_time(tmp_path):
     path = written(tmp_path / "a.parquet", at=[START_S] * (ROWS - 1) + [2**63 - 1])
     schema = Schema(label="click", sparse=[SparseField("h", of="at", take="day")])

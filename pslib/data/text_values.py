@@ -1,4 +1,4 @@
-"""Texts of numbers: which a file's words are, and which keep a column from being one of numbers."""
+"""Texts of values: of numbers, of times, of truth values and of missing ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ WHOLE_FLOAT = r"\s*[+-]?\d+\.0*\s*"
 """A whole number with a point, as pandas writes ids among which one is missing."""
 ALMOST = r"\s*[+-]?[$€£¥]?\s?(\d+|\d{1,3}([,.' _]\d{3})+)([.,]\d*)?\s?[%$€£¥kKmM]?\s*"
 """What people write for a number: thousands separators, a decimal comma, a currency, a percent sign."""
+
+TEXT_KINDS = {
+    "number": f"({NUMBER}|{ALMOST})",
+    "time": r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?\s?(Z|UTC|[+-]\d\d:?\d\d)?)?",
+    "truth value": r"(?i:true|false|t|f|yes|no|y|n)",
+}
+"""Patterns of what the strings of a column may be besides names."""
 
 MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
