@@ -62,7 +62,9 @@ def test_a_description_reads_each_footer_and_each_page_once(
         return plain(self, *args, columns=columns, **more)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    assert describe(tmp_path, "y").report.rows == 240
+    values: list[int] = []
+    assert describe(tmp_path, "y", progress=values.append).report.rows == 240
+    assert sum(values) == 240 * (COLUMNS + 1)
     assert sorted(read) == sorted(["y", *columns] * 2)
     assert len(times_asked) == 2
 

@@ -296,6 +296,7 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
     for column in columns:
         if _is_label(column) and column.ones in (0, column.rows):
             said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
+    said += [note for column in columns if column.role in ("", "dense") for note in _ids_note(column)]
     by_name = {column.name: column for column in columns}
     said += [note for one in (schema.sparse if schema else ()) for note in _time_note(one, by_name)]
     raw = {field.name for field in schema.dense if not field.log1p} if schema else set()
@@ -309,6 +310,14 @@ def _time_note(one: SparseField, columns: Mapping[str, ColumnReport]) -> list[st
         return []
     note = seconds_note(one, column.smallest, column.largest)
     return [note] if note else []
+
+
+def _ids_note(column: ColumnReport) -> list[str]:
+    """Note about a column of floats that is what pandas makes of ids, among which one is missing."""
+    missing = column.nulls + column.nans
+    if not missing or column.reach <= DENSE_FAR or not column.ids_hint or column.lengths:
+        return []
+    return [f"column {column.name!r}: whole numbers as {column.kind}, {missing:,} missing: {column.ids_hint}"]
 
 
 def _far_note(column: ColumnReport) -> list[str]:

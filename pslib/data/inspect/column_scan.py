@@ -125,6 +125,16 @@ class ColumnReport:
             return 0.0
         return max(abs(self.smallest), abs(self.largest))
 
+    @property
+    def ids_hint(self) -> str:
+        """What to do if whole numbers that are floats are ids; empty for other columns, and for 0 and 1."""
+        if not self.whole or (self.smallest in (0, 1) and self.largest in (0, 1)):
+            return ""
+        return (
+            "if they are ids, write them as integers, which makes a sparse field (pandas makes ids "
+            f"{self.kind} where one is missing: astype('Int64') keeps them)"
+        )
+
 
 def read_alike(kind: pa.DataType) -> str:
     """Name shared by all types that are read alike: ``"integer"``, ``"list of string"`` ...

@@ -310,12 +310,7 @@ def _other_reading(column: ColumnReport) -> str:
         first, last = (datetime.fromtimestamp(one // a_second, UTC).date() for one in ends)
         written = "" if unit == "s" and not column.whole else f"written as timestamp('{unit}'), "
         return f"; if they are {name} since 1970 ({first} to {last}): {written}{_take_hour(column)}"
-    if not column.whole or (low >= 0 and high <= 1):
-        return ""
-    return (
-        "; if they are ids, write them as integers, which makes a sparse field (pandas makes ids "
-        f"{column.kind} where one is missing: astype('Int64') keeps them)"
-    )
+    return f"; {column.ids_hint}" if column.ids_hint else ""
 
 
 def _take_hour(column: ColumnReport) -> str:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from launch.cli.main import main
 from pslib.data.inspect.check import check
 from pslib.data.inspect.describe import describe
 from pslib.errors import DataError
@@ -46,6 +45,10 @@ def test_whole_numbers_that_are_floats_may_be_ids(tmp_path, kind):
     assert one.role == "dense"
     assert "different whole numbers as " in one.reason
     assert "if they are ids, write them as integers" in one.reason
+    many = some_null(USERS, kind)
+    for schema in (None, Schema(label="click", dense=["x"])):
+        notes = check(written(tmp_path / "a.parquet", x=many), schema).notes
+        assert f"column 'x': whole numbers as {kind}, 8 missing: if they are ids" in "".join(notes)
     half = choice(written(tmp_path / "a.parquet", x=some_null(USERS + 0.5, kind)), "x")
     assert "a number with fractions" in half.reason
     assert "ids" not in half.reason
@@ -119,12 +122,12 @@ def test_a_mark_beyond_the_calendar_is_told_as_no_time(tmp_path):
     assert "1970" not in "".join(check(forever, schema).notes)
 
 
-def test_a_column_without_a_name_and_columns_of_folders_are_told(tmp_path, capsys):
+def test_a_column_without_a_name_and_columns_of_folders_are_told(tmp_path):
     path = written(tmp_path / "day=2024-05-01" / "city=S%C3%A3o%20Paulo" / "a.parquet", **{"": USERS})
-    assert main(["describe", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "left out  it has no name" in said
-    assert "it stands in the names of folders (city=São Paulo): write it as a column" in said
+    assert choice(path, "").reason.startswith("it has no name")
+    assert choice(path, "city").reason == (
+        "it stands in the names of folders (city=São Paulo): write it as a column"
+    )
     report = check(path, Schema(label="click", sparse=["day"]))
     assert "no column 'day'; it stands in the name of a folder (day=2024-05-01)" in report.problems[0]
 
