@@ -300,10 +300,16 @@ def _kind_of(cell: str) -> str:
     """What a cell is: missing, infinite, whole, whole_float, fraction, almost (a number), or a word."""
     if cell in NULLS or cell in MISSING:
         return "missing"
-    patterns = {
-        "whole": WHOLE, "whole_float": WHOLE_FLOAT, "fraction": NUMBER, "infinite": INFINITE, "almost": ALMOST
-    }  # fmt: skip
-    return next((kind for kind, pattern in patterns.items() if matches(pattern, cell)), "word")
+    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(cell)), "word")
+
+
+_KINDS = {
+    "whole": re.compile(WHOLE),
+    "whole_float": re.compile(WHOLE_FLOAT),
+    "fraction": re.compile(NUMBER),
+    "infinite": re.compile(INFINITE),
+    "almost": re.compile(ALMOST),
+}
 
 
 def tokens_of(raw: bytes) -> pa.ListArray:
