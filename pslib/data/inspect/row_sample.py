@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from pslib.data.columns import is_list
+from pslib.data.column_types import key_kind
+from pslib.data.columns import is_list, keys_of
 
 CHUNK_ROWS = 8_192
 CHUNKS_MAX = 16
@@ -21,7 +22,7 @@ class RowSample:
     """Rows from chunks spread evenly over the files, since data may be sorted by its label.
 
     Chunks of `CHUNK_ROWS` rows count on from file to file; each n-th is kept, and n doubles when there are
-    too many. Lists are not sampled.
+    too many. Lists are not sampled, and of strings only their keys.
     """
 
     def __init__(self) -> None:
@@ -45,12 +46,8 @@ class RowSample:
         if is_list(array.type):
             return
         for number, start, stop in self._chosen(first_row, first_row + len(array)):
-            part = array.slice(start - first_row, stop - start)
-            if types.is_dictionary(part.type):
-                part = part.cast(part.type.value_type)
-            # A slice would keep the whole array in memory.
-            copied = part.take(pa.array(np.arange(len(part))))
-            self._parts.setdefault(name, {}).setdefault(number, []).append(copied)
+            part = _copied(array.slice(start - first_row, stop - start))
+            self._parts.setdefault(name, {}).setdefault(number, []).append(part)
 
     def column(self, name: str) -> pa.Array | None:
         """Return the sampled values of a column; None without any."""
@@ -68,3 +65,12 @@ class RowSample:
             stop = min(end, place * CHUNK_ROWS + self._taken)
             if (self._first + place) % self._every == 0 and start < stop:
                 yield self._first + place, start, stop
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    """Copy of a part, which would keep the whole array in memory; of strings eight bytes each."""
+    if key_kind(array.type) == "string":
+        return pa.Array.from_buffers(pa.binary(8), len(array), [None, pa.py_buffer(keys_of(array, 0))])
+    if types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    return array.take(pa.array(np.arange(len(array))))
