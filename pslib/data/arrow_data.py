@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
+from pslib.data.columns import plain_batch
 from pslib.data.dataset import ParquetData, RowGroup
 from pslib.data.order import GroupSlice
 from pslib.data.value_checks import one_line
@@ -139,7 +140,7 @@ class TableScanner:
         """Yield record batches of the slice, each with the number of its first row."""
         first = self._data.row_groups[piece.row_group].first_row + piece.start
         for batch in self._data.table.slice(first, piece.rows).to_batches(SCAN_ROWS):
-            yield first, batch
+            yield first, plain_batch(batch)
             first += len(batch)
 
     def close(self) -> None:

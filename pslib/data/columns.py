@@ -34,8 +34,10 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
     """Type in which values of an extension type (uuid, json ...) are stored; other types unchanged.
 
     An extension type is read by its storage, also in lists: which of them a file shows depends on the
-    version of pyarrow.
+    version of pyarrow. Of runs (of tables in memory, no file has them) the type of the values.
     """
+    if types.is_run_end_encoded(kind):
+        return storage_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return storage_type(kind.storage_type)
     if is_list(kind) and (inner := storage_type(kind.value_type)) != kind.value_type:
@@ -70,8 +72,8 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Array as its `_plain_type`; lists anew, as Arrow 26 casts views of lists to wrong offsets."""
-    while isinstance(array, pa.ExtensionArray):
-        array = array.storage
+    while isinstance(array, pa.ExtensionArray | pa.RunEndEncodedArray):
+        array = array.storage if isinstance(array, pa.ExtensionArray) else pc.run_end_decode(array)
     if array.type == kind or not is_list(array.type):
         return array.cast(kind)
     elements, bounds = elements_of(array)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,6 +184,7 @@ STORED = {
         pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None, 0, 1], pa.int8())),
         [1, None, 0, 1],
     ),
+    "run_end_encoded": (pc.run_end_encode(pa.array([1, 1, None, 2])), [1, 1, None, 2]),
     "string_view": (pa.array(["a", None, "", "b"], pa.string_view()), ["a", None, "", "b"]),
     "binary_view": (pa.array([b"a", None, b"", b"b"], pa.binary_view()), [b"a", None, b"", b"b"]),
 }

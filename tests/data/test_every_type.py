@@ -5,20 +5,24 @@ All take a column in a role, or all refuse it in the same words, which name the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pslib
-from pslib.data import LeaseReader, Order, ParquetData
+from pslib.data import LeaseReader, Order
+from pslib.data.arrow_data import open_data
 from pslib.data.columns import plain_batch
 from pslib.data.inspect.check import check
 from pslib.data.inspect.describe import describe
 from pslib.errors import DataError
 from pslib.schema import RaggedField, Schema, SparseField
+from pslib.scoring.scored_file import write_scored
 from rec_models import build
 from tests.support.arrow_types import AROUND, CODES, ROWS, columns
 
@@ -42,20 +46,23 @@ CASES += [pytest.param(around, nulls, None, marks=SOAK) for around in AROUND for
 
 def written(folder: Path, around: str, nulls: bool, sample: list[str] | None) -> Iterator[tuple[str, Path]]:
     """Files of one column of a type each, beside sound ones; its name is ``x``."""
-    sound = {"click": CODES, "id": list(range(ROWS)), "number": [0.5 * code for code in CODES]}
     for place, (name, array) in enumerate(columns(around, nulls).items()):
         if sample is None or name in sample:
-            path = folder / f"{place}.parquet"
-            pq.write_table(pa.table({**sound, "x": array}), path, row_group_size=4)
-            yield name, path
+            pq.write_table(table(array), folder / f"{place}.parquet", row_group_size=4)
+            yield name, folder / f"{place}.parquet"
 
 
-def refusal(path: Path, schema: Schema) -> str | None:
-    """The line with which a training refuses the file, before it starts or when it reads."""
+def table(array: pa.Array) -> pa.Table:
+    sound = {"click": CODES, "id": list(range(ROWS)), "number": [0.5 * code for code in CODES]}
+    return pa.table({**sound, "x": array})
+
+
+def refusal(source: Path | pa.Table, schema: Schema) -> str | None:
+    """The line with which a training refuses a file or a table, before it starts or when it reads."""
     try:
-        data = ParquetData(path, schema)
-        reader = LeaseReader(data, schema, Order(0, [4, 2], ROWS, shuffle=False), ROWS)
-        assert sum(len(batch) for batch in reader.batches(0, 0)) == ROWS
+        data = open_data(source, schema)
+        order = Order(0, [group.rows for group in data.row_groups], ROWS, shuffle=False)
+        assert sum(len(batch) for batch in LeaseReader(data, schema, order, ROWS).batches(0, 0)) == ROWS
     except DataError as error:
         (line,) = error.problems
         return line
@@ -67,6 +74,7 @@ def test_a_column_is_taken_by_all_or_refused_by_all(
     tmp_path: Path, around: str, nulls: bool, sample: list[str] | None
 ) -> None:
     taken: dict[str, list[tuple[Path, Schema]]] = {role: [] for role in ROLES}
+    arrays = columns(around, nulls)
     for name, path in written(tmp_path, around, nulls, sample):
         for role, of in ROLES.items():
             schema = Schema(**of("x"))
@@ -74,11 +82,19 @@ def test_a_column_is_taken_by_all_or_refused_by_all(
             told = check(path, schema).problems
             assert [one.partition("; 2 such")[0] for one in told] == ([line] if line else []), (name, role)
             assert line is None or "column 'x'" in line
+            assert (refusal(table(arrays[name]), schema) is None) == (line is None), (name, role)
+            in_memory = refusal(pq.read_table(path), schema)  # Parquet renames some types
+            assert words(in_memory) == words(line)
             if line is None:
                 taken[role].append((path, schema))
         described(path)
     for some in taken.values():
         trained(tmp_path, some[:2] if sample else some)
+
+
+def words(line: str | None) -> str:
+    """A line without the place before its column, and without names of what is in a map."""
+    return re.sub(r" \('\w+'\)", "", str(line).partition("column 'x': ")[2])
 
 
 def described(path: Path) -> None:
@@ -98,16 +114,18 @@ def described(path: Path) -> None:
 
 
 def trained(folder: Path, files: list[tuple[Path, Schema]]) -> None:
-    """All files train, are evaluated and are scored by one model."""
-    if not files:
-        return
-    schema, paths = files[0][1], [path for path, _ in files]
-    for path in paths:  # of other types: one vocabulary would refuse them together
+    """Each file trains, is evaluated, scored and saved; the loaded model predicts the same."""
+    for path, schema in files:
+        out = Path(mkdtemp(dir=folder))
         with pslib.connect() as cluster:
             trainer = pslib.Trainer(build("fm", schema, {"dim": 2}), cluster, batch_rows=4, progress=False)
             trainer.fit(path)
             assert trainer.evaluate(path).examples == ROWS
-            trainer.evaluate(path, predictions=folder / f"scores {schema.columns} {path.stem}")
+            trainer.evaluate(path, predictions=out / "scores")
+            trainer.save(out / "checkpoint")
+        scores = pq.read_table(out / "scores")["prediction"].to_pylist()
+        assert write_scored(pslib.load(out / "checkpoint"), [str(path)], str(out / "file")) == ROWS
+        assert pq.read_table(out / "file")["prediction"].to_pylist() == pytest.approx(scores)
 
 
 @pytest.mark.parametrize(
