@@ -2,8 +2,8 @@
 
 ``PYTHONPATH`` and the folder of a script come before site-packages, and ROS 2 has a package ``launch``. So
 the command begins here, and a worker is ``python -P -m pslib.process.own_packages MODULE``: both look for
-these packages beside ``pslib`` before they look at the path. A user's script in a process of its own keeps the
-path of Python.
+these packages beside ``pslib`` before they look at the path. A user's script in a process of its own keeps
+the path of Python.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ def not_a_record(where: str, error: Exception) -> LogCorruptError:
 def _entries_of(body: Buffer, where: str) -> list[Entry]:
     header_bytes = int.from_bytes(body[:_COUNT_BYTES], "little")
     described = msgpack.unpackb(body[_COUNT_BYTES : _COUNT_BYTES + header_bytes], strict_map_key=False)
-    start, entries = _COUNT_BYTES + header_bytes + padding(header_bytes), []
+    start = _COUNT_BYTES + header_bytes + padding(header_bytes)
+    entries: list[Entry] = []
     for kind, plain, about in described:
         if not isinstance(plain, dict):
             raise ValueError(f"expected named fields, got {type(plain).__name__}")
