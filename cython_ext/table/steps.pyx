@@ -9,6 +9,7 @@ from cython_ext.common.checks cimport (
     finite_number,
     floats_of,
     keys_of,
+    level_of,
     whole_number,
 )
 from cython_ext.table.settings cimport set_initializer, set_optimizer
@@ -17,6 +18,10 @@ from cython_ext.table.table cimport *
 import numpy as np
 
 cnp.import_array()
+
+cdef extern from "table/dense_steps.h" nogil:
+    int pslib_dense_step(int level, const PslibOptimizer *optimizer, int64_t dim, float *weights,
+                         float *state, const float *gradient)
 
 _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
@@ -77,11 +82,12 @@ def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, 
         total += n
     gradient = checked_array("apply_dense: gradient", gradient, _F32, (total,))
     cdef const float *gradient_data = floats_of(gradient)
+    cdef int level = level_of(None)
     with nogil:
         for i in range(blocks):
-            refused += pslib_full_step(
-                &optimizer, where[i, 0], <float *> <intptr_t> where[i, 1], <float *> <intptr_t> where[i, 2],
-                gradient_data, 1.0, 1.0, True)
+            refused += pslib_dense_step(
+                level, &optimizer, where[i, 0], <float *> <intptr_t> where[i, 1],
+                <float *> <intptr_t> where[i, 2], gradient_data)
             gradient_data += where[i, 0]
     return refused
 
