@@ -181,8 +181,7 @@ def _message_of(kind: str, values: dict[str, Any], where: str) -> Message:
         unknown = [f" with {name}" for name in values if known and name not in known.names]
         what = " ".join(f"{kind}{''.join(unknown[:1])}".split())
         raise LogForeignError(
-            f"{where}: {what:.160} is not known to this version; start the newer pslib that "
-            "wrote it"
+            f"{where}: {what:.160} is not known to this version; start the newer pslib that wrote it"
         )
     for name in known.maps:
         values.setdefault(name, {})
