@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
     from rec_models.saved import load as load
 
-from pslib.process.excepthook import uncaught_in_a_line
+from pslib.process.excepthook import import_error, uncaught_in_a_line
 
 __version__ = "0.1.0"
 
@@ -87,7 +87,10 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         uncaught_in_a_line()  # a script that uses pslib sees its errors as one line
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            raise import_error(error) from error
     raise AttributeError(f"module 'pslib' has no attribute {name!r}{_near(name)}")
 
 

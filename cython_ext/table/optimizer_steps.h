@@ -5,8 +5,11 @@
  * tests/support/definitions/optimizers.py give the same bits. No loop carries a value from element to element except in
  * sums of squares, which have a fixed shape of 16 lanes; any vector width up to 16 keeps their bits.
  *
- * A gradient that is NaN or infinite is not filtered: it goes through the formula, and its row (that row only, until it
- * is erased) holds NaN from then on. Callers check gradients before, where the whole batch is at hand.
+ * A step stores finite numbers only. An element whose new weight or new state would be NaN or infinite is refused: it
+ * keeps its weight, after decay, and its state; all elements of the row are, where its own sum would not be finite.
+ * Only Adam's step count goes on. Steps do so where `guarded`, a constant for the compiler, is 1; the others are the
+ * same loops without a look at the result, for numbers that cannot grow that far (pslib_optimizer_is_tame). Each
+ * returns 1 if it has refused an element.
  */
 #ifndef PSLIB_OPTIMIZER_STEPS_H
 #define PSLIB_OPTIMIZER_STEPS_H
@@ -15,6 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/floats.h"
 #include "common/vectors.h"
 
 enum {
@@ -32,6 +36,9 @@ enum {
 enum { PSLIB_CATCH_UP_MAX = 256 };
 
 enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16, PSLIB_DIM_MAX = 4096 };
+
+/* 2^20 and 2^50, as bits: see pslib_optimizer_is_tame. */
+enum { PSLIB_GRADIENT_TAME = 0x49800000, PSLIB_STATE_TAME = 0x58800000 };
 
 typedef struct {
     int32_t kind;
@@ -86,21 +93,34 @@ static inline int64_t pslib_state_floats(int kind, int64_t dim)
 }
 
 /* w -= lr g */
-PSLIB_INLINE void pslib_sgd(const float *numbers, int64_t dim, float *restrict w, const float *restrict g)
+PSLIB_INLINE int pslib_sgd(const float *numbers, int64_t dim, float *restrict w, const float *restrict g, int guarded)
 {
     const float rate = numbers[0];
-    for (int64_t j = 0; j < dim; j++) w[j] -= rate * g[j];
+    int refused = 0;
+    for (int64_t j = 0; j < dim; j++) {
+        const float next = w[j] - rate * g[j];
+        const int sound = !guarded || pslib_zero_if_finite(next) == 0.0f;
+        w[j] = sound ? next : w[j];
+        refused |= !sound;
+    }
+    return refused;
 }
 
 /* a += g g;  w -= (lr g) / (sqrt(a) + eps) */
-PSLIB_INLINE void pslib_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
-                                 const float *restrict g)
+PSLIB_INLINE int pslib_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
+                               const float *restrict g, int guarded)
 {
     const float rate = numbers[0], epsilon = numbers[1];
+    int refused = 0;
     for (int64_t j = 0; j < dim; j++) {
-        a[j] += g[j] * g[j];
-        w[j] -= (rate * g[j]) / (sqrtf(a[j]) + epsilon);
+        const float sum = a[j] + g[j] * g[j];
+        const float next = w[j] - (rate * g[j]) / (sqrtf(sum) + epsilon);
+        const int sound = !guarded || pslib_zero_if_finite(sum) + pslib_zero_if_finite(next) == 0.0f;
+        a[j] = sound ? sum : a[j];
+        w[j] = sound ? next : w[j];
+        refused |= !sound;
     }
+    return refused;
 }
 
 typedef float PslibFour __attribute__((vector_size(16)));
@@ -138,19 +158,38 @@ PSLIB_INLINE float pslib_sum_of_squares(int64_t dim, const float *restrict g)
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* a += mean(g g). Returns sqrt(a) + eps. */
-PSLIB_INLINE float pslib_rowwise_divisor(const float *numbers, int64_t dim, float *a, const float *g)
+/* Return a + mean(g g). */
+PSLIB_INLINE float pslib_rowwise_sum(int64_t dim, float a, const float *g)
 {
-    a[0] += pslib_sum_of_squares(dim, g) / (float)dim;
-    return sqrtf(a[0]) + numbers[1];
+    return a + pslib_sum_of_squares(dim, g) / (float)dim;
 }
 
-/* a += mean(g g);  w -= (lr g) / (sqrt(a) + eps) */
-PSLIB_INLINE void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
+/* As below, guarded. */
+PSLIB_NOINLINE int pslib_rowwise_guarded(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
                                          const float *restrict g)
 {
-    const float rate = numbers[0], divisor = pslib_rowwise_divisor(numbers, dim, a, g);
+    const float rate = numbers[0], sum = pslib_rowwise_sum(dim, a[0], g), divisor = sqrtf(sum) + numbers[1];
+    int refused = 0;
+    if (pslib_zero_if_finite(divisor) != 0.0f) return 1;
+    a[0] = sum;
+    for (int64_t j = 0; j < dim; j++) {
+        const float next = w[j] - (rate * g[j]) / divisor;
+        const int sound = pslib_zero_if_finite(next) == 0.0f;
+        w[j] = sound ? next : w[j];
+        refused |= !sound;
+    }
+    return refused;
+}
+
+/* a += mean(g g);  w -= (lr g) / (sqrt(a) + eps). A sum that is tame needs no other guard. */
+PSLIB_INLINE int pslib_rowwise_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
+                                       const float *restrict g, int guarded)
+{
+    const float rate = numbers[0], sum = pslib_rowwise_sum(dim, a[0], g), divisor = sqrtf(sum) + numbers[1];
     const int64_t whole = dim - dim % PSLIB_LANES;
+    if (guarded || __builtin_expect(pslib_bits_of(sum) > PSLIB_STATE_TAME, 0))
+        return pslib_rowwise_guarded(numbers, dim, w, a, g);
+    a[0] = sum;
     for (int64_t j = 0; j < whole; j += PSLIB_LANES) {
         PslibSixteen row, more;
         memcpy(&row, w + j, sizeof row);
@@ -159,6 +198,7 @@ PSLIB_INLINE void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float
         memcpy(w + j, &row, sizeof row);
     }
     for (int64_t j = whole; j < dim; j++) w[j] -= (rate * g[j]) / divisor;
+    return 0;
 }
 
 /* Return the next step count of a row. The count may come from a checkpoint, and it indexes a table: NaN and large
@@ -174,9 +214,10 @@ PSLIB_INLINE int64_t pslib_adam_count(float *t, int64_t last_step)
 
 /* t = min(t + 1, T);  m = b1 m + (1 - b1) g;  v = b2 v + ((1 - b2) g) g;
  * w -= (lr (m c1[t])) / (sqrt(v c2[t]) + eps)         state: m[dim] v[dim] t[1] */
-PSLIB_INLINE void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
-                              float *restrict state, const float *restrict g)
+PSLIB_INLINE int pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float *restrict w, float *restrict state,
+                            const float *restrict g, int guarded)
 {
+    int refused = 0;
     const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3];
     const float b1 = optimizer->numbers[1], b2 = optimizer->numbers[2];
     const float rest1 = 1.0f - b1, rest2 = 1.0f - b2;
@@ -185,16 +226,23 @@ PSLIB_INLINE void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float
     const int64_t t = pslib_adam_count(state + 2 * dim, optimizer->last_step);
     const float c1 = optimizer->corrections[2 * t], c2 = optimizer->corrections[2 * t + 1];
     for (int64_t j = 0; j < dim; j++) {
-        m[j] = b1 * m[j] + rest1 * g[j];
-        v[j] = b2 * v[j] + (rest2 * g[j]) * g[j];
-        w[j] -= (rate * (m[j] * c1)) / (sqrtf(v[j] * c2) + epsilon);
+        const float first = b1 * m[j] + rest1 * g[j], second = b2 * v[j] + (rest2 * g[j]) * g[j];
+        const float next = w[j] - (rate * (first * c1)) / (sqrtf(second * c2) + epsilon);
+        const float any = pslib_zero_if_finite(first) + pslib_zero_if_finite(second) + pslib_zero_if_finite(next);
+        const int sound = !guarded || any == 0.0f;
+        m[j] = sound ? first : m[j];
+        v[j] = sound ? second : v[j];
+        w[j] = sound ? next : w[j];
+        refused |= !sound;
     }
+    return refused;
 }
 
-/* One step of Adam with the gradient g + l2 w. g: NULL for a step that the row has missed. */
-PSLIB_INLINE void pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
-                                     float *restrict state, const float *restrict g)
+/* One step of Adam with the gradient g + l2 w, guarded. g: NULL for a step that the row has missed. */
+PSLIB_INLINE int pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
+                                    float *restrict state, const float *restrict g)
 {
+    int refused = 0;
     const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3], l2 = optimizer->numbers[4];
     const float b1 = optimizer->numbers[1], b2 = optimizer->numbers[2];
     const float rest1 = 1.0f - b1, rest2 = 1.0f - b2;
@@ -204,41 +252,55 @@ PSLIB_INLINE void pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t di
     const float c1 = optimizer->corrections[2 * t], c2 = optimizer->corrections[2 * t + 1];
     for (int64_t j = 0; j < dim; j++) {
         const float whole = g == NULL ? l2 * w[j] : g[j] + l2 * w[j];
-        m[j] = b1 * m[j] + rest1 * whole;
-        v[j] = b2 * v[j] + (rest2 * whole) * whole;
-        w[j] -= (rate * (m[j] * c1)) / (sqrtf(v[j] * c2) + epsilon);
+        const float first = b1 * m[j] + rest1 * whole, second = b2 * v[j] + (rest2 * whole) * whole;
+        const float next = w[j] - (rate * (first * c1)) / (sqrtf(second * c2) + epsilon);
+        const float any = pslib_zero_if_finite(first) + pslib_zero_if_finite(second) + pslib_zero_if_finite(next);
+        const int sound = any == 0.0f;
+        m[j] = sound ? first : m[j];
+        v[j] = sound ? second : v[j];
+        w[j] = sound ? next : w[j];
+        refused |= !sound;
     }
+    return refused;
 }
 
 /* Take the last PSLIB_CATCH_UP_MAX of the steps that a row has missed, then this one, as Adam does that steps every row
  * at every step. missed: counts this step too, rounded down; NaN is none. */
-PSLIB_INLINE void pslib_adam_l2(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
-                                float missed)
+PSLIB_INLINE int pslib_adam_l2(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                               float missed)
 {
-    int steps = 1;
+    int steps = 1, refused = 0;
     if (missed > 1.0f) steps = missed < (float)PSLIB_CATCH_UP_MAX ? (int)missed : PSLIB_CATCH_UP_MAX;
-    for (; steps > 1; steps--) pslib_adam_l2_step(optimizer, dim, w, state, NULL);
-    pslib_adam_l2_step(optimizer, dim, w, state, g);
+    for (; steps > 1; steps--) refused |= pslib_adam_l2_step(optimizer, dim, w, state, NULL);
+    return refused | pslib_adam_l2_step(optimizer, dim, w, state, g);
 }
 
 /* b = m b + g;  w -= lr b, or with nesterov  w -= lr (g + m b) */
-PSLIB_INLINE void pslib_momentum(const float *numbers, int64_t dim, float *restrict w, float *restrict b,
-                                 const float *restrict g)
+PSLIB_INLINE int pslib_momentum(const float *numbers, int64_t dim, float *restrict w, float *restrict b,
+                                const float *restrict g, int guarded)
 {
+    int refused = 0;
     const float rate = numbers[0], momentum = numbers[1];
     const int nesterov = numbers[2] != 0.0f;
     for (int64_t j = 0; j < dim; j++) {
-        b[j] = momentum * b[j] + g[j];
-        w[j] -= rate * (nesterov ? g[j] + momentum * b[j] : b[j]);
+        const float velocity = momentum * b[j] + g[j];
+        const float next = w[j] - rate * (nesterov ? g[j] + momentum * velocity : velocity);
+        const int sound = !guarded || pslib_zero_if_finite(velocity) + pslib_zero_if_finite(next) == 0.0f;
+        b[j] = sound ? velocity : b[j];
+        w[j] = sound ? next : w[j];
+        refused |= !sound;
     }
+    return refused;
 }
 
 /* z = (n == 0 ? -(beta / alpha) w : z) + g - ((sqrt(n + g g) - sqrt(n)) / alpha) w;  n += g g;
  * w = |z| <= l1 ? 0 : (sign(z) l1 - z) / ((beta + sqrt(n)) / alpha + l2),  left as it is while n == 0
- *                                                                          state: z[dim] n[dim] */
-PSLIB_INLINE void pslib_ftrl(const float *numbers, int64_t dim, float *restrict w, float *restrict state,
-                             const float *restrict g)
+ *                                                                          state: z[dim] n[dim]
+ * Guarded. */
+PSLIB_INLINE int pslib_ftrl(const float *numbers, int64_t dim, float *restrict w, float *restrict state,
+                            const float *restrict g)
 {
+    int refused = 0;
     const float alpha = numbers[0], beta = numbers[1], l1 = numbers[2], l2 = numbers[3];
     const float pull = beta / alpha;
     float *restrict z = state;
@@ -250,55 +312,143 @@ PSLIB_INLINE void pslib_ftrl(const float *numbers, int64_t dim, float *restrict 
         const float next = (begun + g[j]) - sigma * w[j];
         const float moved = (copysignf(l1, next) - next) / ((beta + root) / alpha + l2);
         const float kept = fabsf(next) <= l1 ? 0.0f : moved;
-        w[j] = sum == 0.0f ? w[j] : kept;
-        z[j] = next;
-        n[j] = sum;
+        const float weight = sum == 0.0f ? w[j] : kept;
+        const float any = pslib_zero_if_finite(sum) + pslib_zero_if_finite(next) + pslib_zero_if_finite(weight);
+        const int sound = any == 0.0f;
+        w[j] = sound ? weight : w[j];
+        z[j] = sound ? next : z[j];
+        n[j] = sound ? sum : n[j];
+        refused |= !sound;
+    }
+    return refused;
+}
+
+/* --- finite numbers */
+
+
+/* Return 1 if steps keep finite numbers finite: with gradients up to PSLIB_GRADIENT_TAME and states up to
+ * PSLIB_STATE_TAME that are their own or steps have led to.
+ *
+ * Adding less than 2^103, half the distance of the largest floats, makes no finite number infinite. Sums of squares
+ * grow by 2^40 at most. A weight moves by less than 2^102: SGD rate g <= 2^30. Adagrad at most 64 rates (|g| of an
+ * element to the root of a mean over 4096; of rows the sum is looked at, not the gradient), or, where g g underflows, rate 2^-63 / eps. Momentum b <= 2^50, as m b + g <=
+ * b there for every m < 1 in float32: rate 2^51. Adam rate m c1 / eps, with c1 <= 2^14 and m <= 2^50, 2^101. FTRL and L2
+ * feed weights back into sums, which no such argument bounds: their loops are always guarded. */
+static inline int pslib_optimizer_is_tame(const PslibOptimizer *optimizer)
+{
+    const float rate = fabsf(optimizer->numbers[0]);
+    const float epsilon = optimizer->numbers[optimizer->kind == PSLIB_ADAM ? 3 : 1];
+    if (!(rate <= 0x1p10f)) return 0;
+    switch (optimizer->kind) {
+    case PSLIB_SGD:
+    case PSLIB_MOMENTUM:
+    case PSLIB_FTRL: return 1;
+    case PSLIB_ADAGRAD:
+    case PSLIB_ROWWISE_ADAGRAD:
+    case PSLIB_ADAM: return rate <= 0x1p37f * epsilon;
+    default: return 0;
     }
 }
 
-/* One step of one part of one row. w, state: INOUT. g: IN. None of them overlap. */
-PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
+/* Return 1 if no number exceeds PSLIB_STATE_TAME and no sum of squares is below 0. */
+static inline int pslib_state_is_tame(const PslibOptimizer *optimizer, int64_t dim, const float *state)
+{
+    const int64_t count = pslib_state_floats(optimizer->kind, dim);
+    const int64_t sums = optimizer->kind == PSLIB_ADAM ? dim : optimizer->kind == PSLIB_MOMENTUM ? count : 0;
+    uint32_t tame = ~UINT32_C(0); /* by the bits, as in the loops of steps: a sign bit is above them all */
+    for (int64_t j = 0; j < sums; j++) tame &= 0 - (uint32_t)((pslib_bits_of(state[j]) & 0x7FFFFFFF) <= PSLIB_STATE_TAME);
+    for (int64_t j = sums; j < count; j++) tame &= 0 - (uint32_t)(pslib_bits_of(state[j]) <= PSLIB_STATE_TAME);
+    return tame != 0;
+}
+
+/* Return 1 if a number is 2 or more, NaN or infinite: bit 30 of its bits. One instruction a vector. */
+PSLIB_INLINE int pslib_any_from_two(int64_t count, const float *g)
+{
+    uint32_t any = 0;
+    for (int64_t j = 0; j < count; j++) any |= pslib_bits_of(g[j]);
+    return (any & 0x40000000) != 0;
+}
+
+#if PSLIB_HAS_LEVELS
+PSLIB_FOR_AVX2 static inline int pslib_any_from_two_avx2(int64_t count, const float *g)
+{
+    const int64_t whole = count - count % 8;
+    __m256i any = _mm256_setzero_si256();
+    for (int64_t j = 0; j < whole; j += 8) any = _mm256_or_si256(any, _mm256_loadu_si256((const void *)(g + j)));
+    if (whole == count) return !_mm256_testz_si256(any, _mm256_set1_epi32(0x40000000));
+    return !_mm256_testz_si256(any, _mm256_set1_epi32(0x40000000)) || pslib_any_from_two(count - whole, g + whole);
+}
+
+PSLIB_FOR_AVX512 static inline int pslib_any_from_two_avx512(int64_t count, const float *g)
+{
+    const int64_t whole = count - count % 16;
+    __m512i any = _mm512_setzero_si512();
+    for (int64_t j = 0; j < whole; j += 16) any = _mm512_or_si512(any, _mm512_loadu_si512(g + j));
+    if (whole != count)
+        any = _mm512_or_si512(any, _mm512_maskz_loadu_epi32((__mmask16)((1u << (count - whole)) - 1), g + whole));
+    return _mm512_test_epi32_mask(any, _mm512_set1_epi32(0x40000000)) != 0;
+}
+#endif
+
+PSLIB_INLINE int pslib_any_from_two_at(int level, int64_t count, const float *g)
+{
+    if (count == 1) return (pslib_bits_of(g[0]) & 0x40000000) != 0;
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX512 && count != 8) return pslib_any_from_two_avx512(count, g);
+    if (level != PSLIB_PLAIN) return pslib_any_from_two_avx2(count, g);
+#endif
+    (void)level;
+    return pslib_any_from_two(count, g);
+}
+
+/* Return 1 if no gradient exceeds PSLIB_GRADIENT_TAME. */
+PSLIB_NOINLINE int pslib_gradients_are_tame(int64_t count, const float *g)
+{
+    int32_t most = 0;
+    for (int64_t j = 0; j < count; j++) {
+        const int32_t magnitude = (int32_t)(pslib_bits_of(g[j]) & 0x7FFFFFFF);
+        most = most > magnitude ? most : magnitude;
+    }
+    return most <= PSLIB_GRADIENT_TAME;
+}
+
+/* --- all kinds
+ *
+ * One step of one part of one row. w, state: INOUT. g: IN. None of them overlap. */
+PSLIB_INLINE int pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                            int guarded)
 {
     switch (optimizer->kind) {
-    case PSLIB_ADAGRAD:
-        pslib_adagrad(optimizer->numbers, dim, w, state, g);
-        break;
-    case PSLIB_ROWWISE_ADAGRAD:
-        pslib_rowwise_adagrad(optimizer->numbers, dim, w, state, g);
-        break;
-    case PSLIB_ADAM:
-        pslib_adam(optimizer, dim, w, state, g);
-        break;
-    case PSLIB_MOMENTUM:
-        pslib_momentum(optimizer->numbers, dim, w, state, g);
-        break;
-    case PSLIB_FTRL:
-        pslib_ftrl(optimizer->numbers, dim, w, state, g);
-        break;
-    default:
-        pslib_sgd(optimizer->numbers, dim, w, g);
+    case PSLIB_ADAGRAD: return pslib_adagrad(optimizer->numbers, dim, w, state, g, guarded);
+    case PSLIB_ROWWISE_ADAGRAD: return pslib_rowwise_adagrad(optimizer->numbers, dim, w, state, g, guarded);
+    case PSLIB_ADAM: return pslib_adam(optimizer, dim, w, state, g, guarded);
+    case PSLIB_MOMENTUM: return pslib_momentum(optimizer->numbers, dim, w, state, g, guarded);
+    case PSLIB_FTRL: return pslib_ftrl(optimizer->numbers, dim, w, state, g);
+    default: return pslib_sgd(optimizer->numbers, dim, w, g, guarded);
     }
 }
 
-/* pslib_step with the most common lengths as constants for the compiler. */
-PSLIB_INLINE void pslib_known_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
+/* pslib_step with the most common lengths as constants for the compiler, not guarded. */
+PSLIB_INLINE int pslib_known_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
 {
     switch (dim) {
-    case 1: pslib_step(optimizer, 1, w, state, g); break;
-    case 4: pslib_step(optimizer, 4, w, state, g); break;
-    case 8: pslib_step(optimizer, 8, w, state, g); break;
-    case 16: pslib_step(optimizer, 16, w, state, g); break;
-    default: pslib_step(optimizer, dim, w, state, g);
+    case 1: return pslib_step(optimizer, 1, w, state, g, 0);
+    case 4: return pslib_step(optimizer, 4, w, state, g, 0);
+    case 8: return pslib_step(optimizer, 8, w, state, g, 0);
+    case 16: return pslib_step(optimizer, 16, w, state, g, 0);
+    default: return pslib_step(optimizer, dim, w, state, g, 0);
     }
 }
 
 /* pslib_step, after the missed steps where they are taken one by one. */
-PSLIB_INLINE void pslib_step_all(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
-                                 float missed)
+PSLIB_INLINE int pslib_step_all(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                                float missed, int guarded)
 {
-    if (pslib_optimizer_l2(optimizer) != 0.0f) pslib_adam_l2(optimizer, dim, w, state, g, missed);
-    else pslib_step(optimizer, dim, w, state, g);
+    if (pslib_optimizer_l2(optimizer) != 0.0f) return pslib_adam_l2(optimizer, dim, w, state, g, missed);
+    return pslib_step(optimizer, dim, w, state, g, guarded);
 }
+
+/* --- decay and clipping */
 
 /* Return the factor of `missed` steps of weight decay: (1 - lr decay)^missed, 1 where decay is off.
  *
@@ -351,19 +501,16 @@ PSLIB_INLINE void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delt
 /* One step with decay and clipping: w decays for the steps that the row has missed, the gradient is clipped, then
  * pslib_step. shows: examples of the batch with the key. With clipping dim is at most PSLIB_DIM_MAX. w, state: INOUT.
  * g: IN. None of them overlap. */
-PSLIB_INLINE void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
-                                  float shows, float missed)
+PSLIB_INLINE int pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                                 float shows, float missed, int guarded)
 {
     const float factor = pslib_decay_factor(optimizer, missed);
     if (factor != 1.0f)
         for (int64_t j = 0; j < dim; j++) w[j] *= factor;
-    if (!pslib_optimizer_clips(optimizer)) {
-        pslib_step_all(optimizer, dim, w, state, g, missed);
-        return;
-    }
+    if (!pslib_optimizer_clips(optimizer)) return pslib_step_all(optimizer, dim, w, state, g, missed, guarded);
     float clipped[PSLIB_DIM_MAX];
     pslib_clipped(optimizer, dim, w, g, shows, clipped);
-    pslib_step_all(optimizer, dim, w, state, clipped, missed);
+    return pslib_step_all(optimizer, dim, w, state, clipped, missed, guarded);
 }
 
 #endif

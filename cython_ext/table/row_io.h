@@ -17,6 +17,8 @@
 #ifndef PSLIB_ROW_IO_H
 #define PSLIB_ROW_IO_H
 
+#include <float.h>
+
 #include "table/table.h"
 
 /* --- counters */
@@ -39,8 +41,8 @@ PSLIB_INLINE float pslib_missed(const PslibTable *table, const float *state, flo
     return table->counters & PSLIB_COUNT_LAST_SEEN && now > state[0] ? now - state[0] : 0.0f;
 }
 
-/* last_seen = max(last_seen, now);  shows += shows;  clicks += clicks.  state: INOUT. i: place of the key in the
- * record. */
+/* last_seen = max(last_seen, now);  shows += shows;  clicks += clicks, at most FLT_MAX.  state: INOUT. i: place of the
+ * key in the record. */
 PSLIB_INLINE void pslib_count(const PslibTable *table, float *state, int made, const PslibRecord *record, int64_t i)
 {
     if (made)
@@ -48,8 +50,10 @@ PSLIB_INLINE void pslib_count(const PslibTable *table, float *state, int made, c
     if (table->counters & PSLIB_COUNT_LAST_SEEN && (made || !(state[0] >= record->now))) state[0] = record->now;
     if ((table->counters & PSLIB_COUNT_SHOWS) == 0) return;
     float *counts = state + pslib_shows_at(table);
-    counts[0] += record->shows == NULL ? 1.0f : record->shows[i];
-    counts[1] += record->clicks == NULL ? 0.0f : record->clicks[i];
+    const float shows = counts[0] + (record->shows == NULL ? 1.0f : record->shows[i]);
+    const float clicks = counts[1] + (record->clicks == NULL ? 0.0f : record->clicks[i]);
+    counts[0] = shows < FLT_MAX ? shows : FLT_MAX;
+    counts[1] = clicks < FLT_MAX ? clicks : FLT_MAX;
 }
 
 /* --- rows */
@@ -105,14 +109,16 @@ PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *s
 
 /* Overwrite a row. from: IN, (weight_floats of the class,). from_state: IN, (state_floats of the class,), or NULL: the
  * row keeps its state. */
-static inline void pslib_row_put(const PslibTable *table, const PslibRowClass *shape, const float *from,
+static inline void pslib_row_put(PslibTable *table, const PslibRowClass *shape, const float *from,
                                  const float *from_state, void *weights, float *state)
 {
     uint8_t *to = weights;
     if (shape->state_floats > 0 && from_state != NULL) memcpy(state, from_state, sizeof(float) * (size_t)shape->state_floats);
-    float *scales = state + pslib_counter_floats(table);
+    float *scales = state + pslib_counter_floats(table), *own = state + shape->head_floats;
     for (int p = 0; p < shape->part_count; p++) {
         const int64_t dim = table->parts[p].dim;
+        if (from_state != NULL) table->wild |= !pslib_state_is_tame(&table->parts[p].optimizer, dim, own);
+        own += table->parts[p].state_floats;
         pslib_store_nearest(table->storage, dim, from, to, scales + p);
         to += (size_t)dim * pslib_storage_bytes(table->storage);
         from += dim;
@@ -168,9 +174,32 @@ PSLIB_INLINE uint64_t pslib_rounding_base(const PslibPart *part, uint64_t key, c
     return pslib_mix64(key ^ part->initializer.seed ^ record->rounding);
 }
 
+/* Return 1 if steps of the table are guarded: always, from its first gradient on that is not tame. Row-wise Adagrad
+ * and FTRL look at their own sums. */
+PSLIB_INLINE int pslib_is_wild(PslibTable *table, const PslibPart *part, int level, int64_t dim, const float *gradient)
+{
+    const int guards = part->optimizer.kind == PSLIB_ROWWISE_ADAGRAD || part->optimizer.kind == PSLIB_FTRL;
+    if (!guards && __builtin_expect(pslib_any_from_two_at(level, dim, gradient), 0))
+        table->wild |= !pslib_gradients_are_tame(dim, gradient);
+    return __builtin_expect(table->wild, 0);
+}
+
+/* A guarded step of one part. Not inlined: it is long, and rare. */
+PSLIB_INLINE void pslib_wild_step_at(PslibTable *table, const PslibPart *part, float *w, float *state,
+                                     const float *gradient, float shows, float missed, int level)
+{
+    (void)level;
+    table->steps_refused += pslib_full_step(&part->optimizer, part->dim, w, state, gradient, shows, missed, 1);
+}
+
+PSLIB_COPIES(void, pslib_wild_step, table->level,
+             (PslibTable *table, const PslibPart *part, float *w, float *state, const float *gradient, float shows,
+              float missed),
+             table, part, w, state, gradient, shows, missed)
+
 /* One step of all parts of a row of any shape and storage type. made: the row is new and its bytes are undefined.
  * i: place of the key in the record. */
-PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *shape, int level, uint64_t key, int made,
+PSLIB_INLINE void pslib_row_push(PslibTable *table, const PslibRowClass *shape, int level, uint64_t key, int made,
                                  void *weights, float *state, const float *gradient, const PslibRecord *record,
                                  int64_t i)
 {
@@ -187,8 +216,12 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
         if (made) pslib_part_begin(part, level, key, w, own);
         else if (storage != PSLIB_FLOAT32)
             pslib_load_at(level, storage, part->dim, at, storage == PSLIB_INT8 ? scales[p] : 0, w);
-        if (pslib_optimizer_is_plain(&part->optimizer)) pslib_known_step(&part->optimizer, part->dim, w, own, gradient);
-        else pslib_full_step(&part->optimizer, part->dim, w, own, gradient, shows, missed);
+        if (pslib_is_wild(table, part, level, part->dim, gradient))
+            pslib_wild_step(table, part, w, own, gradient, shows, missed);
+        else if (pslib_optimizer_is_plain(&part->optimizer))
+            table->steps_refused += pslib_known_step(&part->optimizer, part->dim, w, own, gradient);
+        else
+            table->steps_refused += pslib_full_step(&part->optimizer, part->dim, w, own, gradient, shows, missed, 0);
         if (storage != PSLIB_FLOAT32)
             pslib_store_at(level, storage, part->dim, w, pslib_rounding_base(part, key, record), at, scales + p);
         at += (size_t)part->dim * pslib_storage_bytes(storage);
@@ -206,13 +239,15 @@ static inline int pslib_rows_are_plain(const PslibTable *table)
 }
 
 /* pslib_row_push for such tables, whose state begins with that of part 0. */
-PSLIB_INLINE void pslib_row_push_plain(const PslibTable *table, int level, uint64_t key, int made, float *w, float *state,
+PSLIB_INLINE void pslib_row_push_plain(PslibTable *table, int level, uint64_t key, int made, float *w, float *state,
                                        const float *gradient)
 {
     for (int p = 0; p < table->part_count; p++) {
         const PslibPart *part = &table->parts[p];
         if (made) pslib_part_begin(part, level, key, w, state);
-        pslib_known_step(&part->optimizer, part->dim, w, state, gradient);
+        if (pslib_is_wild(table, part, level, part->dim, gradient))
+            pslib_wild_step(table, part, w, state, gradient, 1.0f, 0.0f);
+        else table->steps_refused += pslib_known_step(&part->optimizer, part->dim, w, state, gradient);
         w += part->dim;
         state += part->state_floats;
         gradient += part->dim;
@@ -235,7 +270,8 @@ PSLIB_FOR_AVX2 static inline void pslib_uniform_step_avx2(const PslibPart *part,
 #endif
 
 /* Initialize and step a new row of the most common part, with each float stored once: stores retire in order and wait
- * for the line of a new row, so initial values are kept in registers. Returns 0, with nothing done, for other parts. */
+ * for the line of a new row, so initial values are kept in registers. Returns 0, with nothing done, for other parts,
+ * and where the step is to be guarded. */
 PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, uint64_t key, const float *gradient,
                                             float *w, float *state)
 {
@@ -243,7 +279,9 @@ PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, ui
     if (level == PSLIB_AVX2 && part->initializer.kind == PSLIB_UNIFORM &&
         part->optimizer.kind == PSLIB_ROWWISE_ADAGRAD) {
         float a = part->initial_state[0];
-        const float divisor = pslib_rowwise_divisor(part->optimizer.numbers, 16, &a, gradient);
+        a = pslib_rowwise_sum(16, a, gradient);
+        if (pslib_bits_of(a) > PSLIB_STATE_TAME) return 0;
+        const float divisor = sqrtf(a) + part->optimizer.numbers[1];
         pslib_uniform_step_avx2(part, key, divisor, gradient, w);
         state[0] = a;
         return 1;
@@ -254,16 +292,19 @@ PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, ui
 }
 
 /* pslib_row_push for one part of 16 without counters; storage: a constant for the compiler, not int8. */
-PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int level, uint64_t key, int made,
+PSLIB_INLINE void pslib_row_push_one16(PslibTable *table, int storage, int level, uint64_t key, int made,
                                        void *weights, float *state, const float *gradient, const PslibRecord *record)
 {
     float buffer[16];
     const PslibPart *part = &table->parts[0];
     float *w = storage == PSLIB_FLOAT32 ? weights : buffer;
-    if (made && storage == PSLIB_FLOAT32 && pslib_row_begin_and_step16(part, level, key, gradient, w, state)) return;
+    const int wild = pslib_is_wild(table, part, level, 16, gradient);
+    if (made && storage == PSLIB_FLOAT32 && !wild &&
+        pslib_row_begin_and_step16(part, level, key, gradient, w, state)) return;
     if (made) pslib_part_begin(part, level, key, w, state);
     else if (storage != PSLIB_FLOAT32) pslib_load_at(level, storage, 16, weights, 0, w);
-    pslib_step(&part->optimizer, 16, w, state, gradient);
+    if (wild) pslib_wild_step(table, part, w, state, gradient, 1.0f, 0.0f);
+    else table->steps_refused += pslib_step(&part->optimizer, 16, w, state, gradient, 0);
     if (storage != PSLIB_FLOAT32)
         pslib_store_at(level, storage, 16, w, pslib_rounding_base(part, key, record), weights, NULL);
 }

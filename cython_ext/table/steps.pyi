@@ -12,7 +12,7 @@ def apply_dense_blocks(
     states: Sequence[NDArray[float32]],
     gradient: NDArray[float32],
     rate: float = 1.0,
-) -> None: ...
+) -> int: ...
 def apply_row(
     optimizer_kind: int,
     hyperparameters: NDArray[float32],
@@ -23,7 +23,7 @@ def apply_row(
     gradient: NDArray[float32],
     shows: float,
     missed: float,
-) -> None: ...
+) -> bool: ...
 def initial_rows(
     keys: NDArray[uint64], dim: int, initializer_kind: int, numbers: NDArray[float32], part_seed: int
 ) -> NDArray[float32]: ...

@@ -9,6 +9,7 @@ from cython_ext.common.checks cimport (
     finite_number,
     floats_of,
     keys_of,
+    level_of,
     whole_number,
 )
 from cython_ext.table.settings cimport set_initializer, set_optimizer
@@ -17,6 +18,10 @@ from cython_ext.table.table cimport *
 import numpy as np
 
 cnp.import_array()
+
+cdef extern from "table/dense_steps.h" nogil:
+    int pslib_dense_step(int level, const PslibOptimizer *optimizer, int64_t dim, float *weights,
+                         float *state, const float *gradient)
 
 _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
@@ -44,6 +49,11 @@ def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, 
     rate : float
         Factor of the learning rate for this step, in float32; weights decay at their own rate.
 
+    Returns
+    -------
+    int
+        Vectors of which an element was refused, as its new weight or state would not be finite.
+
     Raises
     ------
     ValueError
@@ -62,7 +72,7 @@ def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, 
     if len(states) != blocks:
         raise ValueError(f"apply_dense: state: expected one for each of {blocks} blocks, got {len(states)}")
     cdef int64_t[:, ::1] where = np.empty((blocks, 3), np.int64)
-    cdef int64_t n, floats, total = 0
+    cdef int64_t n, floats, total = 0, refused = 0
     for i in range(blocks):
         one = checked_target("apply_dense: weights", weights[i], _F32, (None,))
         n = len(one)
@@ -72,12 +82,14 @@ def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, 
         total += n
     gradient = checked_array("apply_dense: gradient", gradient, _F32, (total,))
     cdef const float *gradient_data = floats_of(gradient)
+    cdef int level = level_of(None)
     with nogil:
         for i in range(blocks):
-            pslib_full_step(
-                &optimizer, where[i, 0], <float *> <intptr_t> where[i, 1], <float *> <intptr_t> where[i, 2],
-                gradient_data, 1.0, 1.0)
+            refused += pslib_dense_step(
+                level, &optimizer, where[i, 0], <float *> <intptr_t> where[i, 1],
+                <float *> <intptr_t> where[i, 2], gradient_data)
             gradient_data += where[i, 0]
+    return refused
 
 
 def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient, shows,
@@ -101,6 +113,11 @@ def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, 
         Steps since the row's last push, for which its weights decay or L2 moves them; rounded down, NaN and
         negative numbers are 0.
 
+    Returns
+    -------
+    bool
+        Whether an element was refused, as its new weight or state would not be finite.
+
     Raises
     ------
     ValueError
@@ -113,7 +130,8 @@ def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, 
     cdef int64_t dim = whole_number("apply_row: dim", len(weights), 1, PSLIB_DIM_MAX)
     state = checked_target("apply_row: state", state, _F32, (pslib_state_floats(optimizer.kind, dim),))
     gradient = checked_array("apply_row: gradient", gradient, _F32, (dim,))
-    pslib_full_step(&optimizer, dim, floats_of(weights), floats_of(state), floats_of(gradient), shows, missed)
+    return 0 != pslib_full_step(
+        &optimizer, dim, floats_of(weights), floats_of(state), floats_of(gradient), shows, missed, True)
 
 
 def initial_rows(keys, dim, initializer_kind, numbers, part_seed):

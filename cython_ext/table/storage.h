@@ -45,6 +45,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/floats.h"
 #include "common/mix.h"
 #include "common/vectors.h"
 #include "table/initializers.h"
@@ -61,26 +62,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "16-bit fields of a wo
 static inline size_t pslib_storage_bytes(int storage)
 {
     return storage == PSLIB_FLOAT32 ? 4 : storage == PSLIB_INT8 ? 1 : 2;
-}
-
-PSLIB_INLINE uint32_t pslib_bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-PSLIB_INLINE float pslib_float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* Return a if the condition is 1, b if it is 0: branch-free, so that the loops below are vectorised. */
-PSLIB_INLINE uint32_t pslib_choose(int condition, uint32_t a, uint32_t b)
-{
-    return b ^ ((a ^ b) & (0 - (uint32_t)condition));
 }
 
 /* --- one column; the types in the low bits of 32 */

@@ -206,8 +206,8 @@ cdef class Store:
 
         A key that occurs more than once takes one step for each occurrence, in their order: sum the gradients
         of a key first where one step is meant. A narrow row takes steps for its parts and ignores the
-        gradients of the others; a wide row stays wide, whatever ``narrow`` says. A gradient that is NaN or
-        infinite is applied as it is: that row (no other) holds NaN from then on.
+        gradients of the others; a wide row stays wide, whatever ``narrow`` says. An element whose new weight
+        or state would be NaN or infinite is refused: it keeps both.
 
         The gradient of a key that is turned away is dropped, and each occurrence counts by its shows, rounded
         down but at least 1; the push that reaches the table's count makes the row and is its first step.
@@ -233,6 +233,11 @@ cdef class Store:
             rate. FTRL, whose weights are computed from sums, should be pushed with one rate only.
         delta : bool
             Add ``gradients`` to the weights instead of steps: no state of an optimizer changes.
+
+        Returns
+        -------
+        int
+            Steps of parts of rows that have refused an element.
         """
         keys = _keys("push", keys)
         gradients = checked_array("push: gradients", gradients, _F32, (len(keys), self.dim))
@@ -244,7 +249,7 @@ cdef class Store:
         shows, clicks = counts_into(&record, "push", shows, clicks, len(keys))
         cdef float factor = finite_number("push: rate", rate)
         cdef bint adds = delta
-        cdef int64_t n = len(keys), done = 0
+        cdef int64_t n = len(keys), done = 0, refused = self.table.steps_refused
         cdef const uint64_t *key_data = keys_of(keys)
         cdef const float *gradient_data = floats_of(gradients)
         cdef PslibStatus status
@@ -253,6 +258,7 @@ cdef class Store:
                 &self.table, key_data, n, gradient_data, row_class, &record, factor, adds, &done
             )
         raise_unless_done("push", status, done, n)
+        return self.table.steps_refused - refused
 
     def erase(self, keys):
         """Erase the rows of ``keys``, (n,) uint64, and counts of counted ones; return the number of rows.
@@ -772,7 +778,8 @@ cdef class Store:
             ``resident_bytes``, an upper bound of the memory of all these; ``counted_keys`` without a row.
             Since the Store was made: ``turned_away`` occurrences of keys in pushes that got no row; rows
             ``admitted`` under a policy, ``promoted`` to wide ones, and evicted: ``evicted_age``,
-            ``evicted_norm``, ``evicted_score``, ``evicted_share``.
+            ``evicted_norm``, ``evicted_score``, ``evicted_share``; ``steps_refused``, steps of parts of rows
+            that have refused an element.
         """
         cdef PslibStats numbers
         cdef const PslibPolicies *policies = &self.table.policies
@@ -786,6 +793,7 @@ cdef class Store:
             "evicted_norm": policies.evicted[PSLIB_EVICT_NORM],
             "evicted_score": policies.evicted[PSLIB_EVICT_SCORE],
             "evicted_share": policies.evicted_share,
+            "steps_refused": self.table.steps_refused,
         }
 
     def check_consistency(self):

@@ -307,7 +307,7 @@ PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibRowMap
 }
 
 /* Not inlined: it is long, and inlined into all loops it would take a minute to compile. */
-PSLIB_INLINE void pslib_strip_push_row_at(const PslibTable *table, const PslibRowClass *shape, uint64_t key, int made,
+PSLIB_INLINE void pslib_strip_push_row_at(PslibTable *table, const PslibRowClass *shape, uint64_t key, int made,
                                           void *weights, float *state, const float *gradient,
                                           const PslibRecord *record, int64_t i, int level)
 {
@@ -315,7 +315,7 @@ PSLIB_INLINE void pslib_strip_push_row_at(const PslibTable *table, const PslibRo
 }
 
 PSLIB_COPIES(void, pslib_strip_push_row, table->level,
-             (const PslibTable *table, const PslibRowClass *shape, uint64_t key, int made, void *weights, float *state,
+             (PslibTable *table, const PslibRowClass *shape, uint64_t key, int made, void *weights, float *state,
               const float *gradient, const PslibRecord *record, int64_t i),
              table, shape, key, made, weights, state, gradient, record, i)
 

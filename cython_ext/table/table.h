@@ -90,6 +90,8 @@ typedef struct {
     int level; /* of vectors.h: which copy of the loops works on this table */
     int storage;
     int counters;
+    int wild;              /* steps may lead to numbers that are not finite (optimizer_steps.h); never 0 again */
+    int64_t steps_refused; /* of parts of rows; an element or all of them were refused */
     int decays; /* the weights of some part decay with time, also where they are only read */
     PslibPolicies policies;
     struct PslibTracking *tracking; /* images.h; NULL: changes are not tracked */
@@ -116,7 +118,12 @@ static inline void pslib_table_shape(PslibTable *table, int part_count, int narr
 {
     const int counts[PSLIB_CLASSES] = {part_count, narrow_parts};
     table->part_count = part_count;
-    for (int p = 0; p < part_count; p++) table->decays |= table->parts[p].optimizer.weight_decay != 0;
+    for (int p = 0; p < part_count; p++) {
+        const PslibPart *part = &table->parts[p];
+        table->decays |= part->optimizer.weight_decay != 0;
+        table->wild |= !pslib_optimizer_is_tame(&part->optimizer) ||
+                       !pslib_state_is_tame(&part->optimizer, part->dim, part->initial_state);
+    }
     for (int c = 0; c < PSLIB_CLASSES; c++) {
         const int64_t counted = (table->counters & PSLIB_COUNT_LAST_SEEN) + (table->counters & PSLIB_COUNT_SHOWS);
         const int64_t head = counts[c] == 0 ? 0 : counted + (table->storage == PSLIB_INT8 ? counts[c] : 0);

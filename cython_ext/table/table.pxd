@@ -128,6 +128,7 @@ cdef extern from "table/table_rows.h" nogil:
         int level
         int storage
         int counters
+        int64_t steps_refused
         PslibPolicies policies
 
     ctypedef struct PslibStats:
@@ -153,8 +154,8 @@ cdef extern from "table/table_rows.h" nogil:
     int pslib_optimizer_clips(const PslibOptimizer *optimizer)
     int pslib_optimizer_catches_up(const PslibOptimizer *optimizer)
     void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delta)
-    void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
-                         const float *gradient, float shows, float missed)
+    int pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
+                        const float *gradient, float shows, float missed, int guarded)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
     uint64_t pslib_mix64(uint64_t x)
     PslibStatus pslib_table_open(PslibTable *table, int partition_bits)

@@ -182,6 +182,7 @@ static inline PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t 
     for (int p = 0; p < count; p++) {
         kept[p] = table->parts[p].optimizer;
         pslib_set_rate(&table->parts[p].optimizer, rate, delta);
+        table->wild |= !pslib_optimizer_is_tame(&table->parts[p].optimizer);
     }
     const PslibStatus status = pslib_table_push(table, keys, n, gradients, row_class, record, done);
     for (int p = 0; p < count; p++) table->parts[p].optimizer = kept[p];

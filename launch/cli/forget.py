@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,8 +148,9 @@ def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | s
     if isinstance(field, SparseField) and (field.take or field.buckets or len(field.columns) > 1):
         return f"{name}={value}: {name} is made of other values, a row of it is no one's own; give keys"
     values = [pa.array([value])]
-    if value.removeprefix("-").isdecimal() and -(1 << 63) <= int(value) < 1 << 64:
-        values.append(pa.array([int(value)], pa.uint64() if int(value) >= 1 << 63 else pa.int64()))
+    whole = re.fullmatch(r"(-?\d+)(\.0*)?", value, re.ASCII)  # a column of doubles shows 7 as 7.0
+    if whole and -(1 << 63) <= (number := int(whole[1])) < 1 << 64:
+        values.append(pa.array([number], pa.uint64() if number >= 1 << 63 else pa.int64()))
     return {int(keys_of(one, field.salt)[0]) for one in values}
 
 

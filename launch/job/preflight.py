@@ -385,7 +385,7 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     if resume and not folder.exists():  # a mistyped path is not created
         raise ConfigurationError(f"--resume: {folder}: no such folder; give --out with that of the run")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)  # records quote data and settings
     except (OSError, ValueError) as error:  # the latter for a zero byte
         why = "it is a file" if os.path.isfile(folder) else getattr(error, "strerror", None) or error
         raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
@@ -402,7 +402,7 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     try:
         for path in earlier:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        (folder / "logs").mkdir()
+        (folder / "logs").mkdir(0o700)
     except OSError as error:
         raise ConfigurationError(f"out: {error.filename} can't be replaced: {error.strerror}") from error
     return folder

@@ -36,13 +36,18 @@ class LocalLauncher:
 
     def command(self, task: Task) -> Command:
         """Return the command of the worker itself."""
-        # -P: a user's file named launch.py or zmq.py must not shadow the package.
-        arguments = (sys.executable, "-P", "-m", self.module, "--guarded", task.role, *task.arguments)
+        # -P: a user's file named zmq.py must not shadow the package.
+        own = ("-P", "-m", OWN_PACKAGES, self.module)
+        arguments = (sys.executable, *own, "--guarded", task.role, *task.arguments)
         return Command(arguments, worker_environment(os.environ, self.trainers), THIS_MACHINE)
 
     def listen(self, task: Task) -> str:
         """Return the loopback address, which other machines can't reach."""
         return f"tcp://127.0.0.1:{self.port if task.role == 'coordinator' else 0}"
+
+
+OWN_PACKAGES = "pslib.process.own_packages"
+"""Module that runs another one, and finds pslib's own packages for it."""
 
 
 def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str, str]:

@@ -19,6 +19,7 @@ from launch.supervisor.run_records import run_recorded, say
 from launch.supervisor.run_spec import Launcher, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.process.own_packages import taken_names
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local
 
@@ -94,6 +95,8 @@ def _place(script: str, machines: HostOptions, log: str | None, resume: bool) ->
         return hosts, hosts.count("server"), hosts.count("trainer")
     if not is_there:
         raise ConfigurationError(f"{script}: no such script")
+    for line in taken_names(Path(script).parent):
+        say(line)
     servers = 1 if machines.servers is None else machines.servers
     trainers = 1 if machines.trainers is None else machines.trainers
     check_log("--log", log, resume)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -298,9 +298,15 @@ def check_size(path: str, entry: ManifestFile) -> None:
 
 
 def batches_of(
-    path: str, entry: ManifestFile, schema: pa.Schema, columns: list[str] | None = None
+    path: str,
+    entry: ManifestFile,
+    schema: pa.Schema,
+    columns: list[str] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a file of the checkpoint at ``path``, one in memory at a time, all or some columns.
+    """Record batches of a file of the checkpoint at ``path``, one in memory at a time, all or some of them.
+
+    ``columns`` and ``numbers`` choose columns and batches.
 
     Checksums tell damage, not forgery: each batch is validated in full before anything is read from it.
 
@@ -324,14 +330,14 @@ def batches_of(
                     [f"{field.name}: {field.type}" for field in one] for one in (reader.schema, schema)
                 )
                 raise _DamageError(f"has columns {came}, expected {expected}")
-            for number in range(reader.num_record_batches):
+            for number in range(reader.num_record_batches) if numbers is None else numbers:
                 batch = reader.get_batch(number)
                 batch.validate(full=True)  # offsets of lists among others
                 if problem := _batch_problem(batch, schema):
                     raise _DamageError(f"record batch {number} (from 0) {problem}")
                 rows += batch.num_rows
                 yield batch
-            if rows != entry.rows:
+            if numbers is None and rows != entry.rows:
                 raise _DamageError(f"holds {counted(rows, 'row')}; expected {entry.rows}")
     except (OSError, pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
         problem = f"record batch {number} (from 0) can't be decoded: {error}"

@@ -24,9 +24,10 @@ from pslib.table.tables import TableSpec
 def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> dict[str, int]:
     """Replace a shard's rows and blocks by those of the checkpoint at ``path``.
 
-    Before the first row changes, every needed file is verified against the manifest, and the memory for all
-    rows is checked. After a later failure, tables that were empty are empty again. Otherwise the shard is
-    ``broken``: it must not reply to requests, and its log must keep the previous state.
+    Before the first row changes, every needed file is verified against the manifest, and decoded where rows
+    would be lost by a forged one, and the memory for all rows is checked. After a later failure, tables that
+    were empty are empty again. Otherwise the shard is ``broken``: it must not reply to requests, and its log
+    must keep the previous state.
 
     Returns
     -------
@@ -48,8 +49,10 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     links, saved, tables = _fitting(shard, path, options)
     more = [] if options.tables is not None else [name for name in saved if name not in shard.tables]
     _each_file(verify, links, tables, options)
-    if options.tables is None:
-        _check_unread(links, tables)
+    if any(shard.stores[table].partitions().size for table in tables):
+        _decode(links, tables, options, also_rows=True)
+    elif options.tables is None:
+        _decode(links, tables, options, also_rows=False)
     dense = read_dense(shard, links[-1].manifest, path, options.state) if options.tables is None else None
     _check_room(shard, saved, tables, links)
     shard.make_tables(saved[name] for name in more)  # they are not set up yet, and their rows are saved
@@ -109,13 +112,15 @@ def _each_file(
                 look(link.path, entry)
 
 
-def _check_unread(links: list[Link], tables: list[str]) -> None:
-    """Decode the files that a load of all does not read: small ones, of which it takes the last."""
+def _decode(links: list[Link], tables: list[str], options: LoadOptions, also_rows: bool) -> None:
+    """Decode the needed files that the load does not read, small ones; with ``also_rows`` all, as rows go."""
     for link in links:
         specs = link.manifest.specs
         for entry in link.manifest.files:
-            read_as_dense = link is links[-1] and not entry.table
-            if not read_as_dense and (entry.table not in tables or entry.kind not in (ROWS, GONE)):
+            needed = options.tables is None or entry.table in tables
+            as_dense = link is links[-1] and not entry.table
+            as_rows = entry.table in tables and entry.kind in (ROWS, GONE)
+            if needed and not as_dense and (also_rows or not as_rows):
                 for _ in batches_of(link.path, entry, schema_of(entry, specs)):
                     pass
 

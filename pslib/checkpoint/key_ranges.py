@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from cython_ext.common.hashing import partition_of
 from pslib.checkpoint.arrow_files import batches_of
 from pslib.checkpoint.folders import Link, chain_of
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ManifestFile, open_folder
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ManifestFile
 from pslib.checkpoint.rows import table_schema
-from pslib.errors import CheckpointCorruptError
-from pslib.storage import shown
 from pslib.table.tables import TableSpec
 
 GROUP_BITS_MAX = 20
@@ -133,17 +131,12 @@ class TableOfCheckpoint:
         return newest
 
     def _batches(self, link: Link, places: list[_Place]) -> Iterator[pa.RecordBatch]:
-        filesystem, root = open_folder(link.path)
         wanted: dict[str, list[int]] = {}
         for place in places:
             wanted.setdefault(place.entry.name, []).append(place.batch)
         for name, numbers in wanted.items():
-            try:
-                with filesystem.open_input_file(f"{root}/{name}") as stream, pa.ipc.open_file(stream) as file:
-                    for number in numbers:
-                        yield file.get_batch(number)
-            except (OSError, pa.ArrowException) as error:
-                raise CheckpointCorruptError(f"{shown(link.path)}: can't read {name}: {error}") from error
+            entry = next(place.entry for place in places if place.entry.name == name)
+            yield from batches_of(link.path, entry, self._schema, numbers=numbers)
 
 
 def floats_of(table: pa.Table, name: str) -> tuple[Any, NDArray[np.bool_]]:

@@ -238,13 +238,17 @@ def commit(path: str, manifest: Manifest) -> None:
     Raises
     ------
     CheckpointError
-        If the path can't be written, or another save has replaced this one; or if files are missing because
-        servers on other machines wrote them to their own folders. The manifest needed to combine them is left
-        as `INCOMPLETE_NAME`.
+        If the path can't be written, or another save has replaced this one; if `read_manifest` would refuse
+        the manifest; or if files are missing because servers on other machines wrote them to their own
+        folders. The manifest needed to combine them is left as `INCOMPLETE_NAME`.
     """
     folder = open_folder(path)
     scattered = _missing(folder, manifest.files) if folder.is_local else []  # all share an object store
     data = _bytes_of(manifest)
+    try:
+        _parsed(data, path)
+    except CheckpointCorruptError as error:  # what no reader takes replaces no checkpoint
+        raise CheckpointError(f"not committed: expected what a load takes, got {error}") from error
     if scattered:
         _put(folder, path, INCOMPLETE_NAME, data, ())
         raise CheckpointError(_scattered(path, scattered, len(manifest.files)))
@@ -387,9 +391,13 @@ def read_manifest(path: str) -> Manifest:
     CheckpointIncompatibleError
         If a newer pslib wrote it.
     """
-    from pslib.checkpoint.manifest_entries import check_entries  # pydantic, which no save needs: 67 ms
+    return _parsed(manifest_bytes(path), path)
 
-    data = manifest_bytes(path)
+
+def _parsed(data: bytes, path: str) -> Manifest:
+    """Parse and check the bytes of a manifest; errors as for `read_manifest`."""
+    from pslib.checkpoint.manifest_entries import check_entries  # pydantic, which no worker needs: 67 ms
+
     try:
         plain = json.loads(data)
         version = plain["format_version"]

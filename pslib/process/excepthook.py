@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 
 from pslib.config import DEBUG_VARIABLE
-from pslib.errors import PslibError
+from pslib.errors import ConfigurationError, PslibError
+
+OWN = ("cython_ext", "launch", "rec_models")
+"""Packages of pslib beside ``pslib``, with names that others use too."""
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder of pslib and of the packages beside it."""
 
 
 def told(error: BaseException) -> bool:
     """Return True if the error's message suffices: the fault is not in pslib."""
     ours = isinstance(error, PslibError) and error.exit_code == PslibError.exit_code
     return isinstance(error, PslibError) and not ours and os.environ.get(DEBUG_VARIABLE) != "1"
+
+
+def import_error(error: ImportError) -> Exception:
+    """Return the error of an import of pslib: one line, where a file of the user's stands for a package."""
+    name = (error.name or "").partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if name not in OWN or file is None or Path(file).is_relative_to(ROOT):
+        return error
+    return ConfigurationError(name_taken(file))
+
+
+def name_taken(file: str) -> str:
+    """Return the line about a user's file with the name of a package of pslib."""
+    return (
+        f"{file}: expected another name, as pslib has a package of that name and a process imports one of "
+        "the two; rename it"
+    )
 
 
 def uncaught_in_a_line() -> None:
@@ -29,6 +52,8 @@ def uncaught_in_a_line() -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, ImportError):
+        error = import_error(error)
     if not told(error):
         sys.__excepthook__(kind, error, trace)
         return

@@ -100,7 +100,7 @@ class RunRecorder:
         self.written: dict[str, Any] | None = None
         """Content of ``summary.json``, once it is written."""
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+            out.mkdir(0o700, parents=True, exist_ok=True)
             self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
             self._events = EventFile(out / EVENT_FOLDER) if tensorboard else None
         self._display: Display | None = display_for(self._stream) if progress else None
@@ -306,13 +306,15 @@ class RunRecorder:
     def _draw(self, path: Path, summary: Mapping[str, Any]) -> None:
         try:
             figure = picture(self._points, self._evaluations, summary)
+            with atomic_output(path) as temporary:
+                figure.savefig(temporary, format="png")
         except ImportError:
             self._stream.write(
                 "no run.png: matplotlib is not installed; `pip install matplotlib` brings it\n"
             )
-            return
-        with atomic_output(path) as temporary:
-            figure.savefig(temporary, format="png")
+        except Exception as error:  # whatever a broken matplotlib raises: the run is done
+            line = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._stream.write(f"no run.png: {line}; `pip install --force-reinstall matplotlib`\n")
 
 
 def _add_line(lines: IO[str], line: Mapping[str, Any]) -> None:

@@ -267,6 +267,7 @@ def shard_stats(shard: Shard) -> dict[str, Any]:
             totals[counter] += stats[counter]
     if shard.dense:
         totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
+        totals["steps_refused"] += shard.dense.steps_refused
     return totals
 
 

@@ -180,6 +180,7 @@ class Server:
             shards = self._log.begin(config)
             journals = list(self._log.journals(config.log_bytes))
         for index, shard in enumerate(shards):
+            shard.told = shards[0].told
             if self._log is None or self._log.logs[index].last == 0:
                 if joined.begins:
                     Rejoin.strip(shard)

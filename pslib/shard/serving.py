@@ -349,7 +349,7 @@ def _push_slice(
             for of in (message.shows, message.clicks)
         ]
     now = shard.tables[name].now(message.step, message.time_s)
-    shard.stores[name].push(
+    refused = shard.stores[name].push(
         cut.keys,
         gradients,
         salt=salt,
@@ -359,6 +359,8 @@ def _push_slice(
         rate=message.rate,
         delta=message.delta,
     )
+    if refused:
+        shard.tell_refused(f"table {name}")
 
 
 def _push_dense(shard: ShardState, message: Push, fresh: int) -> Steps[None]:
@@ -371,7 +373,8 @@ def _push_dense(shard: ShardState, message: Push, fresh: int) -> Steps[None]:
         if many:
             yield
         gradient = floats_of(message.dense[begins[run.start] : ends[run.stop - 1]])
-        shard.dense.apply_all(numbers[run], gradient, message.rate, message.delta)
+        if shard.dense.apply_all(numbers[run], gradient, message.rate, message.delta):
+            shard.tell_refused("dense parameters")
 
 
 def _runs(places: list[int], longest: int) -> Iterator[slice]:

@@ -7,6 +7,7 @@ serves.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ from pslib.table.tables import TableSpec
 from pslib.wire.applied_pushes import Marks
 from pslib.wire.journal import Entry, Journal
 from pslib.wire.messages import NOBODY
+
+log = logging.getLogger("pslib")
 
 SLICE_ROWS = 8192
 """Rows of a long request that are served before a short one has its turn: 0.1 to 0.4 ms of a table's time.
@@ -66,6 +69,8 @@ class ShardState:
         Memory limit of its tables; 0 is no limit.
     slice_rows : int
         Rows of a long request that are served before a short one has its turn.
+    told : set of str
+        Tables of which `tell_refused` has told; the shards of a server share it.
     """
 
     partition_bits: int
@@ -75,6 +80,7 @@ class ShardState:
     marks: Marks = field(default_factory=Marks)
     memory_bytes: int = 0
     slice_rows: int = SLICE_ROWS
+    told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.partitions = 1 << self.partition_bits
@@ -154,6 +160,16 @@ class ShardState:
             self.journal.later(*entries)
 
     # --- tables -------------------------------------------------------------------------------------------
+
+    def tell_refused(self, what: str) -> None:
+        """Warn once that steps of a table would have stored numbers that are not finite."""
+        if what not in self.told:
+            self.told.add(what)
+            log.warning(
+                "pslib: %s: expected finite weights after a step, got NaN or infinity; such weights stay as "
+                "they are, counted in steps_refused: look at the loss, lower learning_rate, or set clip_norm",
+                what,
+            )
 
     def make_tables(self, specs: Iterable[TableSpec]) -> None:
         """Create empty tables; existing ones stay as they are."""

@@ -12,7 +12,7 @@ from cython_ext.table.steps import apply_dense_blocks
 from cython_ext.table.store import Store
 from pslib.errors import ConfigurationError
 from pslib.table.descriptions import dense_differences, table_differences
-from pslib.table.optimizers import optimizer_from_dict
+from pslib.table.optimizers import HYPERPARAMETERS_MAX, MODIFIERS, SGD, optimizer_from_dict
 from pslib.table.partition_map import BlockBounds
 from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
@@ -55,6 +55,16 @@ def make_store(spec: TableSpec, partition_bits: int) -> Store:
     )
 
 
+_NO_STATE = np.empty(0, np.float32)
+_ADDITION = (
+    SGD.kind,
+    np.array([-1, *[0] * (HYPERPARAMETERS_MAX - 1)], np.float32),
+    np.zeros(len(MODIFIERS), np.float32),
+    np.empty((0, 2), np.float32),
+)
+"""Numbers of an SGD whose step adds the gradient, exactly."""
+
+
 class DenseBlocks:
     """Blocks of the dense parameters, each a flat float32 array with its state; see `BlockBounds`."""
 
@@ -67,6 +77,8 @@ class DenseBlocks:
         """Version of each block, incremented by each step. It begins at a number that follows from the first
         weights, so that blocks of two lives of a server differ.
         """
+        self.steps_refused = 0
+        """Steps of blocks that have refused an element, as its weight or state would not be finite."""
         self._hyperparameters = spec.optimizer.hyperparameters()
         self._modifiers = spec.optimizer.modifiers()
         self._corrections = spec.optimizer.corrections()
@@ -107,36 +119,30 @@ class DenseBlocks:
                     f"dense block {block} has no values; expected a setup with first values before it is used"
                 )
 
-    def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
+    def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> int:
         """Take one optimizer step of a block; see `apply_all`."""
-        self.apply_all([block], gradient, rate, delta)
+        return self.apply_all([block], gradient, rate, delta)
 
     def apply_all(
         self, blocks: Sequence[int], gradient: FloatRows, rate: float = 1.0, delta: bool = False
-    ) -> None:
+    ) -> int:
         """Take one optimizer step of each block, learning rates times ``rate``; with ``delta``, add instead.
 
-        ``gradient`` has those of all blocks, one after the other.
+        ``gradient`` has those of all blocks, one after the other. Returns the number of blocks of which an
+        element was refused, as its weight or state would not be finite.
         """
         weights = [self.weights[block] for block in blocks]
         for block in blocks:
             self.versions[block] += 1
         if delta:
-            start = 0
-            for values in weights:
-                np.add(values, gradient[start : start + values.size], out=values)
-                start += values.size
-            return
-        apply_dense_blocks(
-            self.spec.optimizer.kind,
-            self._hyperparameters,
-            self._modifiers,
-            self._corrections,
-            weights,
-            [self.state[block] for block in blocks],
-            gradient,
-            rate,
-        )
+            states = [_NO_STATE] * len(weights)
+            refused = apply_dense_blocks(*_ADDITION, weights, states, gradient)
+        else:
+            states = [self.state[block] for block in blocks]
+            numbers = (self.spec.optimizer.kind, self._hyperparameters, self._modifiers, self._corrections)
+            refused = apply_dense_blocks(*numbers, weights, states, gradient, rate)
+        self.steps_refused += refused
+        return refused
 
 
 def specs_of(message: Setup, known: Mapping[str, TableSpec]) -> list[TableSpec]:

@@ -36,6 +36,11 @@ Beta = Annotated[float, Setting("Decay of a moment a step.", ge=0, le=BETA_MAX)]
 class Optimizer(Settings):
     """Base of all optimizers: a value that selects the step and its hyperparameters.
 
+    A step stores finite numbers only. A weight whose new value or state would be NaN or infinite is refused:
+    it stays as it is (decayed), and so does its state; the whole row does where a sum over it would not be
+    finite. Adam's step count goes on. The counter ``steps_refused`` counts such steps, and a server warns
+    once of each table.
+
     Attributes
     ----------
     kind : int

@@ -88,11 +88,18 @@ class PartitionMap:
         return PartitionMap(self.version + 1, self.partition_bits, self.owners, addresses)
 
 
+UNITS_MAX = 1 << 22
+"""More than partitions and dense blocks of any cluster; a set of units takes a bit for each."""
+
+
 def mask_of_units(units: NDArray[np.integer]) -> int:
     """Set of units as one Python integer: bit ``u`` is unit ``u``; ``|`` is the union, at memory speed."""
     if units.size == 0:
         return 0
-    bits = np.zeros(int(units.max()) + 1, np.uint8)
+    most = int(units.max())
+    if int(units.min()) < 0 or most >= UNITS_MAX:
+        raise ValueError(f"expected units in 0..{UNITS_MAX - 1}, got {int(units.min())}..{most}")
+    bits = np.zeros(most + 1, np.uint8)
     bits[units] = 1
     return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 

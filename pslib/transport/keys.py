@@ -157,11 +157,17 @@ def write_keys(folder: str | Path, keys: Mapping[str, Keys]) -> None:
     Raises
     ------
     ConfigurationError
-        When one of the files exists, or can't be written: a key that is in use is never replaced.
+        When one of the files exists, or can't be written: a key that is in use is never replaced; when others
+        can write in the folder.
     """
     place = Path(folder)
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (mode := place.stat().st_mode & 0o777) & 0o022:
+            raise ConfigurationError(
+                f"{place}: expected a folder that others can't write, as they could put keys of their own "
+                f"there, got mode {mode:03o}; chmod go-w it, or choose another place"
+            )
         for name, own in keys.items():
             _write(place / f"{name}{SUFFIX}", own, os.O_EXCL)
     except FileExistsError as error:

@@ -7,7 +7,7 @@ named. A field unknown to this version is refused; a missing field takes its def
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from pslib.errors import LogForeignError
+from pslib.errors import LogCorruptError, LogForeignError, PslibError
 from pslib.update_log.records import Buffer, padding
-from pslib.wire.fields import Message
+from pslib.wire.fields import ArrayRule, Message
 from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import ALL_MESSAGES
 
@@ -30,6 +30,8 @@ class _Kind(NamedTuple):
     """Fields of messages of one kind in a record."""
 
     cls: type[Message]
+    rules: Mapping[str, ArrayRule]
+    """Rule of each field of arrays."""
     roles: tuple[tuple[str, str], ...]
     """Name and role ("plain", "array" or "arrays") of each field."""
     names: frozenset[str]
@@ -38,16 +40,20 @@ class _Kind(NamedTuple):
 
 
 def _kind(cls: type[Message]) -> _Kind:
-    roles, maps = [], []
+    roles, maps, rules = [], [], {}
     for spec in fields(cls):  # type: ignore[arg-type]
         role = next((role for role in ("array", "arrays") if role in spec.metadata), "plain")
         roles.append((spec.name, role))
+        if role != "plain":
+            rules[spec.name] = spec.metadata[role]
         if role == "arrays" and spec.default is MISSING and spec.default_factory is MISSING:
             maps.append(spec.name)
-    return _Kind(cls, tuple(roles), frozenset(name for name, _role in roles), tuple(maps))
+    return _Kind(cls, rules, tuple(roles), frozenset(name for name, _role in roles), tuple(maps))
 
 
 _KINDS = {kind: _kind(cls) for kind, cls in ALL_MESSAGES.items()}
+_ANY = tuple(map(np.dtype, ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")))
+"""Types of arrays where a field allows all."""
 _dtype = lru_cache(64)(np.dtype)
 
 
@@ -101,14 +107,36 @@ def entries_of(body: Buffer, where: str = "a record") -> list[Entry]:
     ------
     LogForeignError
         If a newer version wrote entries or fields unknown to this one.
+    LogCorruptError
+        If these are no entries, or an array is not one of its field, or lies beyond the body.
     """
+    try:
+        return _entries_of(body, where)
+    except PslibError:
+        raise
+    except Exception as error:  # msgpack has several kinds
+        raise not_a_record(where, error) from error
+
+
+def not_a_record(where: str, error: Exception) -> LogCorruptError:
+    """Return the error of a record whose checksum is right and whose content no pslib writes."""
+    why = f"{type(error).__name__}: {error}".splitlines()[0]
+    return LogCorruptError(f"{where}: expected entries of a log, got others ({why:.200}); load a checkpoint")
+
+
+def _entries_of(body: Buffer, where: str) -> list[Entry]:
     header_bytes = int.from_bytes(body[:_COUNT_BYTES], "little")
     described = msgpack.unpackb(body[_COUNT_BYTES : _COUNT_BYTES + header_bytes], strict_map_key=False)
-    start, entries = _COUNT_BYTES + header_bytes + padding(header_bytes), []
+    start = _COUNT_BYTES + header_bytes + padding(header_bytes)
+    entries: list[Entry] = []
     for kind, plain, about in described:
+        if not isinstance(plain, dict):
+            raise ValueError(f"expected named fields, got {type(plain).__name__}")
         if about:
-            start = _add_arrays(plain, about, body, start)
+            start = _add_arrays(plain, about, body, start, _KINDS[kind].rules if kind in _KINDS else {})
         entries.append(plain if kind == NOTE else _message_of(kind, plain, where))
+    if not entries:
+        raise ValueError("expected one entry or more, got none")
     return entries
 
 
@@ -120,9 +148,16 @@ def first_note(read: Callable[[int, int], bytes]) -> Note:
     return plain if kind == NOTE else {}
 
 
-def _add_arrays(values: dict[str, Any], about: Sequence[Any], body: Buffer, start: int) -> int:
+def _add_arrays(
+    values: dict[str, Any], about: Sequence[Any], body: Buffer, start: int, rules: Mapping[str, ArrayRule]
+) -> int:
     """Set the arrays of an entry's fields; return the offset of the next entry's first array."""
     for name, key, code, *shape in about:
+        rule = rules.get(name)
+        if rule is not None and not (len(shape) == rule.ndim and _dtype(code) in (rule.dtypes or _ANY)):
+            raise ValueError(f"{name}: expected {rule}, got {code} {shape}")
+        if min(shape, default=-1) < 0:
+            raise ValueError(f"{name}: expected sizes of 0 or more, got {shape}")
         count = shape[0] if len(shape) == 1 else math.prod(shape)
         if count:
             dtype = _dtype(code)
@@ -144,9 +179,9 @@ def _message_of(kind: str, values: dict[str, Any], where: str) -> Message:
     known = _KINDS.get(kind)
     if known is None or not values.keys() <= known.names:
         unknown = [f" with {name}" for name in values if known and name not in known.names]
+        what = " ".join(f"{kind}{''.join(unknown[:1])}".split())
         raise LogForeignError(
-            f"{where}: {kind}{''.join(unknown[:1])} is not known to this version; start the newer pslib that "
-            "wrote it"
+            f"{where}: {what:.160} is not known to this version; start the newer pslib that wrote it"
         )
     for name in known.maps:
         values.setdefault(name, {})

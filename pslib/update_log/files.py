@@ -48,7 +48,7 @@ class DiskFiles:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         if not self._folder.is_dir():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(0o700, parents=True, exist_ok=True)
             _sync_folder(self._folder.parent)
         self._open: dict[str, int] = {}
         self._new: set[str] = set()
@@ -118,7 +118,7 @@ class DiskFiles:
 
     def lock(self, name: str) -> bool:
         """Try to take a lock, held until the end of this process or `close`; False: already held."""
-        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -140,7 +140,7 @@ class DiskFiles:
             path = self._folder / name
             if create and not path.exists():
                 self._new.add(name)
-            descriptor = os.open(path, os.O_RDWR | create | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | create | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self._open[name] = descriptor
         return descriptor
 

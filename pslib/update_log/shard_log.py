@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
-from pslib.errors import LogFullError
+from pslib.errors import LogFullError, PslibError
 from pslib.shard.replay import Replay, images_of, state_of, units_of_images
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
 from pslib.table.policies import ByCount
 from pslib.table.tables import RowLayout
-from pslib.update_log.contents import entries_of, first_note, pieces_of
+from pslib.update_log.contents import entries_of, first_note, not_a_record, pieces_of
 from pslib.update_log.records import Buffer
 from pslib.update_log.segments import RollingLog
 from pslib.wire.fields import Message
@@ -238,6 +238,14 @@ def _unit_bytes(shard: Shard, unit: int) -> int:
     return sum(store.partition_rows(unit) * _row_bytes(shard, name) for name, store in shard.stores.items())
 
 
+def _units_of(number: int, read: Callable[[int, int], bytes]) -> list[int]:
+    """Units of a record of images, from its header."""
+    try:
+        return units_of_images(first_note(read))
+    except Exception as error:
+        raise not_a_record(f"record {number}", error) from error
+
+
 def recover(log_: RollingLog, shard: Shard, load: Callable[[Shard, Load], Any]) -> int:
     """Replay the log into an empty shard; return the number of records applied.
 
@@ -257,11 +265,17 @@ def recover(log_: RollingLog, shard: Shard, load: Callable[[Shard, Load], Any]) 
     newest: dict[int, int] = {}
     for head, read in log_.heads() if IMAGES in log_.kinds else ():
         if head.kind == IMAGES:
-            newest.update(dict.fromkeys(units_of_images(first_note(read)), head.number))
+            newest.update(dict.fromkeys(_units_of(head.number, read), head.number))
     limit, shard.room.limit_bytes = shard.room.limit_bytes, 0  # evictions are recorded
     replay, records = Replay(shard, newest, load), 0
     for record in log_.records():
-        replay.take(record.number, entries_of(record.body, f"record {record.number}"))
+        entries = entries_of(record.body, f"record {record.number}")
+        try:
+            replay.take(record.number, entries)
+        except PslibError:
+            raise
+        except Exception as error:  # fields of other types than a message has
+            raise not_a_record(f"record {record.number}", error) from error
         records += 1
     shard.room.limit_bytes = limit
     shard.room.forget()

@@ -21,6 +21,7 @@ STORE_COUNTERS = (
     "evicted_norm",
     "evicted_score",
     "evicted_share",
+    "steps_refused",
 )
 """Counters of `Store.stats` that heartbeats, status and records show of every table."""
 

@@ -55,7 +55,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(inner)
 
 
-def _change_entry(plain: dict[str, Any], choice: random.Random) -> None:
+def change_entry(plain: dict[str, Any], choice: random.Random) -> None:
     container, key = choice.choice(list(_places(plain)))
     what = choice.randrange(4)
     if what == 0:
@@ -68,7 +68,7 @@ def _change_entry(plain: dict[str, Any], choice: random.Random) -> None:
         container[key] = choice.choice(VALUES)
 
 
-def _change_bytes(data: bytearray, choice: random.Random) -> None:
+def change_bytes(data: bytearray, choice: random.Random) -> None:
     for _ in range(choice.choice((1, 1, 2, 4))):
         what, place = choice.randrange(5), choice.randrange(max(1, len(data) - 8))
         if what == 0:
@@ -131,12 +131,12 @@ def mutant(folder: Path, seed: int) -> Path:
     link = choice.choice(sorted(folder.rglob("manifest.json")))
     plain = json.loads(link.read_text())
     if choice.randrange(3) == 0:
-        _change_entry(plain, choice)
+        change_entry(plain, choice)
     else:
         entry = choice.choice(plain["files"])
         file = link.with_name(entry["name"])
         data = bytearray(file.read_bytes())
-        _change_bytes(data, choice)
+        change_bytes(data, choice)
         file.write_bytes(data)
         _resum(entry, bytes(data))
     link.write_bytes(with_checksum(plain))

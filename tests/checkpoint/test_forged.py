@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from launch.cli.main import main
-from pslib.checkpoint import load_shard
+from pslib.checkpoint import commit, load_shard, read_manifest
+from pslib.checkpoint.diff import diff_checkpoints
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.forged import changed_bytes, copy_of, rewritten, shard_for, with_checksum
@@ -22,21 +24,54 @@ from tests.checkpoint.forged import changed_bytes, copy_of, rewritten, shard_for
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def tried(folder: Path, first: int, count: int) -> None:
+def tried(*words: str | int | Path) -> None:
     """Try mutants in a process of its own: what an unchecked offset does is not an exception."""
-    command = [sys.executable, "-m", "tests.checkpoint.forged", str(folder), str(first), str(count)]
+    command = [sys.executable, "-m", *map(str, words)]
     ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=3000)
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr[-300:]}"
 
 
 def test_mutants_of_checkpoints_are_refused_by_load_as_by_verify(tmp_path: Path) -> None:
-    tried(tmp_path, 0, 400)
+    tried("tests.checkpoint.forged", tmp_path, 0, 400)
+
+
+def test_mutants_of_log_records_and_images_are_refused_in_a_line() -> None:
+    tried("tests.update_log.forged", 0, 300)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_twenty_thousand_mutants_are_refused_by_load_as_by_verify(tmp_path: Path) -> None:
-    tried(tmp_path, 1000, 20_000)
+    tried("tests.checkpoint.forged", tmp_path, 1000, 20_000)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_twenty_thousand_mutants_of_log_records_are_refused_in_a_line() -> None:
+    tried("tests.update_log.forged", 1000, 20_000)
+
+
+# --- what a forged file may not cost
+
+
+def test_a_forged_row_file_takes_no_rows_from_a_shard_that_has_some(tmp_path: Path) -> None:
+    path, shard = copy_of("checkpoint_v4", tmp_path / "copy"), shard_for("checkpoint_v4")
+    load_shard(shard, str(path))
+    rows = {name: store.rows for name, store in shard.stores.items()}
+    rewritten(path, lambda b: b.take([0] * b.num_rows) if "key" in b.schema.names else b)
+    with pytest.raises(CheckpointCorruptError, match="holds a key twice"):
+        load_shard(shard, str(path))
+    assert (rows, shard.broken) == ({name: store.rows for name, store in shard.stores.items()}, "")
+    with pytest.raises(CheckpointCorruptError, match="holds a key twice"):
+        diff_checkpoints(str(path), str(path))
+
+
+def test_what_no_load_would_take_is_not_committed(tmp_path: Path) -> None:
+    path = copy_of("checkpoint_v4", tmp_path / "copy")
+    manifest, before = read_manifest(str(path)), (path / "manifest.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"not committed.*servers"):
+        commit(str(path), replace(manifest, servers=-1))
+    assert (path / "manifest.json").read_bytes() == before
 
 
 # --- single entries of the manifest

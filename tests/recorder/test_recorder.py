@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -304,6 +305,16 @@ def test_without_matplotlib_one_line_says_how_to_get_the_picture(tmp_path, monke
     )
     assert (tmp_path / "summary.json").exists()
     assert not (tmp_path / "run.png").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("two\nlines"), AttributeError("np"), OSError("no fonts")])
+def test_a_picture_that_fails_is_a_line_and_the_run_is_done(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(recorder, "picture", mock.Mock(side_effect=error))
+    stream = io.StringIO()
+    watch(tmp_path, [training(5)], stream=stream)
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith(f"no run.png: {type(error).__name__}: {str(error).splitlines()[0]}; `pip install")
+    assert (tmp_path / "summary.json").exists()
 
 
 def test_the_picture_is_a_png_of_a_readable_size(tmp_path):

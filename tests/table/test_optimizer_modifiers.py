@@ -115,17 +115,18 @@ def test_a_push_says_how_often_a_key_was_shown_and_the_row_knows_what_it_missed(
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("clip", CLIPS, ids=clip_name)
-def test_a_gradient_that_is_not_finite_is_not_hidden_by_clipping(clip: dict[str, float], bad: float) -> None:
+def test_a_gradient_that_is_not_finite_is_refused_with_clipping_too(
+    clip: dict[str, float], bad: float
+) -> None:
     optimizer = replace(SGD(0.5), **clip)
     gradient = np.asarray([1.0, bad, 1.0], np.float32)
     weights, want = np.ones(3, np.float32), np.ones(3, np.float32)
     row_step(optimizer, weights, np.zeros(0, np.float32), gradient)
     full_step(optimizer, want, np.zeros(0, np.float32), gradient)
-    assert np.array_equal(weights, want, equal_nan=True)
+    assert weights.tobytes() == want.tobytes()
+    assert weights[1] == 1.0
     if np.isfinite(bad):
         assert weights.tolist() == [1.0] * 3  # a norm that overflows leaves nothing of a finite gradient
-    else:
-        assert not np.isfinite(weights[1])
 
 
 # --- decay

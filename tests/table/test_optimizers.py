@@ -268,17 +268,18 @@ def test_adam_stops_counting_where_both_corrections_are_one() -> None:
 
 @pytest.mark.parametrize("optimizer", ALL, ids=name_of)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_gradient_that_is_not_finite_spoils_its_own_row_only(optimizer: Optimizer, bad: float) -> None:
+def test_a_gradient_that_is_not_finite_reaches_no_row(optimizer: Optimizer, bad: float) -> None:
     gradients = some_gradients(17, 2)
     clean, _ = rows_after(optimizer, 17, gradients)
     gradients[0] = gradients[0].copy()
     gradients[0][1, 3] = bad
     weights, state = rows_after(optimizer, 17, gradients)
     want_weights, want_state = defined_rows_after(optimizer, 17, gradients)
-    assert not np.isfinite(weights[1, 3])
+    assert np.isfinite(weights).all()
+    assert np.isfinite(state).all()
     assert weights[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
-    assert np.array_equal(weights, want_weights, equal_nan=True)
-    assert np.array_equal(state, want_state, equal_nan=True)
+    assert weights.tobytes() == want_weights.tobytes()
+    assert state.tobytes() == want_state.tobytes()
 
 
 # --- what the kernel refuses

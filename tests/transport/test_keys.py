@@ -57,6 +57,15 @@ def test_a_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
     assert read_keys(tmp_path / "trainer.keys") == MADE["trainer"]
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702, 0o1777])
+def test_no_key_is_made_where_others_can_write(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=r"others can't write.* got mode 7.*chmod go-w"):
+        write_keys(tmp_path, MADE)
+    tmp_path.chmod(0o700)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_key_that_others_may_read_is_refused_as_ssh_does(tmp_path: Path, mode: int) -> None:
     write_keys(tmp_path, MADE)

@@ -10,6 +10,7 @@ import pslib
 from launch.job.job import read_job
 from launch.job.preflight import prepare_out
 from pslib.errors import ConfigurationError
+from pslib.update_log.files import DiskFiles
 from rec_models import LR
 from tests.support.job_folder import JOB, refused, save
 
@@ -133,3 +134,10 @@ def test_of_data_a_zero_byte_is_told_and_a_pattern_may_be_long(folder: Path) -> 
 def test_a_folder_that_can_not_be_named_is_not_our_own_fault(folder: Path, out: str) -> None:
     with pytest.raises(ConfigurationError, match=r"(?s)out: .* can't be made: .*; give another --out"):
         prepare_out(out, overwrite=False)
+
+
+def test_folders_of_runs_and_of_update_logs_are_for_their_owner_alone(tmp_path: Path) -> None:
+    DiskFiles(tmp_path / "log")
+    made = prepare_out(str(tmp_path / "run"), overwrite=False)
+    for one in (tmp_path / "log", made, made / "logs"):
+        assert one.stat().st_mode & 0o777 == 0o700, one

@@ -229,6 +229,12 @@ def test_a_value_is_forgotten_as_a_number_and_as_a_text() -> None:
     assert {16, 17} < set(keys.tolist())
 
 
+@pytest.mark.parametrize(("text", "count"), [("7.0", 2), ("7.", 2), ("-7.00", 2), ("7.5", 1), ("7e0", 1)])
+def test_a_whole_double_is_the_number_that_a_column_of_doubles_has(text: str, count: int) -> None:
+    found, whole = (keys_of_texts([f"user={one}"], ROOT_SCHEMA) for one in (text, str(int(float(text)))))
+    assert (found.size, np.intersect1d(found, whole).size) == (count, count - 1)
+
+
 def test_a_text_that_begins_with_dashes_is_no_number() -> None:
     assert keys_of_texts(["user=-5"], ROOT_SCHEMA).size == 2
     for text in ("user=--5", "user=---5", "user=-"):

@@ -51,7 +51,7 @@ def test_the_home_of_a_host_is_its_own(tmp_path):
     )
     where, arguments = said.stdout.splitlines()
     assert where == str(home / "$work")
-    assert arguments.startswith("-P -m launch.worker.main --guarded trainer")
+    assert arguments.startswith("-P -m pslib.process.own_packages launch.worker.main --guarded trainer")
 
 
 def test_all_mistakes_of_a_hosts_file_are_told_at_once_with_their_lines():

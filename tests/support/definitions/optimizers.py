@@ -117,11 +117,24 @@ def clipped(g: Floats, bound: np.float32) -> Floats:
     return g * (bound / norm) if norm > bound else g
 
 
+def finite_step(optimizer: Optimizer, w: Floats, state: Floats, g: Floats) -> None:
+    """Step; an element whose weight or state would not be finite keeps both, as all do by the row's sum."""
+    weights, states, dim = w.copy(), state.copy(), len(w)
+    STEPS[type(optimizer)](optimizer, weights, states, g)
+    many = optimizer.state_floats(2) - optimizer.state_floats(1)  # floats of state an element
+    own = many * dim
+    of_each, of_all = states[:own].reshape(many, dim), states[own:]
+    if np.isfinite(of_all).all():
+        sound = np.isfinite(weights) & np.isfinite(of_each).all(axis=0)
+        w[:], state[own:] = np.where(sound, weights, w), of_all
+        state[:own] = np.where(sound, of_each, state[:own].reshape(many, dim)).reshape(-1)
+
+
 def full_step(
     optimizer: Optimizer, w: Floats, state: Floats, g: Floats, shows: float = 1, missed: float = 0
 ) -> None:
     """Decay for the steps that the row has missed, clip to the norm, clip to the row's bound, step."""
-    with np.errstate(all="ignore"):  # NaN and infinity go through the formulas as they are
+    with np.errstate(all="ignore"):  # what overflows is refused
         w *= decay_factor(optimizer, missed)
         if optimizer.clip_norm:
             g = clipped(g, f32(optimizer.clip_norm))
@@ -130,6 +143,6 @@ def full_step(
             g = clipped(g, f32(shows) * (bound if bound > f32(floor) else f32(floor)))
         if isinstance(optimizer, AdamL2):
             for _ in range(1, int(min(missed, AdamL2.CATCH_UP_MAX)) if missed > 1 else 1):
-                adam_step(optimizer, w, state, f32(optimizer.l2) * w)
+                finite_step(optimizer, w, state, f32(optimizer.l2) * w)
             g = g + f32(optimizer.l2) * w
-        STEPS[type(optimizer)](optimizer, w, state, g)
+        finite_step(optimizer, w, state, g)

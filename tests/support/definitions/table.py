@@ -193,7 +193,9 @@ class DictTable:
         if self.counters & 1 and (made or now > row.counters[0]):
             row.counters[0] = now
         if self.counters & 2:
-            row.counters[-2:] += np.asarray([shows, clicks], np.float32)
+            with np.errstate(over="ignore"):
+                counts = row.counters[-2:] + np.asarray([shows, clicks], np.float32)
+            row.counters[-2:] = np.minimum(counts, np.finfo(np.float32).max)
 
     def step_row(self, row: Row, key: int, gradient: Floats, salt: int, shows: float, missed: float) -> None:
         start = 0
