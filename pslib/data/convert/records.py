@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from pslib.data.convert.decompress import Damaged, Unpacked, opened
 from pslib.errors import DataError
-from pslib.text import counted
+from pslib.text import counted, cut, printable
 
 PIECE_BYTES = 4 << 20  # read at once: large enough for Arrow's parser to be fast, small beside any memory
 RECORD_BYTES_MAX = 16 << 20  # the longest line; a longer one means that this is not a text file of records
 QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote would swallow the file
 EARLY_LINES = 100_000  # minimum base of the share before the end: one bad line of ten proves nothing
+REASON_CHARS = 250  # an error shows three; a reason quotes a value, and a record may have 16 MiB
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -137,6 +138,7 @@ class Rejects:
 
     def add(self, record: RejectedRecord) -> None:
         """Write one reject; raise DataError if there are too many."""
+        record = replace(record, reason=cut(printable(record.reason), REASON_CHARS))
         if self._file is None:
             self._file = self._path.open("wb")
         text = record.text.replace(b"\n", b"\\n")
