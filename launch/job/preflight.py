@@ -97,10 +97,11 @@ def _schema_of_items(job: Job) -> Schema:
 
 
 def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[str]:
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     try:
-        data = ParquetData(paths, schema, key_kinds=key_kinds)
+        data = ParquetData(data_files(paths), schema, key_kinds=key_kinds)  # trainers tell what is left out
     except DataError as error:
         return list(error.problems)
     return _label_problems(data)
@@ -401,19 +402,21 @@ def check_like_training(job: Job, checkpoint: str, paths: Sequence[str], schema:
     DataError
         When keys of these files are made of strings and those of the training of integers, or vice versa.
     """
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     kinds = {} if kinds_in(checkpoint) else _kinds_of_data(job)
     if kinds:
-        ParquetData(paths, _keys_of(schema), key_kinds=kinds)
+        ParquetData(data_files(paths), _keys_of(schema), key_kinds=kinds)
 
 
 def _kinds_of_data(job: Job) -> KeyKinds:
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     kinds: KeyKinds = {}
     with suppress(DataError):  # it may be on another machine, or deleted
-        ParquetData(job.data.train, _keys_of(job.data.schema), key_kinds=kinds)
+        ParquetData(data_files(job.data.train), _keys_of(job.data.schema), key_kinds=kinds)
     return kinds
 
 

@@ -14,6 +14,7 @@ from pslib.data.columns import numbers_of, validity_of
 from pslib.data.parquet_files import ChunkStatistics, open_file, parquet_from, statistics_in
 from pslib.schema import Schema
 from pslib.storage import shown
+from pslib.text import quoted
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -104,7 +105,7 @@ def first_problem(
         return None
     i = int(np.argmax(bad))
     value = array[i].as_py()
-    came = "null" if value is None else repr(value)
+    came = "null" if value is None else quoted(value)
     return f"{place_of(file, first_row + i, row_group, column)}: {rule.expected}, got {came}; {rule.advice}"
 
 
@@ -157,9 +158,3 @@ def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.
             row += len(batch)
     except (OSError, pa.ArrowException):  # the later read reports it
         return
-
-
-def one_line(error: BaseException) -> str:
-    """First line of an error message, without characters that a terminal can't show."""
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
-    return "".join(sign if sign.isprintable() else "?" for sign in line)

@@ -21,11 +21,11 @@ from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.order import GroupSlice
 from pslib.data.parquet_files import OpenedAhead, open_file, parquet_from
-from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
+from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 from pslib.storage import shown as shown_path
-from pslib.text import counted
+from pslib.text import counted, one_line
 
 Lists = tuple[NDArray[Any], NDArray[Any], int | None]
 """Elements, offsets and salt, as `cython_ext.data.batch_keys.batch_keys` takes them."""

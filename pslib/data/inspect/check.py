@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.column_types import KeyKinds, is_list, key_kind
-from pslib.data.dataset import ParquetData, Paths, files_of, not_parquet, open_parquet
+from pslib.data.data_files import Paths, data_files
+from pslib.data.dataset import ParquetData, not_parquet, open_parquet
 from pslib.data.inspect.column_scan import ColumnReport, ColumnScan, read_alike
-from pslib.data.value_checks import one_line
 from pslib.errors import DataError
 from pslib.schema import Schema
 from pslib.storage import shown
-from pslib.text import counted
+from pslib.text import as_cell, as_line, counted, one_line
 
 LABEL_NAMES = ("label", "click", "Label")  # assumed label names without a schema
 SCAN_ROWS = 65_536  # decoded at a time, so that memory does not depend on the size of a row group
@@ -93,7 +93,7 @@ class CheckReport:
         said.append(
             "no problem found" if self.ok else f"{len(self.problems)} problem{'s'[: len(self.problems) > 1]}"
         )
-        return said
+        return list(map(as_line, said))
 
 
 def check(
@@ -127,15 +127,16 @@ def check(
     --------
     >>> print(*check("train.parquet").lines(), sep="\n")  # doctest: +SKIP
     """
-    problems: list[str] = []
+    found = data_files(path)
+    problems = list(found.problems)
     if schema is not None:
         try:
-            ParquetData(path, schema, key_kinds=dict(key_kinds or {}))
+            ParquetData(found, schema, key_kinds=dict(key_kinds or {}))
         except DataError as error:
-            problems += error.problems
+            problems = list(error.problems)
     scans: dict[tuple[str, str], ColumnScan] = {}
     files: list[FileReport] = []
-    for file in _all_files(path, problems):
+    for file in found.files:
         try:
             opened = open_parquet(file)
             _ = opened.schema_arrow  # raises for a damaged name
@@ -145,23 +146,13 @@ def check(
         with opened:
             files.append(_file_report(file, opened))
             _scan_file(file, opened, _roles(schema, label, opened.schema_arrow), scans, problems)
-    found = [problem for scan in scans.values() for problem in scan.problems()]
+    bad = [problem for scan in scans.values() for problem in scan.problems()]
     # A problem found by statistics is reported once, with the number of such values.
-    problems = [line for line in problems if not any(one.startswith(line) for one in found)] + found
+    problems = [line for line in problems if not any(one.startswith(line) for one in bad)] + bad
     columns = tuple(scan.report() for scan in scans.values())
-    notes = [note for scan in scans.values() for note in scan.notes()]
+    left_out = found.note()
+    notes = [*([left_out] if left_out else []), *(note for scan in scans.values() for note in scan.notes())]
     return CheckReport(tuple(files), columns, tuple(problems), (*notes, *_notes(files, columns, schema)))
-
-
-def _all_files(path: Paths, problems: list[str]) -> list[str]:
-    given = [path] if not isinstance(path, list | tuple) else path
-    files: list[str] = []
-    for one in given:
-        found, wrong = files_of(str(one))
-        files += found
-        for problem in wrong:
-            _say(problems, problem)
-    return list(dict.fromkeys(files))
 
 
 def _say(problems: list[str], problem: str) -> None:
@@ -293,7 +284,7 @@ def _column_lines(columns: tuple[ColumnReport, ...]) -> list[str]:
     rows = [("column", "role", "type", "missing", "distinct", "range", "")]
     rows += [
         (
-            column.name,
+            as_cell(column.name),
             column.role or "-",
             column.kind,
             f"{column.nulls / column.rows:.1%}" if column.nulls else "-",

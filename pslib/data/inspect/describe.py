@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyarrow import types
 
 from pslib.data.column_types import label_problem
-from pslib.data.dataset import Paths, open_parquet
+from pslib.data.data_files import Paths
+from pslib.data.dataset import open_parquet
 from pslib.data.inspect.check import DENSE_FAR, CheckReport, check
 from pslib.data.inspect.column_scan import ColumnReport
 from pslib.data.inspect.label_leakage import LabelSample
