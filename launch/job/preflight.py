@@ -112,7 +112,7 @@ def _label_problems(data: ParquetData) -> list[str]:
     import pyarrow as pa
 
     from pslib.data.dataset import open_parquet
-    from pslib.data.parquet_files import about_each
+    from pslib.data.parquet_files import SCAN_ROWS, about_each, group_batches
     from pslib.data.value_checks import LABEL, first_problem
     from pslib.data.window import unreadable
 
@@ -121,7 +121,7 @@ def _label_problems(data: ParquetData) -> list[str]:
     def first(file: str) -> list[str | None]:
         try:
             with open_parquet(file) as opened:
-                table = opened.read_row_group(0, columns=names)
+                table = pa.Table.from_batches(group_batches(opened, 0, names, SCAN_ROWS))
         except (OSError, pa.ArrowException) as error:
             return [unreadable(groups[file], names, error)]
         return [first_problem(table[name].combine_chunks(), LABEL, file, 0, 0, name) for name in names]

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from pslib.clock import Clock, SystemClock
 from pslib.storage import is_uri, open_uri
+from pslib.text import counted
 
 THREADS = 16
 """Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
@@ -65,6 +66,9 @@ def about_each(
 
 READ_BYTES = 1 << 20
 """Read-ahead of each column; bounds memory for any row-group size."""
+
+SCAN_ROWS = 65_536
+"""Rows decoded at a time: bounds memory for any row-group size, and still amortises calls."""
 
 WHOLE_BYTES = 4 << 20
 """Largest file fetched whole from an object store, so that footer and columns are one reply."""
@@ -111,6 +115,27 @@ def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
     except BaseException:
         source.close()
         raise
+
+
+def group_batches(
+    opened: pq.ParquetFile, group: int, columns: Sequence[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of some columns of a row group.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If a page is damaged, or a column has other rows than the footer says: of a damaged header of a page
+        Arrow gives fewer rows, without an error.
+    """
+    rows, expected = 0, opened.metadata.row_group(group).num_rows
+    for batch in opened.iter_batches(batch_rows, row_groups=[group], columns=columns, use_threads=False):
+        rows += len(batch)
+        if rows > expected:
+            break
+        yield batch
+    if rows != expected:
+        raise pa.ArrowInvalid(f"expected {counted(expected, 'row')}, as its footer says, got {rows:,}")
 
 
 def footer_of(source: pa.NativeFile) -> pa.Buffer:

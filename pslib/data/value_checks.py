@@ -11,7 +11,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.data.columns import numbers_of, validity_of
-from pslib.data.parquet_files import ChunkStatistics, open_file, parquet_from, statistics_in
+from pslib.data.parquet_files import (
+    SCAN_ROWS,
+    ChunkStatistics,
+    group_batches,
+    open_file,
+    parquet_from,
+    statistics_in,
+)
 from pslib.schema import Schema
 from pslib.storage import shown
 from pslib.text import quoted
@@ -153,7 +160,7 @@ def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.
     """Yield parts of a row group's column, each with its first row."""
     row = 0
     try:
-        for batch in opened.iter_batches(row_groups=[group], columns=[name], use_threads=False):
+        for batch in group_batches(opened, group, [name], SCAN_ROWS):
             yield batch.column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
             row += len(batch)
     except (OSError, pa.ArrowException):  # the later read reports it

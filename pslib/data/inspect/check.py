@@ -13,13 +13,13 @@ from pslib.data.column_types import KeyKinds, is_list, key_kind
 from pslib.data.data_files import Paths, data_files
 from pslib.data.dataset import ParquetData, not_parquet, open_parquet
 from pslib.data.inspect.column_scan import ColumnReport, ColumnScan, read_alike
+from pslib.data.parquet_files import SCAN_ROWS, group_batches
 from pslib.errors import DataError
 from pslib.schema import Schema
 from pslib.storage import shown
 from pslib.text import as_cell, as_line, counted, one_line
 
 LABEL_NAMES = ("label", "click", "Label")  # assumed label names without a schema
-SCAN_ROWS = 65_536  # decoded at a time, so that memory does not depend on the size of a row group
 GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside these bounds, reading or shuffling suffers
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool")  # prefixes of Arrow's numeric types
 # A dense column that reaches further is worth a note. DeepFM on 180,000 generated clicks with a price up to
@@ -225,7 +225,7 @@ def _arrays(
     row = group = 0
     try:
         for group in range(opened.metadata.num_row_groups):
-            for batch in opened.iter_batches(batch_size=SCAN_ROWS, columns=[name], row_groups=[group]):
+            for batch in group_batches(opened, group, [name], SCAN_ROWS):
                 yield batch.column(name), row, group  # a struct 'a' with a 'b' comes beside a column 'a.b'
                 row += batch.num_rows
     except (OSError, pa.ArrowException) as error:

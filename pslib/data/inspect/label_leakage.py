@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
 from pslib.data.dataset import open_parquet
+from pslib.data.parquet_files import group_batches
 
 SAMPLE_ROWS = 65_536
 SAMPLE_GROUPS = 8
@@ -58,12 +60,20 @@ class LabelSample:
         parts: list[pa.Array] = []
         for file, group in self._groups:
             with open_parquet(file) as opened:
-                batches = opened.iter_batches(batch_size=rows, columns=[name], row_groups=[group])
-                part = next(iter(batches)).column(name)
-            part = part.cast(part.type.value_type) if types.is_dictionary(part.type) else part
-            parts.append(part)
+                part = _first_rows(opened, group, name, rows)
+            parts.append(part.cast(part.type.value_type) if types.is_dictionary(part.type) else part)
         kind = next((part.type for part in parts if not types.is_null(part.type)), parts[0].type)
         return pa.concat_arrays([part.cast(kind, safe=False) for part in parts])
+
+
+def _first_rows(opened: pq.ParquetFile, group: int, name: str, rows: int) -> pa.Array:
+    """First rows of a column of a row group, as many for each column."""
+    found: list[pa.Array] = []
+    for batch in group_batches(opened, group, [name], rows):
+        found.append(batch.column(name)[: rows - sum(map(len, found))])
+        if sum(map(len, found)) == rows:
+            break
+    return pa.concat_arrays(found)
 
 
 def leak_of(values: pa.Array, positive: Bools) -> str | None:
