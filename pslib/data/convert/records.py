@@ -23,7 +23,7 @@ PIECE_BYTES = 4 << 20  # read at once: large enough for Arrow's parser to be fas
 RECORD_BYTES_MAX = 16 << 20  # the longest line; a longer one means that this is not a text file of records
 QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote would swallow the file
 EARLY_LINES = 100_000  # minimum base of the share before the end: one bad line of ten proves nothing
-REASON_CHARS = 250  # an error shows three; a reason quotes a value, and a record may have 16 MiB
+REASON_CHARS = 500  # a reason quotes a value, and a record may have 16 MiB; an error shows half of three
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -152,7 +152,7 @@ class Rejects:
         """Raise DataError if more than the allowed share of ``lines`` were rejected."""
         if self.count <= self._share_max * lines:
             return
-        shown = "; ".join(f"line {record.line}: {record.reason}" for record in self.first)
+        shown = "; ".join(f"line {one.line}: {cut(one.reason, REASON_CHARS // 2)}" for one in self.first)
         raise DataError(
             f"{self._source}: {counted(self.count, 'bad record')} in the first "
             f"{counted(self.lines, 'line')}, more than the share of {self._share_max:g} that is allowed, so "
@@ -172,7 +172,7 @@ def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None =
     Parameters
     ----------
     source : Path
-        Plain text, gzip, bzip2, xz or zstd (detected by its first bytes). A byte order mark is skipped.
+        Plain text, or packed as `opened` reads it. A byte order mark is skipped.
     quoted_by : bytes, optional
         The delimiter, if a field that begins with ``"`` may contain newlines; default: one record per line.
     comment : bytes, optional
