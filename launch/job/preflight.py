@@ -108,7 +108,10 @@ def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[
 
 
 def _label_problems(data: ParquetData) -> list[str]:
-    """Return the first label other than 0 or 1 of each file's first row group; training checks the rest."""
+    """Return the first label other than 0 or 1 of each file's first row group; training checks the rest.
+
+    Of one row all columns are read: what no reader can decode (encrypted, say) is alike in all files.
+    """
     import pyarrow as pa
 
     from pslib.data.dataset import open_parquet
@@ -116,7 +119,13 @@ def _label_problems(data: ParquetData) -> list[str]:
     from pslib.data.value_checks import LABEL, first_problem
     from pslib.data.window import unreadable
 
-    names = list(data.schema.labels)
+    names, columns = list(data.schema.labels), list(data.schema.columns)
+    one = next(group for group in data.row_groups if group.rows)
+    try:
+        with open_parquet(one.file) as opened:
+            next(group_batches(opened, one.row_group, columns, 1))
+    except (OSError, pa.ArrowException) as error:
+        return [unreadable(one, columns, error)]
 
     def first(file: str) -> list[str | None]:
         try:

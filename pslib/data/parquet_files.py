@@ -4,8 +4,9 @@ An object store replies after 20 to 100 ms, so cost is the number of sequential 
 fetched whole with one request; threads open the next files of a window in the background.
 
 pyarrow ends the process when it is asked for a column chunk (`pyarrow.parquet.RowGroupMetaData.column`) whose
-metadata or statistics are damaged: no Python code catches that C++ exception. So statistics are read from the
-footer here: `statistics_in`.
+metadata or statistics are damaged or encrypted: no Python code catches that C++ exception. `pyarrow.dataset`
+ends it too, when a filter asks for statistics. So nothing here asks for a chunk: what can't be read is told
+by reading it (`group_batches`), and statistics, which are hints, are read from the footer (`statistics_in`).
 """
 
 from __future__ import annotations
@@ -129,11 +130,16 @@ def group_batches(
         Arrow gives fewer rows, without an error.
     """
     rows, expected = 0, opened.metadata.row_group(group).num_rows
-    for batch in opened.iter_batches(batch_rows, row_groups=[group], columns=columns, use_threads=False):
-        rows += len(batch)
-        if rows > expected:
-            break
-        yield batch
+    try:
+        for batch in opened.iter_batches(batch_rows, row_groups=[group], columns=columns, use_threads=False):
+            rows += len(batch)
+            if rows > expected:
+                break
+            yield batch
+    except OSError as error:
+        if "decrypt" in str(error):
+            raise pa.ArrowInvalid("it is encrypted, and pslib takes no keys") from error
+        raise
     if rows != expected:
         raise pa.ArrowInvalid(f"expected {counted(expected, 'row')}, as its footer says, got {rows:,}")
 

@@ -1,5 +1,6 @@
 """Files of an object store are opened ahead, in the order that was told; damage to any file is told."""
 
+import base64
 import re
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+from pyarrow.parquet.encryption import CryptoFactory, EncryptionConfiguration, KmsClient, KmsConnectionConfig
 
 from launch.job.job import read_job
 from launch.job.preflight import check_data
@@ -218,3 +220,37 @@ def test_fewer_rows_than_the_footer_says_are_damage_to_a_check_and_a_training_an
         check_data(read_job(tmp_path / "job.yaml"))
     with suppress(DataError):
         describe(path)
+
+
+class Kms(KmsClient):  # type: ignore[misc]
+    """Gives keys as they are."""
+
+    def __init__(self, _config: object) -> None:
+        KmsClient.__init__(self)
+
+    def wrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64encode(key)
+
+
+@pytest.mark.parametrize("column", ["price", "click", "user"])
+def test_an_encrypted_column_is_told_where_it_is_read_and_no_matter_elsewhere(
+    tmp_path: Path, column: str
+) -> None:
+    """pyarrow ends the process that asks for the metadata of such a column."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"click": [0, 1] * 500, "user": [*range(50)] * 20, "price": np.arange(1000) / 7})
+    how = EncryptionConfiguration("footer", column_keys={"key": [column]}, plaintext_footer=True)
+    keys = CryptoFactory(Kms).file_encryption_properties(KmsConnectionConfig(), how)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
+        writer.write_table(table)
+    words = f"column '{column}'.*it is encrypted, and pslib takes no keys"
+    job = tmp_path / "job.yaml"
+    for schema in ("{label: click, sparse: [user], dense: [price]}", "{label: click, sparse: [user]}"):
+        job.write_text(f"data: {{train: {path}, schema: {schema}}}\nmodel: {{name: lr}}\n")
+        read = column in schema
+        with pytest.raises(DataError, match=words) if read else nullcontext():
+            check_data(read_job(job))
+        problems = check(path, read_job(job).schema_of_data).problems
+        assert [bool(re.search(words, problem)) for problem in problems] == [True] * read
+    with suppress(DataError):
+        assert any(re.search(words, problem) for problem in describe(path).report.problems)
