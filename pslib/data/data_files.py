@@ -151,8 +151,10 @@ def files_in(filesystem: pafs.FileSystem, folder: str, path: str) -> DataFiles:
         inside = folder.rstrip("/")
     if tables := [*_tables_among(names, path), *_tables_around(filesystem, inside)]:
         return DataFiles((), (), tuple(tables))
-    files = tuple(filter(is_data, names))
-    return DataFiles(files, tuple(name for name in names if not is_data(name)), tuple(problems))
+    files, left_out = list[str](), list[str]()
+    for name in names:
+        (files if is_data(name) else left_out).append(name)
+    return DataFiles(tuple(files), tuple(left_out), tuple(problems))
 
 
 def is_data(name: str) -> bool:
