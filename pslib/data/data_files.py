@@ -47,7 +47,10 @@ _TABLES = {
         r"(metadata)/[^/]*\.metadata\.json(?:\.gz)?",
         "[task.file.file_path for task in table.scan().plan_files()] of pyiceberg",
     ),
-    "a Paimon table": (r"(snapshot)/snapshot-\d+", "file_paths() of each split that pypaimon plans"),
+    "a Paimon table": (
+        r"(snapshot)/snapshot-\d+",
+        "file_paths of each of pypaimon's table.new_read_builder().new_scan().plan().splits()",
+    ),
     "the output of a Spark stream": (r"(_spark_metadata)/", "spark.read.parquet(PATH).inputFiles()"),
 }
 """Table formats: the log of each, below the table's folder, and what lists the live files."""
@@ -309,6 +312,8 @@ def _files_of(path: str) -> DataFiles:
             return _files_of_pattern(path)
     except OSError as error:
         return _unreadable(path, "read", error)
+    if not is_uri(path) and os.path.islink(path):
+        return DataFiles((), (), (_dangling(path),))
     return DataFiles((), (), (f"{shown(path) or repr(path)}: no such file or folder",))
 
 

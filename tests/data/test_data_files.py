@@ -88,7 +88,7 @@ def test_a_stream_tells_at_once_what_it_does_not_count_when_no_more_will_come(
         (".hoodie/hoodie.properties", "get_file_slices()"),
         ("metadata/00001-a.metadata.json", "plan_files()"),
         ("metadata/00001-a.gz.metadata.json", "plan_files()"),
-        ("snapshot/snapshot-12", "pypaimon"),
+        ("snapshot/snapshot-12", "plan().splits()"),
         ("_spark_metadata/0", "inputFiles()"),
     ],
 )
