@@ -250,7 +250,7 @@ def test_an_encrypted_column_is_told_where_it_is_read_and_no_matter_elsewhere(
         read = column in schema
         with pytest.raises(DataError, match=words) if read else nullcontext():
             check_data(read_job(job))
-        problems = check(path, read_job(job).schema_of_data).problems
+        problems = check(path, read_job(job).data.schema).problems
         assert [bool(re.search(words, problem)) for problem in problems] == [True] * read
     with suppress(DataError):
         assert any(re.search(words, problem) for problem in describe(path).report.problems)
