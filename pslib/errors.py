@@ -29,12 +29,15 @@
         ├── LogCorruptError              bytes do not match their checksums
         └── LogForeignError              a log of another cluster, or of a newer format
 
-Every message is one line: what was expected, what came, what to do next.
+Every message is one line: what was expected, what came, what to do next. What it quotes may be of any length
+and hold any character: here, at the root, a line is cut at `pslib.text.LINE_CHARS` and made printable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from pslib.text import as_line, counted
 
 EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
@@ -42,11 +45,21 @@ EXIT_INTERRUPTED = 130
 EXIT_SIGNALS = 126
 """A shell's exit codes from here on say that a signal, or a lost connection, has ended the command."""
 
+PROBLEMS_MAX = 50
+"""Most problems of one error; a thousand files with the same fault need not all be listed."""
+
 
 class PslibError(Exception):
     """Base of all errors that pslib raises on purpose; ``exit_code`` is the command line's exit status."""
 
     exit_code = 70
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_lines(one) if isinstance(one, str) else one for one in args))
+
+
+def _lines(text: str) -> str:
+    return "\n".join(as_line(line) for line in text.split("\n"))
 
 
 class ConfigurationError(PslibError):
@@ -55,14 +68,17 @@ class ConfigurationError(PslibError):
     Parameters
     ----------
     *problems
-        One line each; all that are known are given at once.
+        One line each; all that are known are given at once, and `PROBLEMS_MAX` of them are kept.
     """
 
     exit_code = 64
 
     def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems: Sequence[str] = problems
+        kept = [as_line(problem) for problem in problems[:PROBLEMS_MAX]]
+        more = len(problems) - len(kept)
+        kept += [f"... and {counted(more, 'more problem')}"] if more else []
+        super().__init__("\n".join(kept))
+        self.problems: Sequence[str] = tuple(kept)
 
 
 class AddressInUseError(ConfigurationError):

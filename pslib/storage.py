@@ -145,6 +145,16 @@ def real_place(path: str) -> str:
     return parent_and_name(below(path, "name"))[0] if local is None else os.path.realpath(local)
 
 
+def file_identity(path: str) -> str | tuple[int, int]:
+    """Return what is equal for all names of a file: spellings, links and hard links of a local one."""
+    local = _local(path)
+    with suppress(OSError):
+        if local is not None:
+            info = os.stat(local)
+            return info.st_dev, info.st_ino
+    return real_place(path)
+
+
 def folders_of(files: Iterable[str]) -> set[str]:
     """Return the real paths of the folders of some files: as named, and as links lead to."""
     folders: set[str] = set()

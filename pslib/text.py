@@ -1,10 +1,62 @@
-"""Numbers of things, as people say them, and tables of a notebook."""
+"""Texts for people: numbers of things, values quoted at a bounded length, and tables of a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
+
+LINE_CHARS = 1000
+"""Longest line of an error or a report; it keeps its beginning, which says what, and its end, with advice."""
+QUOTED_CHARS = 120
+"""Longest value or name that a line quotes."""
+LISTED = 3
+"""Most names that a line lists, of files say, of which there may be thousands."""
+
+
+def cut(text: str, chars: int = LINE_CHARS) -> str:
+    """Text of at most so many characters: the middle of a longer one is left out."""
+    if len(text) <= chars:
+        return text
+    gap = f"... ({len(text):,} characters) ..."
+    tail = (chars - len(gap)) // 3
+    return f"{text[: chars - len(gap) - tail]}{gap}{text[-tail:]}"
+
+
+def printable(text: str) -> str:
+    """Text with escapes in place of the characters that a terminal obeys or can't show."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def as_line(text: str) -> str:
+    """Text as one line of output: printable, and cut at `LINE_CHARS`."""
+    return cut(printable(text))
+
+
+def quoted(value: object) -> str:
+    """A value as Python writes it, cut at `QUOTED_CHARS`."""
+    return as_cell(repr(value))
+
+
+def as_cell(name: str) -> str:
+    """A name in a list or table: printable, and cut at `QUOTED_CHARS`."""
+    return cut(printable(name), QUOTED_CHARS)
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a, b, c and 4 others``: the first `LISTED` names, each cut at `QUOTED_CHARS`."""
+    every = list(names)
+    others = len(every) - LISTED
+    first = ", ".join(map(as_cell, every[:LISTED]))
+    return f"{first} and {counted(others, 'other')}" if others > 0 else first
+
+
+def one_line(error: BaseException) -> str:
+    """First line of an error message, without characters that a terminal can't show."""
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -43,6 +43,7 @@ def describe_command(
     """Say what is in Parquet files, and propose a schema."""
     from launch.job.sections import schema_yaml
     from pslib.data.inspect.describe import describe
+    from pslib.text import as_cell, as_line
 
     if out is not None:
         _check_out(out, overwrite)
@@ -53,9 +54,13 @@ def describe_command(
     choices = [asdict(choice) for choice in found.choices]
     notes = {"warning": found.leaks(), "note": found.cut_off()}
     lines = [*found.report.lines(), "proposed:"]
-    width = max(len(choice.name) for choice in found.choices)
-    lines += [f"  {one.name.ljust(width)}  {one.role or 'left out':8}  {one.reason}" for one in found.choices]
-    lines += [f"{kind}: {text}" for kind, text in notes.items() if text]
+    names = [as_cell(choice.name) for choice in found.choices]
+    width = max(map(len, names))
+    lines += [
+        as_line(f"  {name.ljust(width)}  {one.role or 'left out':8}  {one.reason}")
+        for name, one in zip(names, found.choices, strict=True)
+    ]
+    lines += [as_line(f"{kind}: {text}") for kind, text in notes.items() if text]
     if out is None:
         lines += ["for the job file:", schema_yaml(found.schema).rstrip("\n")]
     else:

@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 import rich_click as click
 from click.exceptions import NoSuchCommand
 
+from pslib.text import as_line
+
 COMMANDS = {
     "evaluate": "eval",
     "test": "eval",
@@ -30,7 +32,7 @@ COMMANDS = {
 def usage_line(error: click.UsageError) -> str:
     """Return the line of a wrong command line, without ``pslib:``."""
     context = error.ctx
-    line = "".join(sign if sign.isprintable() else "?" for sign in _what_is_wrong(error, context))
+    line = as_line(_what_is_wrong(error, context))
     return f"{line}; see {context.command_path if context else 'pslib COMMAND'} --help"
 
 

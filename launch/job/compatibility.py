@@ -94,10 +94,11 @@ def _plain_stream(job: Job) -> dict[str, Any] | None:
 
 def _are_same(job: Job, mine: list[str], other: list[str]) -> bool:
     """Return whether two lists of paths are the same data; unreadable files are taken as equal."""
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     try:
-        first, second = (ParquetData(paths, job.data.schema) for paths in (mine, other))
+        first, second = (ParquetData(data_files(paths), job.data.schema) for paths in (mine, other))
     except DataError:
         return True
     return first.fingerprint == second.fingerprint

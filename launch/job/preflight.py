@@ -112,10 +112,11 @@ def _names_in(paths: Sequence[str]) -> set[str]:
     """Return the columns of the first of some files; empty if it can't be read, which the check reports."""
     import pyarrow as pa
 
-    from pslib.data.dataset import files_of, open_parquet
+    from pslib.data.data_files import data_files
+    from pslib.data.dataset import open_parquet
 
     try:
-        with open_parquet(files_of(paths[0])[0][0]) as opened:
+        with open_parquet(data_files(paths[0]).files[0]) as opened:
             return set(opened.schema_arrow.names)
     except (OSError, pa.ArrowException, UnicodeDecodeError, IndexError):
         return set()
@@ -131,35 +132,44 @@ def _schema_of_items(job: Job) -> Schema:
 
 
 def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[str]:
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     try:
-        data = ParquetData(paths, schema, key_kinds=key_kinds)
+        data = ParquetData(data_files(paths), schema, key_kinds=key_kinds)  # trainers tell what is left out
     except DataError as error:
         return list(error.problems)
     return _label_problems(data)
 
 
 def _label_problems(data: ParquetData) -> list[str]:
-    """Return the first label other than 0 or 1 of each file's first row group; training checks the rest."""
+    """Return the first label other than 0 or 1 of each file's first row group; training checks the rest.
+
+    Of one row all columns are read: what no reader can decode (encrypted, say) is alike in all files.
+    """
     import pyarrow as pa
 
-    from pslib.data.columns import plain_batch
     from pslib.data.dataset import open_parquet
-    from pslib.data.parquet_files import about_each
+    from pslib.data.parquet_files import SCAN_ROWS, about_each, group_batches
     from pslib.data.value_checks import LABEL, first_problem
     from pslib.data.window import unreadable
 
-    names = list(data.schema.labels)
+    names, columns = list(data.schema.labels), list(data.schema.columns)
+    one = next(group for group in data.row_groups if group.rows)
+    try:
+        with open_parquet(one.file) as opened:
+            next(group_batches(opened, one.row_group, columns, 1))
+    except (OSError, pa.ArrowException) as error:
+        return [unreadable(one, columns, error)]
 
     def first(file: str) -> list[str | None]:
         try:
             with open_parquet(file) as opened:
-                table = opened.read_row_group(0, columns=names)
+                table = pa.Table.from_batches(group_batches(opened, 0, names, SCAN_ROWS))
         except (OSError, pa.ArrowException) as error:
             return [unreadable(groups[file], names, error)]
         (batch,) = table.combine_chunks().to_batches()
-        return [first_problem(plain_batch(batch).column(name), LABEL, file, 0, 0, name) for name in names]
+        return [first_problem(batch.column(name), LABEL, file, 0, 0, name) for name in names]
 
     found = data.row_groups if names else ()
     groups = {group.file: group for group in found if group.rows and not group.row_group}
@@ -437,21 +447,23 @@ def check_like_training(job: Job, checkpoint: str, paths: Sequence[str], schema:
     DataError
         When keys of these files are made of strings and those of the training of integers, or vice versa.
     """
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     kinds = {} if kinds_in(checkpoint) else _kinds_of_data(job)
     if kinds:
-        ParquetData(paths, _keys_of(schema), key_kinds=kinds)
+        ParquetData(data_files(paths), _keys_of(schema), key_kinds=kinds)
 
 
 def _kinds_of_data(job: Job) -> KeyKinds:
+    from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     kinds: KeyKinds = {}
     schema = job.data.schema
     if schema.sparse or schema.ragged:  # a model of dense columns alone has no keys
         with suppress(DataError):  # it may be on another machine, or deleted
-            ParquetData(job.data.train, _keys_of(schema), key_kinds=kinds)
+            ParquetData(data_files(job.data.train), _keys_of(schema), key_kinds=kinds)
     return kinds
 
 

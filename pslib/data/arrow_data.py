@@ -14,15 +14,14 @@ from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
 from pslib.data.columns import plain_batch
 from pslib.data.dataset import ParquetData, RowGroup
 from pslib.data.order import GroupSlice
-from pslib.data.value_checks import one_line
+from pslib.data.parquet_files import SCAN_ROWS
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
+from pslib.text import one_line
 from pslib.validation import kind_problem
 
 GROUP_ROWS = 1 << 20
 """Rows of a group: as pyarrow writes to Parquet, so that a table and its file are trained in one order."""
-SCAN_ROWS = 65_536
-"""Rows of a record batch, as of files."""
 STREAM, ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 """Methods of Arrow's C interfaces, by which libraries hand over tables."""
 

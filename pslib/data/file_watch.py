@@ -1,13 +1,15 @@
 """Folder watch for streaming training: selects complete new files and detects the end of the stream.
 
-A file counts if its name ends with a suffix of `pslib.data.dataset.SUFFIXES` and neither it nor a folder on
-its path begins with ``_`` or ``.``: a writer renames the file when it is complete, within the file system
-(object stores show complete files only). With a marker, say ``_SUCCESS``, a file counts if a file of that
-name is in its folder. A file once counted must not change, nor reappear under another name.
+A file counts by the rule of `pslib.data.data_files`: a writer gives it a hidden name until it is complete,
+and renames it within the file system (object stores show complete files only). With a marker, say
+``_SUCCESS``, a file counts if a file of that name is in its folder. A file once counted must not change, nor
+reappear under another name. What does not count is logged once, when a
+second look finds it: it is not being written then.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,13 +17,15 @@ from typing import Annotated
 
 from pyarrow import fs as pafs
 
-from pslib.data.dataset import SUFFIXES, files_below
-from pslib.data.value_checks import one_line
+from pslib.data.data_files import DataFiles, files_in
 from pslib.errors import DataError
 from pslib.settings import Setting, Settings
 from pslib.storage import below, escaped, is_uri, open_uri, shown
+from pslib.text import one_line
 
 FILE_NAME = "[^/]+"
+
+log = logging.getLogger("pslib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +84,13 @@ class FileWatch:
     Raises
     ------
     DataError
-        If ``folder`` is not a folder.
+        If ``folder`` is not a folder, or has files that can't be told apart or are dead (`files_in`).
     """
 
     def __init__(self, folder: str, settings: StreamSettings) -> None:
         self.folder, self._settings = folder, settings
+        self._left_out: frozenset[str] = frozenset()
+        self._told: set[str] = set()
         try:
             self._filesystem, self._inner = open_uri(folder)
             kind = self._filesystem.get_file_info(self._inner).type
@@ -92,6 +98,7 @@ class FileWatch:
             raise DataError(f"{shown(folder)}: can't be opened; {one_line(error)}") from error
         if kind != pafs.FileType.Directory:
             raise DataError(f"{shown(folder)}: expected a folder to watch; make it, or give another")
+        self._list()
 
     def look(self, done: Collection[str]) -> tuple[list[str], bool]:
         """List the files of the next window, relative to the folder, and whether the stream has ended.
@@ -104,17 +111,16 @@ class FileWatch:
         Raises
         ------
         DataError
-            If the folder can't be read.
+            If the folder can't be read, or has files that can't be told apart or are dead.
         """
         try:
             stop = self._filesystem.get_file_info(f"{self._inner.rstrip('/')}/{self._settings.stop}")
-            stopped = stop.type == pafs.FileType.File  # before the listing: earlier files are in it
-            everything = files_below(self._filesystem, self._inner)
         except OSError as error:
-            raise DataError(f"{shown(self.folder)}: can't be read any more; {one_line(error)}") from error
-        root = len(self._inner.rstrip("/")) + 1
-        names = [path[root:] for path in everything]
-        new = sorted(name for name in self._whole(names) if name not in done)
+            raise self._unreadable(error) from error
+        stopped = stop.type == pafs.FileType.File  # before the listing: earlier files are in it
+        found = self._list()
+        self._tell(found.left_out, stopped)
+        new = [name for name in self._whole(found) if name not in done]
         return new[: self._settings.window_files], stopped
 
     def place(self, name: str) -> str:
@@ -123,16 +129,36 @@ class FileWatch:
             return below(self.folder, escaped(name))
         return f"{self.folder.rstrip('/')}/{name}"
 
-    def _whole(self, names: list[str]) -> list[str]:
+    def _list(self) -> DataFiles:
+        try:
+            found = files_in(self._filesystem, self._inner, self.folder)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if found.problems:
+            raise DataError(*found.problems)
+        return found
+
+    def _unreadable(self, error: OSError) -> DataError:
+        return DataError(f"{shown(self.folder)}: can't be read any more; {one_line(error)}")
+
+    def _tell(self, left_out: Collection[str], stopped: bool) -> None:
+        """Log the files that do not count, once each; those that are new may be renamed yet."""
+        settled = self._left_out if not stopped else left_out
+        new = [name for name in left_out if name in settled and name not in self._told]
+        self._left_out = frozenset(left_out)
+        self._told.update(new)
+        note = DataFiles(
+            (), tuple(n for n in new if n not in (self._settings.stop, self._settings.marker))
+        ).note()
+        if note is not None:
+            log.warning("pslib: %s: %s", shown(self.folder), note)
+
+    def _whole(self, found: DataFiles) -> list[str]:
         marker = self._settings.marker
-        marked = {_parent(name) for name in names if name.rpartition("/")[2] == marker}
-        return [
-            name
-            for name in names
-            if name.lower().endswith(SUFFIXES)
-            and not any(part.startswith(("_", ".")) for part in name.split("/"))
-            and (marker is None or _parent(name) in marked)
-        ]
+        if marker is None:
+            return list(found.files)
+        marked = {_parent(name) for name in found.left_out if name.rpartition("/")[2] == marker}
+        return [name for name in found.files if _parent(name) in marked]
 
 
 def _parent(name: str) -> str:

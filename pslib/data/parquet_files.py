@@ -4,8 +4,9 @@ An object store replies after 20 to 100 ms, so cost is the number of sequential 
 fetched whole with one request; threads open the next files of a window in the background.
 
 pyarrow ends the process when it is asked for a column chunk (`pyarrow.parquet.RowGroupMetaData.column`) whose
-metadata or statistics are damaged: no Python code catches that C++ exception. So statistics are read from the
-footer here: `statistics_in`.
+metadata or statistics are damaged or encrypted: no Python code catches that C++ exception. `pyarrow.dataset`
+ends it too, when a filter asks for statistics. So nothing here asks for a chunk: what can't be read is told
+by reading it (`group_batches`), and statistics, which are hints, are read from the footer (`statistics_in`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.clock import Clock, SystemClock
+from pslib.data.columns import plain_batch
 from pslib.storage import is_uri, open_uri
+from pslib.text import counted
 
 THREADS = 16
 """Threads, each waiting for one file: a footer on S3 takes two replies of 20 to 100 ms each."""
@@ -65,6 +68,9 @@ def about_each(
 
 READ_BYTES = 1 << 20
 """Read-ahead of each column; bounds memory for any row-group size."""
+
+SCAN_ROWS = 65_536
+"""Rows decoded at a time: bounds memory for any row-group size, and still amortises calls."""
 
 WHOLE_BYTES = 4 << 20
 """Largest file fetched whole from an object store, so that footer and columns are one reply."""
@@ -117,6 +123,32 @@ def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:
     except BaseException:
         source.close()
         raise
+
+
+def group_batches(
+    opened: pq.ParquetFile, group: int, columns: Sequence[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of some columns of a row group, with plain types.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If a page is damaged, or a column has other rows than the footer says: of a damaged header of a page
+        Arrow gives fewer rows, without an error.
+    """
+    rows, expected = 0, opened.metadata.row_group(group).num_rows
+    try:
+        for batch in opened.iter_batches(batch_rows, row_groups=[group], columns=columns, use_threads=False):
+            rows += len(batch)
+            if rows > expected:
+                break
+            yield plain_batch(batch)
+    except OSError as error:
+        if "decrypt" in str(error):
+            raise pa.ArrowInvalid("it is encrypted, and pslib takes no keys") from error
+        raise
+    if rows != expected:
+        raise pa.ArrowInvalid(f"expected {counted(expected, 'row')}, as its footer says, got {rows:,}")
 
 
 def footer_of(source: pa.NativeFile) -> pa.Buffer:

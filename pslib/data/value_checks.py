@@ -10,10 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pslib.data.columns import float32_of, numbers_of, plain_batch, validity_of
-from pslib.data.parquet_files import ChunkStatistics, open_file, parquet_from, statistics_in
+from pslib.data.columns import float32_of, numbers_of, validity_of
+from pslib.data.parquet_files import (
+    SCAN_ROWS,
+    ChunkStatistics,
+    group_batches,
+    open_file,
+    parquet_from,
+    statistics_in,
+)
 from pslib.schema import Schema
 from pslib.storage import shown
+from pslib.text import quoted
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -100,7 +108,7 @@ def first_problem(
         return None
     i = int(np.argmax(bad))
     value = array[i].as_py()
-    came = "null" if value is None else repr(value)
+    came = "null" if value is None else quoted(value)
     return f"{place_of(file, first_row + i, row_group, column)}: {rule.expected}, got {came}; {rule.advice}"
 
 
@@ -161,14 +169,8 @@ def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.
     """Yield parts of a row group's column, each with its first row."""
     row = 0
     try:
-        for batch in opened.iter_batches(row_groups=[group], columns=[name], use_threads=False):
-            yield plain_batch(batch).column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
+        for batch in group_batches(opened, group, [name], SCAN_ROWS):
+            yield batch.column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
             row += len(batch)
     except (OSError, pa.ArrowException):  # the later read reports it
         return
-
-
-def one_line(error: BaseException) -> str:
-    """First line of an error message, without characters that a terminal can't show."""
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
-    return "".join(sign if sign.isprintable() else "?" for sign in line)

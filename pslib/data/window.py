@@ -16,16 +16,16 @@ from pyarrow import types
 
 from cython_ext.data.examples import fill_keys, fill_numbers
 from pslib.data.arrow_data import ArrowData, TableScanner
-from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of, plain_batch
+from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.order import GroupSlice
-from pslib.data.parquet_files import OpenedAhead, open_file, parquet_from
-from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
+from pslib.data.parquet_files import SCAN_ROWS, OpenedAhead, group_batches, open_file, parquet_from
+from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 from pslib.storage import shown as shown_path
-from pslib.text import counted
+from pslib.text import counted, one_line
 
 Lists = tuple[NDArray[Any], NDArray[Any], int | None]
 """Elements, offsets and salt, as `cython_ext.data.batch_keys.batch_keys` takes them."""
@@ -131,9 +131,6 @@ def _small_integers(elements: pa.Array) -> tuple[NDArray[Any], type[np.integer[A
     fits = np.can_cast(values.dtype, np.int32)
     return (values, np.int32) if fits or (values.min() >= _SMALLEST and values.max() <= _LARGEST) else None
 
-
-SCAN_ROWS = 65_536
-"""Rows decoded at a time: bounds memory for any row-group size, and still amortises calls."""
 
 SPARE_BYTES_MAX = 256 << 20
 """Most bytes kept unused for the next reader after a close, as `launch.worker.main` allows a process."""
@@ -264,7 +261,7 @@ class GroupScanner:
                 self._position += len(taken)
                 if skipped < len(taken):
                     yield group.first_row + first, taken.slice(skipped)
-        except (OSError, pa.ArrowException, StopIteration) as error:
+        except (OSError, pa.ArrowException) as error:
             self.close()
             raise DataError(unreadable(group, self._data.schema.columns, error)) from error
 
@@ -288,10 +285,7 @@ class GroupScanner:
         assert self._file is not None
         columns = list(self._data.schema.columns)
         _check_same(self._file, columns, group)
-        batches = self._file.iter_batches(
-            SCAN_ROWS, row_groups=[group.row_group], columns=columns, use_threads=False
-        )
-        self._batches = map(plain_batch, batches)
+        self._batches = group_batches(self._file, group.row_group, columns, SCAN_ROWS)
         self._group, self._position, self._rest = index, 0, None
 
 
@@ -315,26 +309,23 @@ def _check_same(file: pq.ParquetFile, columns: Iterable[str], group: RowGroup) -
 
 def unreadable(group: RowGroup, columns: Iterable[str], error: BaseException) -> str:
     """Error line for a row group with an unreadable column, naming the column."""
-    what = one_line(error) if str(error) else "it is shorter now"
+    named, why = _damaged_column(group, columns) or ("", error)
     return (
-        f"{shown_path(group.file)}: row group {group.row_group} can't be read any more"
-        f"{_damaged_column(group, columns)} ({what}); was it changed meanwhile? write it anew and start again"
+        f"{shown_path(group.file)}: row group {group.row_group} can't be read any more{named} "
+        f"({one_line(why)}); was it changed meanwhile? write it anew and start again"
     )
 
 
-def _damaged_column(group: RowGroup, columns: Iterable[str]) -> str:
-    """Name of the unreadable column of a row group, unless the whole file is unreadable."""
-    try:
-        with open_parquet(group.file) as opened:
-            for name in columns if group.row_group < opened.metadata.num_row_groups else ():
-                try:
-                    for _ in opened.iter_batches(row_groups=[group.row_group], columns=[name]):
-                        pass
-                except (OSError, pa.ArrowException):
-                    return f", column {name!r}"
-    except (OSError, pa.ArrowException, IndexError):
-        pass
-    return ""
+def _damaged_column(group: RowGroup, columns: Iterable[str]) -> tuple[str, Exception] | None:
+    """Name and error of the unreadable column of a row group; None where the whole file is unreadable."""
+    with suppress(OSError, pa.ArrowException, IndexError), open_parquet(group.file) as opened:
+        for name in columns if group.row_group < opened.metadata.num_row_groups else ():
+            try:
+                for _ in group_batches(opened, group.row_group, [name], SCAN_ROWS):
+                    pass
+            except (OSError, pa.ArrowException) as error:
+                return f", column {name!r}", error
+    return None
 
 
 def _opened_whole(file: str) -> pq.ParquetFile:

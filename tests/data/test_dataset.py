@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.data.column_types import KeyKinds, column_problems
-from pslib.data.dataset import PROBLEMS_MAX, ParquetData
-from pslib.errors import ConfigurationError, DataError
+from pslib.data.dataset import ParquetData
+from pslib.errors import PROBLEMS_MAX, ConfigurationError, DataError
 from pslib.schema import RaggedField, Schema, SparseField
 
 SCHEMA = Schema(label="click", dense=["price"], sparse=["user"], ragged=["tags"])

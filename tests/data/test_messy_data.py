@@ -17,9 +17,10 @@ from launch.job.job import read_job
 from launch.job.preflight import check_data
 from pslib.data import LeaseReader, Order, ParquetData, value_checks
 from pslib.data.inspect.check import check
-from pslib.data.value_checks import LABEL, one_line
+from pslib.data.value_checks import LABEL
 from pslib.errors import DataError
 from pslib.schema import Schema
+from pslib.text import one_line
 from rec_models import build
 from tests.support.messy_data import CASES, ROWS, SCHEMA, damage, one_file, two_files
 from tests.support.processes.command import ROOT, Command

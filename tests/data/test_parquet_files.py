@@ -1,14 +1,29 @@
-"""Files of an object store are opened by threads before they are wanted, in the order that was told."""
+"""Files of an object store are opened ahead, in the order that was told; damage to any file is told."""
 
+import base64
+import re
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+from pyarrow.parquet.encryption import CryptoFactory, EncryptionConfiguration, KmsClient, KmsConnectionConfig
 
+from launch.job.job import read_job
+from launch.job.preflight import check_data
 from pslib import storage
+from pslib.data import LeaseReader, Order, ParquetData
+from pslib.data.inspect.check import check
+from pslib.data.inspect.describe import describe
 from pslib.data.parquet_files import AHEAD, OpenedAhead, open_file, parquet_from
+from pslib.errors import DataError
+from pslib.schema import Schema
 from pslib.storage import open_uri
 from tests.support.waiting import PATIENCE_S
 
@@ -145,3 +160,97 @@ def test_few_stores_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(5):
         open_uri(f"s3://key:secret@bucket{i}/d?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
         assert len(storage._FILESYSTEMS) <= 2
+
+
+SHORT = Schema(label="click", sparse=["user"])
+ROWS = 2000
+
+
+def _rows_of(data: bytes, column: str) -> int:
+    try:
+        return sum(map(len, pq.ParquetFile(pa.BufferReader(data)).iter_batches(columns=[column])))
+    except (OSError, pa.ArrowException):
+        return -1
+
+
+def _short_column(path: Path, column: str) -> None:
+    """Damage the header of a page so that Arrow gives fewer rows of a column, without an error."""
+    sound = path.read_bytes()
+    names = pq.read_schema(path).names
+    start = pq.read_metadata(path).row_group(0).column(names.index(column)).data_page_offset
+    for place, bit in product(range(start, start + 40), range(8)):
+        bad = bytearray(sound)
+        bad[place] ^= 1 << bit
+        if 0 <= _rows_of(bytes(bad), column) < ROWS:
+            path.write_bytes(bad)
+            return
+    pytest.skip("no such bit with this pyarrow")
+
+
+def _long_footer(path: Path, _column: str) -> None:
+    """Let the footer claim a row more than there is: in the file, in its row group and its columns."""
+    number = (b"\x16\xa0\x1f", b"\x16\xa2\x1f")  # 2,000 and 2,001 as Thrift has them
+    path.write_bytes(path.read_bytes().replace(*number))
+
+
+@pytest.mark.parametrize(
+    ("damage", "column"), [(_short_column, "user"), (_short_column, "click"), (_long_footer, "click")]
+)
+def test_fewer_rows_than_the_footer_says_are_damage_to_a_check_and_a_training_and_end_nothing_else(
+    tmp_path: Path, damage: Callable[[Path, str], None], column: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table(
+        {"click": np.arange(ROWS) % 2, "user": np.arange(ROWS) % 900, "more": ["x", "y"] * (ROWS // 2)}
+    )
+    pages = {"data_page_version": "2.0", "data_page_size": 50, "write_batch_size": 50}
+    pq.write_table(table, path, compression="none", use_dictionary=["more"], **pages)
+    damage(path, column)
+    data = ParquetData(path, SHORT)
+    words = rf"column '{column}'.*\(expected {data.rows:,} rows, as its footer says, got [\d,]+\)"
+    for schema in (None, SHORT):
+        assert any(re.search(words, problem) for problem in check(path, schema).problems)
+    reader = LeaseReader(data, SHORT, Order(0, [data.rows], data.rows), data.rows)
+    with pytest.raises(DataError, match=words):
+        next(reader.batches(0, 0))
+    (tmp_path / "job.yaml").write_text(
+        f"data: {{train: {path}, schema: {{label: click, sparse: [user]}}}}\nmodel: {{name: lr}}\n"
+    )
+    with pytest.raises(DataError, match=words) if column == "click" else nullcontext():
+        check_data(read_job(tmp_path / "job.yaml"))
+    with suppress(DataError):
+        describe(path)
+
+
+class Kms(KmsClient):  # type: ignore[misc]
+    """Gives keys as they are."""
+
+    def __init__(self, _config: object) -> None:
+        KmsClient.__init__(self)
+
+    def wrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64encode(key)
+
+
+@pytest.mark.parametrize("column", ["price", "click", "user"])
+def test_an_encrypted_column_is_told_where_it_is_read_and_no_matter_elsewhere(
+    tmp_path: Path, column: str
+) -> None:
+    """pyarrow ends the process that asks for the metadata of such a column."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"click": [0, 1] * 500, "user": [*range(50)] * 20, "price": np.arange(1000) / 7})
+    how = EncryptionConfiguration("footer", column_keys={"key": [column]}, plaintext_footer=True)
+    keys = CryptoFactory(Kms).file_encryption_properties(KmsConnectionConfig(), how)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
+        writer.write_table(table)
+    words = f"column '{column}'.*it is encrypted, and pslib takes no keys"
+    job = tmp_path / "job.yaml"
+    for schema in ("{label: click, sparse: [user], dense: [price]}", "{label: click, sparse: [user]}"):
+        job.write_text(f"data: {{train: {path}, schema: {schema}}}\nmodel: {{name: lr}}\n")
+        read = column in schema
+        with pytest.raises(DataError, match=words) if read else nullcontext():
+            check_data(read_job(job))
+        problems = check(path, read_job(job).data.schema).problems
+        assert [bool(re.search(words, problem)) for problem in problems] == [True] * read
+    with suppress(DataError):
+        assert any(re.search(words, problem) for problem in describe(path).report.problems)

@@ -53,7 +53,7 @@ def convert_criteo(
     Parameters
     ----------
     source : str or Path
-        Plain text, gzip, bzip2, xz or zstd.
+        Plain text, gzip, bzip2, xz, lzma, zstd or LZ4.
     out : str or Path
         Parquet file: label int8, I1..I13 int64, C1..C26 string; empty cells are nulls.
     overwrite : bool

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 
 from pslib.data.atomic_files import atomic_output, real_file, refuse_existing
 from pslib.data.convert.records import Parser, Piece, RejectedRecord, Rejects, parse_piece
+from pslib.data.data_files import table_problem
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
-from pslib.text import counted
+from pslib.text import as_line, counted
 
 ROW_GROUP_ROWS = 65_536  # four per shuffle window of the reader
 
@@ -91,7 +92,7 @@ class ConvertReport:
         if self.rejected:
             said.append(f"rejected: {counted(self.rejected, 'record')}, see {self.rejects}")
             said += [f"  line {record.line}: {record.reason}" for record in self.first_rejects]
-        return said
+        return list(map(as_line, said))
 
 
 def rejects_path(out: str | Path) -> Path:
@@ -116,7 +117,8 @@ class Conversion:
         if not 0 <= share_max <= 1:
             raise ConfigurationError(f"rejects_max_share: expected a share from 0 to 1, got {share_max}")
         if os.path.isdir(self.source):  # `Path.is_dir` raises for a name that is too long
-            raise DataError(f"{source}: expected a file, got a folder; convert its files one by one")
+            told = f"{source}: expected a file, got a folder; convert its files one by one"
+            raise DataError(table_problem(str(source)) or told)
         if not os.path.isfile(self.source):
             raise DataError(f"{source}: no such file")
         for written in (self.out, rejects_path(out)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from pslib.data.convert.decompress import Damaged, Unpacked, opened
 from pslib.errors import DataError
-from pslib.text import counted
+from pslib.text import counted, cut, printable
 
 PIECE_BYTES = 4 << 20  # read at once: large enough for Arrow's parser to be fast, small beside any memory
 RECORD_BYTES_MAX = 16 << 20  # the longest line; a longer one means that this is not a text file of records
 QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote would swallow the file
 EARLY_LINES = 100_000  # minimum base of the share before the end: one bad line of ten proves nothing
+REASON_CHARS = 500  # a reason quotes a value, and a record may have 16 MiB; an error shows half of three
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -137,6 +138,7 @@ class Rejects:
 
     def add(self, record: RejectedRecord) -> None:
         """Write one reject; raise DataError if there are too many."""
+        record = replace(record, reason=cut(printable(record.reason), REASON_CHARS))
         if self._file is None:
             self._file = self._path.open("wb")
         text = record.text.replace(b"\n", b"\\n")
@@ -150,7 +152,7 @@ class Rejects:
         """Raise DataError if more than the allowed share of ``lines`` were rejected."""
         if self.count <= self._share_max * lines:
             return
-        shown = "; ".join(f"line {record.line}: {record.reason}" for record in self.first)
+        shown = "; ".join(f"line {one.line}: {cut(one.reason, REASON_CHARS // 2)}" for one in self.first)
         raise DataError(
             f"{self._source}: {counted(self.count, 'bad record')} in the first "
             f"{counted(self.lines, 'line')}, more than the share of {self._share_max:g} that is allowed, so "
@@ -170,7 +172,7 @@ def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None =
     Parameters
     ----------
     source : Path
-        Plain text, gzip, bzip2, xz or zstd (detected by its first bytes). A byte order mark is skipped.
+        Plain text, or packed as `opened` reads it. A byte order mark is skipped.
     quoted_by : bytes, optional
         The delimiter, if a field that begins with ``"`` may contain newlines; default: one record per line.
     comment : bytes, optional

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from pslib.data.column_types import KeyKinds, folder_columns, key_kind, unread_reason
 from pslib.data.columns import is_list, storage_type
-from pslib.data.dataset import ParquetData, Paths, files_of, not_parquet, open_parquet
+from pslib.data.data_files import Paths, data_files
+from pslib.data.dataset import ParquetData, not_parquet, open_parquet
 from pslib.data.features import seconds_note
 from pslib.data.inspect.column_reader import parts_of
 from pslib.data.inspect.column_scan import ColumnReport, ColumnScan, read_alike
@@ -19,7 +20,7 @@ from pslib.data.inspect.row_sample import RowSample
 from pslib.errors import DataError
 from pslib.schema import Schema, SparseField
 from pslib.storage import shown
-from pslib.text import counted
+from pslib.text import as_cell, as_line, counted
 
 LABEL_NAMES = ("label", "click", "Label")  # assumed label names without a schema
 GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside these bounds, reading or shuffling suffers
@@ -98,7 +99,7 @@ class CheckReport:
         said.append(
             "no problem found" if self.ok else f"{len(self.problems)} problem{'s'[: len(self.problems) > 1]}"
         )
-        return said
+        return list(map(as_line, said))
 
 
 def check(
@@ -138,13 +139,14 @@ def check(
     --------
     >>> print(*check("train.parquet").lines(), sep="\n")  # doctest: +SKIP
     """
-    scans = _Scans(sample, progress)
+    found = data_files(path)
+    scans = _Scans(sample, progress, list(found.problems))
     if schema is not None:
         try:
-            ParquetData(path, schema, key_kinds=dict(key_kinds or {}))
+            ParquetData(found, schema, key_kinds=dict(key_kinds or {}))
         except DataError as error:
-            scans.problems += error.problems
-    for file in _all_files(path, scans.problems):
+            scans.problems = list(error.problems)
+    for file in found.files:
         try:
             opened = open_parquet(file)
             columns = opened.schema_arrow  # rebuilt at each access; raises for a damaged name
@@ -155,28 +157,15 @@ def check(
             scans.files.append(_file_report(file, opened))
             scans.unread = dict(_unread(file, columns)) | scans.unread
             _scan_file(file, opened, columns, dict(_roles(schema, label, columns)), scans)
-    found = [problem for scan in scans.columns.values() for problem in scan.problems()]
+    bad = [problem for scan in scans.columns.values() for problem in scan.problems()]
     # A problem found by statistics is reported once, with the number of such values.
-    problems = [line for line in scans.problems if not any(one.startswith(line) for one in found)] + found
+    problems = [line for line in scans.problems if not any(one.startswith(line) for one in bad)] + bad
     reports = tuple(scan.report() for scan in scans.columns.values())
     notes = [note for scan in scans.columns.values() for note in scan.notes()]
-    unread = {
-        name: reason for name, reason in scans.unread.items() if name not in {one.name for one in reports}
-    }
-    return CheckReport(
-        tuple(scans.files), reports, tuple(problems), (*notes, *_notes(scans.files, reports, schema)), unread
-    )
-
-
-def _all_files(path: Paths, problems: list[str]) -> list[str]:
-    given = [path] if not isinstance(path, list | tuple) else path
-    files: list[str] = []
-    for one in given:
-        found, wrong = files_of(str(one))
-        files += found
-        for problem in wrong:
-            _say(problems, problem)
-    return list(dict.fromkeys(files))
+    notes = [note for note in (found.note(), *notes, *_notes(scans.files, reports, schema)) if note]
+    read = {one.name for one in reports}
+    unread = {name: reason for name, reason in scans.unread.items() if name not in read}
+    return CheckReport(tuple(scans.files), reports, tuple(problems), tuple(notes), unread)
 
 
 def _say(problems: list[str], problem: str) -> None:
@@ -345,7 +334,7 @@ def _column_lines(columns: tuple[ColumnReport, ...]) -> list[str]:
     rows = [("column", "role", "type", "missing", "distinct", "range", "")]
     rows += [
         (
-            column.name,
+            as_cell(column.name),
             column.role or "-",
             column.kind,
             f"{column.nulls / column.rows:.1%}" if column.nulls else "-",

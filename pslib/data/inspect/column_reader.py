@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.columns import plain_batch
-from pslib.data.value_checks import one_line
+from pslib.data.parquet_files import group_batches
 from pslib.storage import shown
+from pslib.text import one_line
 
 PART_ROWS = 65_536
 """Rows decoded at a time, so that memory does not depend on the size of a row group."""
@@ -38,7 +39,8 @@ def parts_of(
                 # A struct 'a' with a 'b' comes beside a column 'a.b': by name.
                 yield from ((name, plain.column(name), row) for name in block)
                 row += batch.num_rows
-            _check_rows(row, opened.metadata.num_rows)
+            if row != opened.metadata.num_rows:
+                raise pa.ArrowInvalid("a column ends early")
         except (OSError, pa.ArrowException):
             for name in block:
                 yield from _until_damage(file, opened, name, row, problems)
@@ -48,26 +50,18 @@ def _until_damage(
     file: str, opened: pq.ParquetFile, name: str, read_rows: int, problems: list[str]
 ) -> Iterator[tuple[str, pa.Array, int]]:
     """Yield a column from row ``read_rows`` on, up to the first damage."""
-    row = group = end = 0
+    row = group = 0
     try:
         for group in range(opened.metadata.num_row_groups):
-            end += opened.metadata.row_group(group).num_rows
-            for batch in opened.iter_batches(PART_ROWS, columns=[name], row_groups=[group]):
+            for batch in group_batches(opened, group, [name], PART_ROWS):
                 skipped = min(max(0, read_rows - row), batch.num_rows)
-                rest = plain_batch(batch).column(name).slice(skipped)
+                rest = batch.column(name).slice(skipped)
                 if len(rest):
                     yield name, rest, row + skipped
                 row += batch.num_rows
-            _check_rows(row, end)
     except (OSError, pa.ArrowException) as error:
         place = f"{shown(file)}: row {row} (from 0) or later in row group {group}, column {name!r}"
         problems.append(f"{place}: the file is damaged ({one_line(error)}); write it anew")
-
-
-def _check_rows(rows: int, told: int) -> None:
-    """Raise where a damaged page gave fewer rows than the footer tells, of which Arrow says nothing."""
-    if rows != told:
-        raise pa.ArrowInvalid(f"expected {told:,} rows up to here, got {rows:,}")
 
 
 def row_group_of(row: int, group_rows: Sequence[int]) -> int:

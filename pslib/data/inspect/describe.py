@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pslib.data.column_types import column_problem, label_problem
-from pslib.data.dataset import Paths, open_parquet
+from pslib.data.data_files import Paths
+from pslib.data.dataset import open_parquet
 from pslib.data.features import UNITS, time_unit
 from pslib.data.inspect.check import DENSE_FAR, NUMBERS, CheckReport, check
 from pslib.data.inspect.column_scan import ColumnReport

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pslib.data.dataset import files_of
+from pslib.data.data_files import data_files
 from pslib.data.parquet_files import about_each, parquet_from
 from pslib.errors import ConfigurationError
 from pslib.storage import below, folders_of, open_uri, place_of, real_place, shown
@@ -61,7 +61,7 @@ class PartFiles:
             raise ConfigurationError(
                 f"{what}: {shown(self._place)} can't be made: {_first_line(error)}; give another folder"
             ) from error
-        if real_place(self._place) in folders_of(file for path in read for file in files_of(path)[0]):
+        if real_place(self._place) in folders_of(data_files(read).files):
             raise ConfigurationError(
                 f"{what}: {shown(self._place)} holds data that is read: give another folder"
             )

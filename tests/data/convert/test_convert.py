@@ -124,6 +124,15 @@ def test_bad_lines_go_to_the_rejects_with_number_reason_and_text(tmp_path, out, 
     assert any("line 4: expected 40 columns" in line for line in report.lines())
 
 
+def test_a_reason_quotes_a_value_at_a_bounded_length_and_the_record_is_whole(tmp_path, out):
+    words = "x" * 10_000
+    source = written(tmp_path, f"label,user\n1,a\n{words},b\n1,c,{words}\n")
+    report = convert_csv(source, out, rejects_max_share=1)
+    (_, reason, record), (_, other, _) = rejects_of(out)
+    assert record == f"{words},b"
+    assert max(len(reason), len(other), *map(len, report.lines())) < records.REASON_CHARS + 30
+
+
 def test_invalid_utf8_and_stray_carriage_returns_are_rejects_and_kept_byte_for_byte(tmp_path, out):
     good = criteo_line().encode()
     bad, stray = good[:-2] + b"\xff\xfe", good[:-3] + b"\r" + good[-2:]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.cli.main import main
-from pslib.data.convert.convert import convert_criteo, convert_csv, convert_jsonl, convert_libffm
+from pslib.data.convert.convert import convert_csv, convert_jsonl, convert_libffm
 from pslib.data.convert.job import rejects_path
 from pslib.data.convert.records import Piece
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, SparseField
-from tests.data.convert.test_convert import criteo_line, rejects_of, rows_of, written
+from tests.data.convert.test_convert import rejects_of, rows_of, written
 
 
 def lines(*records: object) -> str:
@@ -283,69 +280,6 @@ def test_the_command_line_knows_both(tmp_path, out, capsys):
     assert "dense: [a]" in capsys.readouterr().out
 
 
-PACKED = {
-    "gzip": gzip.compress,
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-    "zstd": lambda text: pa.Codec("zstd").compress(text, asbytes=True),
-}
-
-
-@pytest.mark.parametrize("kind", PACKED)
-def test_packed_and_plain_text_give_the_same(tmp_path, out, kind):
-    text = "\n".join(criteo_line(str(i % 2)) for i in range(50)) + "\n"
-    convert_criteo(written(tmp_path, text), out)
-    packed = written(tmp_path, PACKED[kind](text.encode()), "in.packed")
-    convert_criteo(packed, tmp_path / "packed.parquet")
-    assert pq.read_table(tmp_path / "packed.parquet").equals(pq.read_table(out))
-
-
-@pytest.mark.parametrize("kind", PACKED)
-def test_packed_text_that_is_cut_is_refused(tmp_path, out, kind):
-    text = "".join(criteo_line(words=[f"{i * j:08x}" for j in range(26)]) + "\n" for i in range(500))
-    packed = PACKED[kind](text.encode())
-    with pytest.raises(
-        DataError, match=rf"in.txt: the {kind} data is cut or damaged .*; fetch the file again"
-    ):
-        convert_criteo(written(tmp_path, packed[: len(packed) // 2]), out)
-
-
-HEAD, TAIL = b"label,a\n" + b"1,2\n" * 30_000, b"0,3\n" * 30_000
-
-
-@pytest.mark.parametrize("kind", PACKED)
-def test_all_streams_of_a_packed_file_are_read(tmp_path, out, kind):
-    head, none, tail = (PACKED[kind](text) for text in (HEAD, b"", TAIL))
-    assert convert_csv(written(tmp_path, head + none + tail + none), out).rows == 60_000
-
-
-def test_zeros_between_streams_of_xz_are_passed_over(tmp_path, out):
-    zeros = b"\0" * 131_072
-    packed = PACKED["xz"](HEAD) + zeros + PACKED["xz"](TAIL) + zeros
-    assert convert_csv(written(tmp_path, packed), out).rows == 60_000
-
-
-@pytest.mark.parametrize("kind", PACKED)
-def test_a_damaged_stream_does_not_end_a_packed_file(tmp_path, out, kind):
-    head, tail = PACKED[kind](HEAD), PACKED[kind](TAIL)
-    turned = bytes([tail[0] ^ 1])
-    damages = {
-        "its first byte": turned + tail[1:],
-        "its first byte, and a sound one after it": turned + tail[1:] + tail,
-        "cut": tail[: len(tail) // 2],
-        "cut in its head": tail[:3],
-        "one byte is missing": tail[:-1],
-        "garbage after the first": b"garbage",
-        "garbage after the second": tail + b"g",
-    }
-    if kind == "xz":
-        damages |= {"three zeros": b"\0\0\0" + tail, "three zeros at the end": tail + b"\0\0\0"}
-    for what, rest in damages.items():
-        with pytest.raises(DataError, match=f"the {kind} data is cut or damaged .*; fetch the file again"):
-            raise AssertionError(what, convert_csv(written(tmp_path, head + rest), out, overwrite=True))
-        assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -362,7 +296,7 @@ def test_a_csv_that_is_something_else_says_what_it_is(tmp_path, out, content, sa
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", ["PAR1", "BZhour"])
+@pytest.mark.parametrize("name", ["PAR1", "BZhour", "ORC", "ARROW1", "Obj", "]0"])
 def test_a_header_that_begins_like_another_file_is_a_header(tmp_path, out, name):
     convert_csv(written(tmp_path, f"{name},label,b\nx,1,y\n"), out)
     assert pq.read_table(out).column_names == [name, "label", "b"]
