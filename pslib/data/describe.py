@@ -1,0 +1,3 @@
+"""Former place of `pslib.data.inspect.describe`, for scripts that import it from here."""
+
+from pslib.data.inspect.describe import describe as describe
