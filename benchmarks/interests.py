@@ -95,7 +95,7 @@ def trained(kind: str, seed: int, where: Path, epochs: int) -> dict[str, Any]:
         trainer = pslib.Trainer(
             model_of(kind, seed), cluster, batch_rows=BATCH_ROWS, staleness=0, seed=seed, progress=False
         )
-        stopping = pslib.EarlyStopping(patience=3, factor=1.0)
+        stopping = pslib.EarlyStopping(metric="auc", patience=3, factor=1.0)
         seen = trainer.fit(
             where / "train.parquet", epochs, where / "valid.parquet", stopping=stopping, best=best
         )

@@ -55,7 +55,9 @@ name, or a mapping such as
 - **Schedules** change learning rates over batches: `{name: Cosine, batches: 20000, warmup: 500,
   floor: 0.01}`; see [Schedules](#schedules). FTRL takes neither a schedule nor damping. Staleness:
   [metrics](metrics.md#staleness).
-- **Early stopping** needs `data.valid`; `{}` takes the defaults. The best epoch is kept in
+- **Early stopping** needs `data.valid`; `{}` takes the defaults. Watch log loss: AUC rises on while
+  a model becomes overconfident. The rates need no schedule then: the first plateau lowers them, and
+  a schedule that falls from the first epoch on overfits sooner. The best epoch is kept in
   `OUT/best`. FTRL takes only `factor: 1`.
 - **Row cache.** Only without it is staleness 0 exact. A row that this trainer's own gradients keep
   moving is pulled again after 8 times `age_batches`. The summary counts the saved bytes.

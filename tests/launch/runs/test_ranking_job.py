@@ -101,7 +101,7 @@ def test_every_session_model_may_be_named_in_a_job_file(name, folder):
         ),
         (
             "training.stopping={}",
-            "training.stopping.metric: expected recall@K, mrr@K or ndcg@K for some number K, got 'auc'",
+            "training.stopping.metric: expected recall@K, mrr@K or ndcg@K for some number K, got 'logloss'",
         ),
         ("training.stopping={metric: recall@0}", "ndcg@K for some number K, got 'recall@0'"),
         ("ranking.at=[20, 0]", "ranking.at: expected numbers of places from 1 on, got [20, 0]"),
@@ -259,7 +259,7 @@ def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folde
 
     monkeypatch.setattr(Trainer, "rank", rank)
     model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=8)
-    stopping = EarlyStopping(metric="recall@20", patience=2, factor=0.5)
+    stopping = EarlyStopping(metric="recall@20", patience=1, factor=0.5)
     with connect() as cluster:
         trainer = Trainer(model, cluster, batch_rows=40, staleness=0, progress=False)
         train, best = folder / "train.parquet", tmp_path / "best"
