@@ -41,7 +41,7 @@ def describe_command(
     files: tuple[str, ...], label: str | None, out: str | None, overwrite: bool, as_json: bool
 ) -> int:
     """Say what is in Parquet files, and propose a schema."""
-    from launch.job.sections import schema_yaml
+    from launch.job.sections import TrainingSection, schema_yaml
     from pslib.data.inspect.describe import describe
     from pslib.text import as_cell, as_line
 
@@ -53,6 +53,7 @@ def describe_command(
         _write_job(out, files, found)
     choices = [asdict(choice) for choice in found.choices]
     notes = {"warning": found.leaks(), "note": found.cut_off()}
+    few_steps = found.few_steps(TrainingSection().batch_rows, TrainingSection().epochs)
     lines = [*found.report.lines(), "proposed:"]
     names = [as_cell(choice.name) for choice in found.choices]
     width = max(map(len, names))
@@ -60,13 +61,14 @@ def describe_command(
         as_line(f"  {name.ljust(width)}  {one.role or 'left out':8}  {one.reason}")
         for name, one in zip(names, found.choices, strict=True)
     ]
-    lines += [as_line(f"{kind}: {text}") for kind, text in notes.items() if text]
+    told = (*notes.items(), ("warning", few_steps))
+    lines += [as_line(f"{kind}: {text}") for kind, text in told if text]
     if out is None:
         lines += ["for the job file:", schema_yaml(found.schema).rstrip("\n")]
     else:
         lines.append(f"a job file is in {out}: pslib train {out}")
     plain = {"choices": choices, **notes, "schema": found.schema.to_dict(), "job_file": out}
-    show(_plain(found.report) | plain, lines, as_json)
+    show(_plain(found.report) | plain | {"few_steps": few_steps}, lines, as_json)
     return EXIT_DONE
 
 

@@ -25,6 +25,11 @@ UNIQUE_SHARE = 0.9
 """Distinct share from which on a key identifies the row, so that nothing can be learnt from it."""
 UNIQUE_ROWS = 1000
 """With fewer rows than these, all-distinct names are plausible."""
+STEPS_MIN = 300
+"""Steps below which a training ends before its model has learnt: DeepFM on the Frappe log had an AUC of 0.939
+after 50 steps of 4,096 examples, 0.979 after 300, 0.985 after 550."""
+BATCH_ROWS_MIN = 128
+"""Smallest batch that is proposed."""
 SESSION_COLUMNS = 3
 """Most columns (list, session, time) of a session data set, which has no label."""
 CLICK_WORDS = (
@@ -102,6 +107,32 @@ class Description:
             "once: table: {admission: {name: ByCount, count: 2}} gives a row to none of them until it comes "
             "again"
         )
+
+    def few_steps(self, batch_rows: int, epochs: int) -> str | None:
+        """Line about a training of too few steps; None if there are enough.
+
+        Parameters
+        ----------
+        batch_rows, epochs : int
+            Of a job that sets neither.
+        """
+        steps = _steps(self.report.rows, batch_rows, epochs)
+        if steps >= STEPS_MIN:
+            return None
+        fewer = batch_rows
+        while fewer > BATCH_ROWS_MIN and _steps(self.report.rows, fewer, 1) < STEPS_MIN:
+            fewer //= 2
+        more = -(-STEPS_MIN // _steps(self.report.rows, fewer, 1))
+        return (
+            f"{counted(epochs, 'epoch')} in batches of {batch_rows:,} takes {counted(steps, 'step')}, too "
+            f"few to learn from; training: {{batch_rows: {fewer}, epochs: {more}}} takes "
+            f"{_steps(self.report.rows, fewer, more):,}"
+        )
+
+
+def _steps(rows: int, batch_rows: int, epochs: int) -> int:
+    """Return the steps of a training."""
+    return epochs * -(-rows // batch_rows)
 
 
 def _is_rare(column: ColumnReport) -> bool:

@@ -84,6 +84,18 @@ def test_columns_that_give_the_label_away_are_left_out_with_the_reason(tmp_path,
     assert {"user", "city", "price", "share", "nearly"} < set(found.schema.columns)
 
 
+def test_a_training_of_too_few_steps_is_warned_of_with_settings_that_make_enough(tmp_path, capsys):
+    path = str(written(tmp_path / "data.parquet"))
+    assert main(["describe", path]) == 0
+    assert (
+        "warning: 1 epoch in batches of 4,096 takes 1 step, too few to learn from; "
+        "training: {batch_rows: 128, epochs: 19} takes 304"
+    ) in capsys.readouterr().out
+    found = describe(path)
+    assert found.few_steps(128, 19) is None
+    assert str(found.few_steps(8, 1)).endswith("training: {batch_rows: 8, epochs: 2} takes 500")
+
+
 def test_a_copy_is_found_in_data_that_is_sorted_by_its_label(tmp_path):
     label = np.repeat([0, 1], ROWS // 2)
     path = tmp_path / "data.parquet"
