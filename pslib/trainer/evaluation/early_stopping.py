@@ -60,7 +60,7 @@ class EarlyStopping(Settings):
 
     Log loss is the default metric because AUC keeps rising while a model becomes overconfident: DeepFM on the
     Frappe log had 0.1497 and an AUC of 0.9846 at its best log loss, 0.1556 and 0.9851 at its best AUC
-    (benchmarks/notebook/overconfidence.md).
+    (benchmarks/notebook/frappe.md).
     """
 
     AT = "stopping."
