@@ -13,9 +13,8 @@ from pslib.text import as_line
 COMMANDS = {
     "evaluate": "eval",
     "test": "eval",
-    "predict": "eval --predictions DIR",
-    "score": "eval --predictions DIR",
-    "infer": "eval --predictions DIR",
+    "score": "predict",
+    "infer": "predict",
     "export": "checkpoint export",
     "embeddings": "vectors",
     "stream": "train, with data.stream in the job file",

@@ -51,7 +51,7 @@ def test_all_problems_of_all_options_come_at_once_with_suggestions():
     assert (
         "deepfm: unknown option 'dims' (did you mean 'dim'?); it takes batch_norm, dim, dropout" in problems
     )
-    assert "deepfm: w_optimizer: optimizer: expected one of SGD" in problems
+    assert "deepfm: w_optimizer: optimizer.name: expected one of SGD" in problems
     for option in ("dim: expected an integer in 1..4096, got 0", "hidden: ", "dropout: ", "seed: "):
         assert f"DeepFM: {option}" in problems
     assert len(caught.value.problems) == 6

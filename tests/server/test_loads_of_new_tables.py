@@ -20,11 +20,12 @@ from pslib.server.requests import ShardRequest, run_on_shard
 from pslib.server.shard_thread import _Loads, load_again
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import SGD
-from pslib.table.tables import TableSpec
+from pslib.table.tables import DenseSpec, TableSpec
 from pslib.wire.fields import Message
 from pslib.wire.messages import CheckLoad, DescribeTables, Failure, Load, Setup
 from tests.checkpoint.test_checkpoint_policies import save
 from tests.server.test_fenced_loads import KEYS, SPEC, push, rows_of
+from tests.support.checkpoints import save_tables
 from tests.support.clients import client_of, client_with
 from tests.support.clusters import Trainers, cluster_of
 
@@ -167,7 +168,9 @@ def test_a_server_that_has_joined_and_owns_nothing_yet_loads_nothing(
     """The server knows no tables or dense parameters: they come with its first unit, as others have them."""
     optimizer = SGD(1.0).to_dict()
     dense = {"length": 10, "optimizer": optimizer, "parameters": [{"name": "w", "shape": [10]}]}
-    commit(str(tmp_path), Manifest([SPEC.to_dict()], dense, [], 1, about={"steps": 0}))
+    with client_with(SPEC) as client:
+        client.setup([SPEC], DenseSpec(10, SGD(1.0)), np.zeros(10, np.float32))
+        save_tables(client, tmp_path, SPEC, dense=dense, about={"steps": 0})
     shard = shard_of(0)
     assert run_on_shard(shard, ShardRequest(b"", 0, kind(str(tmp_path), "1")), _Loads()) == {"rows": 0}
     assert not shard.tables

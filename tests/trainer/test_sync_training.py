@@ -260,13 +260,16 @@ def test_a_schedule_is_read_back_as_it_was_written(schedule) -> None:  # type: i
     ("plain", "problem"),
     [
         ({"name": "Poly"}, "expected one of Constant, InverseSqrt, Cosine, Linear, StepDecay"),
-        ({"name": "Cosine", "steps": 3}, "unknown 'steps'"),
-        ({"name": "Cosine", "batches": 0}, "Cosine.batches: expected a whole number"),
-        ({"name": "Constant", "warmup": -1}, "Constant.warmup"),
-        ({"name": "Linear", "batches": 5, "hold": 5}, "Linear.hold: expected fewer than batches = 5, got 5"),
-        ({"name": "Linear", "batches": 5, "hold": "x"}, "Linear.hold: expected a whole number"),
-        ({"name": "StepDecay", "ratio": 2.0}, "StepDecay.ratio"),
-        ({"name": "Constant", "floor": "x"}, "Constant.floor"),
+        ({"name": "Cosine", "steps": 3}, "schedule.steps: unknown key"),
+        ({"name": "Cosine", "batches": 0}, "schedule.batches: expected a whole number"),
+        ({"name": "Constant", "warmup": -1}, "schedule.warmup"),
+        (
+            {"name": "Linear", "batches": 5, "hold": 5},
+            "schedule.hold: expected fewer than batches = 5",
+        ),
+        ({"name": "Linear", "batches": 5, "hold": "x"}, "schedule.hold: expected a whole number"),
+        ({"name": "StepDecay", "ratio": 2.0}, "schedule.ratio"),
+        ({"name": "Constant", "floor": "x"}, "schedule.floor"),
     ],
 )
 def test_a_wrong_schedule_is_told_in_a_line(plain: dict[str, object], problem: str) -> None:

@@ -31,7 +31,7 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
     [
         (["trian"], "no such command: trian (did you mean train?); see pslib --help"),
         (["xyz"], "no such command: xyz (choose from train, launch,"),
-        (["predict", "job.yaml"], "(did you mean eval --predictions DIR?); see pslib --help"),
+        (["score", "job.yaml"], "(did you mean predict?); see pslib --help"),
         (["checkpoint", "exprt"], "(did you mean export?); see pslib checkpoint --help"),
         (["launch", "--on", "locl", "x.py"], "(did you mean local?); see pslib launch --help"),
         (
