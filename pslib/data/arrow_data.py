@@ -44,7 +44,7 @@ Data: TypeAlias = (
     | Sequence[Table]
     | Iterator[str | os.PathLike[str] | Table]
 )
-"""What `open_data` opens: paths of Parquet, a table in memory, its record batches, or a list of records."""
+"""Input of `open_data`: paths of Parquet, a table in memory, its record batches, or a list of records."""
 
 
 class ArrowData(ParquetData):

@@ -10,7 +10,7 @@ INFINITE = r"(?i)\s*[+-]?inf(inity)?\s*"
 WHOLE_FLOAT = r"\s*[+-]?\d+\.0*\s*"
 """A whole number with a point, as pandas writes ids among which one is missing."""
 ALMOST = r"\s*[+-]?[$€£¥]?\s?(\d+|\d{1,3}([,.' _]\d{3})+)([.,]\d*)?\s?[%$€£¥kKmM]?\s*"
-"""What people write for a number: thousands separators, a decimal comma, a currency, a percent sign."""
+"""Texts of numbers with thousands separators, a decimal comma, a currency or a percent sign."""
 
 TEXT_KINDS = {
     "number": f"({NUMBER}|{ALMOST})",

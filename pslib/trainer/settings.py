@@ -110,7 +110,7 @@ class RankingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(Settings):
-    """What the training begins with: the section ``load`` of a job file, and arguments of `Trainer.load`."""
+    """Initial checkpoint of a training: section ``load`` of a job file, and arguments of `Trainer.load`."""
 
     AT = ""
 

@@ -184,7 +184,7 @@ def _short_column(path: Path, column: str) -> None:
         if 0 <= _rows_of(bytes(bad), column) < ROWS:
             path.write_bytes(bad)
             return
-    pytest.skip("no such bit with this pyarrow")
+    pytest.fail("expected a bit of the page header with which pyarrow gives fewer rows, got none")
 
 
 def _long_footer(path: Path, _column: str) -> None:

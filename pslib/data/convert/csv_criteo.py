@@ -297,7 +297,7 @@ def _kinds_seen(body: Piece, columns: int, delimiter: str) -> list[tuple[Counter
 
 
 def _kind_of(cell: str) -> str:
-    """What a cell is: missing, infinite, whole, whole_float, fraction, almost (a number), or a word."""
+    """Kind of a cell: missing, infinite, whole, whole_float, fraction, almost (a number), or word."""
     if cell in NULLS or cell in MISSING:
         return "missing"
     return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(cell)), "word")

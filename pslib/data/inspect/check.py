@@ -228,7 +228,7 @@ def _scan_file(
 
 @dataclass(slots=True)
 class _Scans:
-    """What the files have shown so far."""
+    """Findings in the files that have been read so far."""
 
     sample: RowSample | None
     progress: Callable[[int], object] | None

@@ -127,7 +127,7 @@ class ColumnReport:
 
     @property
     def ids_hint(self) -> str:
-        """What to do if whole numbers that are floats are ids; empty for other columns, and for 0 and 1."""
+        """Advice for whole numbers stored as floats, in case they are ids; else empty, as for 0 and 1."""
         if not self.whole or (self.smallest in (0, 1) and self.largest in (0, 1)):
             return ""
         return (

@@ -326,7 +326,7 @@ def _choice(column: ColumnReport, label: str) -> Choice:
 
 
 def _other_reading(column: ColumnReport) -> str:
-    """What else values may be, which nothing but their meaning tells: a number, a time, an id."""
+    """Other readings of values, between which only their meaning decides: a number, a time, an id."""
     text = f"; each is the text of a {column.text_kind} ({column.text!r})"
     if column.text_kind == "number":
         return f"{text}: if it is a quantity, cast it to double, which makes a dense field"

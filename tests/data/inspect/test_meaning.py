@@ -1,4 +1,4 @@
-"""What values mean is decided by the values, and both readings are told where two are possible."""
+"""Values decide how a column is read, and both readings are told where two are possible."""
 
 from __future__ import annotations
 
