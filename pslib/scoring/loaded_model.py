@@ -42,6 +42,7 @@ from pslib.trainer.retrieval.towers import (
     sides_of,
     whole_batches,
 )
+from pslib.trainer.settings import RankingSettings
 
 WEIGHTS = LoadOptions(state=False)
 """Which optimizer made the weights does not matter."""
@@ -191,10 +192,11 @@ class LoadedModel:
         Raises
         ------
         ConfigurationError
-            If the model predicts clicks, or was loaded without items.
+            If the model predicts clicks, was loaded without items, or a k is below 1.
         DataError
             If the data does not fit.
         """
+        RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
         schema = self._sides.example_schema(history, [self._sides.goal(target)])
         ranker = self._ranker(history, exclude_seen)
         opened = self._opened(data, schema)
@@ -289,13 +291,13 @@ class LoadedModel:
             )
         if among is None:
             values, vectors = self.items.values, self._item_vectors()
-        elif is_item:
-            values = pa.array(list(dict.fromkeys(among)))
-            vectors = self.vectors(field, values.to_pylist())
         else:
             opened = self._opened(self._as_table(among, column), Schema(label=None, sparse=[column]))
             keys, values = catalogue_of(opened, column)
-            vectors = self._parameters.rows(keys)[:, self._vector_columns()]
+            if is_item:
+                vectors = self.vectors(field, values.to_pylist())
+            else:
+                vectors = self._parameters.rows(keys)[:, self._vector_columns()]
         mine = self.vectors(field, [value])[0]
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(mine)
         cosines = np.zeros(len(vectors), np.float32)

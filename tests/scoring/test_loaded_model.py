@@ -146,12 +146,14 @@ def test_ranks_recommendations_and_vectors_are_those_of_the_trainer(name: str, t
         expected = np.stack(exported["vector"].to_numpy(zero_copy_only=False))[some]
         np.testing.assert_allclose(model.vectors("item", ids), expected, rtol=0, atol=1e-6)
         near = model.nearest("item", ids[0], 2)
+        listed = model.nearest("item", ids[0], 2, among=pa.table({model._sides.item.name: ids}))
+        assert listed == model.nearest("item", ids[0], 2, among=ids)
         assert len(set(near["value"].to_pylist()) - {ids[0]}) == 2
 
 
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    model = DeepFM(CLICKS, dim=4, hidden=(8,), v_optimizer=pslib.AdamL2(0.01, l2=1e-3))
+    model = DeepFM(CLICKS, dim=4, hidden=(8,), v_optimizer=pslib.AdamW(0.01, weight_decay=0.5))
     trained = Trained(tmp_path_factory.mktemp("clicks"), model)
     trained.run(lambda trainer: trainer.evaluate(trained.test, predictions=trained.folder / "scores"))
     return trained
@@ -267,7 +269,10 @@ def test_items_are_asked_for_where_they_are_needed(tmp_path: Path) -> None:
         model.recommend(["m1", "m2"])
     with pytest.raises(ConfigurationError, match=r"GRU4Rec predicts no clicks"):
         model.predict(trained.test)
-    best = pslib.load(trained.checkpoint, items=trained.train).recommend(["m1", "m2"], 4)
+    model = pslib.load(trained.checkpoint, items=trained.train)
+    with pytest.raises(ConfigurationError, match=r"at: expected numbers of places from 1 on, got \[0\]"):
+        model.rank(trained.test, at=(0,))
+    best = model.recommend(["m1", "m2"], 4)
     assert [len(items) for items in best["items"].to_pylist()] == [4]
 
 
