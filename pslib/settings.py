@@ -31,6 +31,7 @@ SecondT = TypeVar("SecondT")
 Given = ParamSpec("Given")
 
 _KINDS = {int: "a whole number", float: "a number"}
+_MANY = {int: "whole numbers", float: "numbers"}
 NOT_EMPTY = r"[\s\S]+"
 """Pattern of a text that is not empty."""
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
@@ -45,8 +46,8 @@ class Setting:
     ----------
     help : str
         One sentence.
-    ge, gt, le : float or None
-        Bounds of a number.
+    ge, gt, le, lt : float or None
+        Bounds of a number, or of each number of a list.
     unit : str
         Unit of a number. A job file takes texts like 16GB for ``bytes``.
     choices : tuple of str
@@ -69,6 +70,7 @@ class Setting:
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    lt: float | None = None
     unit: str = ""
     choices: tuple[str, ...] = ()
     pattern: str = ""
@@ -87,14 +89,15 @@ class Setting:
     @property
     def bounds(self) -> str:
         """Bounds in words, ``1..64``, ``0 or more``; empty without any."""
-        low, high = self.gt if self.ge is None else self.ge, self.le
         if self.choices or self.pattern or self.texts or self.kinds:
             return self.texts or ", ".join(self.choices or self.names) or "not empty"
-        if low is None or (high is not None and self.ge is not None):
-            return "" if low is None else f"{_shown(low)}..{_shown(high)}"
-        if high is None:
-            return f"above {_shown(low)}" if self.ge is None else f"{_shown(low)} or more"
-        return f"above {_shown(low)} and at most {_shown(high)}"
+        if self.ge is not None and self.le is not None:
+            return f"{_shown(self.ge)}..{_shown(self.le)}"
+        low = "" if self.ge is None else f"{_shown(self.ge)} or more"
+        low = low if self.gt is None else f"above {_shown(self.gt)}"
+        high = "" if self.le is None else f"at most {_shown(self.le)}"
+        high = high if self.lt is None else f"below {_shown(self.lt)}"
+        return " and ".join(filter(None, (low, high)))
 
     def problem(self, name: str, value: Any, hint: Any) -> str | None:
         """Return the problem of a value of a field of this type, one line; None if it is valid."""
@@ -108,6 +111,10 @@ class Setting:
         kind = next(iter(get_args(hint)), None) if optional else hint
         if kind in _KINDS:
             return None if self._holds(value, kind) else f"{name}: {self._expected(kind)}, got {came(value)}"
+        if self.bounds and _is_list(kind) and (of := get_args(kind)[0]) in _KINDS:
+            if isinstance(value, list | tuple) and all(self._holds(one, of) for one in value):
+                return None
+            return f"{name}: expected a list of {_MANY[of]} in {self.bounds}, got {came(value)}"
         line = kind_problem(name, value, hint)
         return line.replace(", got ", f", as in {self.example}, got ", 1) if line and self.example else line
 
@@ -122,8 +129,8 @@ class Setting:
         number: Any = value
         if self.float32 and number and not FLOAT32_MIN <= abs(number) <= FLOAT32_MAX:
             return False
-        above = self.gt is None or number > self.gt
-        return above and (self.ge is None or number >= self.ge) and (self.le is None or number <= self.le)
+        is_above = (self.gt is None or number > self.gt) and (self.ge is None or number >= self.ge)
+        return is_above and (self.le is None or number <= self.le) and (self.lt is None or number < self.lt)
 
     def _expected(self, kind: type) -> str:
         bounds = self.bounds
@@ -161,11 +168,14 @@ class Setting:
     def _bind(self, schema: Any) -> None:
         """Set bounds of a number, and accept a list where a tuple stands."""
         if schema["type"] in ("int", "float"):
-            schema |= {key: bound for key in ("ge", "gt", "le") if (bound := getattr(self, key)) is not None}
+            named = ("ge", "gt", "le", "lt")
+            schema |= {key: bound for key in named if (bound := getattr(self, key)) is not None}
         if schema["type"] == "float":
             schema["allow_inf_nan"] = not self.finite
         if schema["type"] == "tuple":
             schema["strict"] = False  # of a list, not of its elements
+            for element in schema["items_schema"]:
+                self._bind(element)
 
     def _checker(self, hint: Any, of: type) -> Callable[[Any], Any]:
         """Return a check by one line, where pydantic has one for each type of a union, or none."""
@@ -177,8 +187,20 @@ class Setting:
 
         return checked
 
+    def read(self, at: str, plain: Any) -> Any:
+        """Return a value as Python has it, of one as a job file has it: a mapping names one of the `kinds`.
+
+        Raises
+        ------
+        ConfigurationError
+            If the mapping is wrong; each line begins with the path ``at``.
+        """
+        if not self.kinds or not isinstance(plain, Mapping):
+            return plain
+        return read_named(at, plain, self.names, self.plain_example)
+
     def _read(self, plain: Any, at: str = "") -> Any:
-        """Read one of the `kinds` from a job file."""
+        """Read one of the `kinds` for pydantic."""
         if plain is None or isinstance(plain, self.kinds):
             return plain
         try:
@@ -249,8 +271,8 @@ class Settings(metaclass=Keywords):
 
     __slots__ = ()
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True}
-    AT: ClassVar[str | None] = None
-    """Prefix of a field's name in messages, in which ``{name}`` is the object's name; None: the class."""
+    AT: ClassVar[str] = "{kind}."
+    """Prefix of a field in messages; ``{kind}`` is the class in it, ``{name}`` the object's name."""
 
     def __post_init__(self) -> None:
         known = settings_of(cast("Any", type(self)))
@@ -274,12 +296,12 @@ class Settings(metaclass=Keywords):
             if line := problem(name, getattr(self, name), hint):
                 yield line
 
-    def _problems(self) -> Iterator[str]:
-        """Yield problems of values that do not go together, one line each, which may begin with a field.
+    def _problems(self) -> Iterable[str]:
+        """Return problems of values that do not go together, one line each, which may begin with a field.
 
         Each value is valid by itself, but a text may be none of its choices.
         """
-        yield from ()
+        return ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -441,10 +463,9 @@ def _is_list(hint: Any) -> bool:
 
 
 def _at(kind: Any, name: object = None) -> str:
-    if kind.AT is None:
-        return f"{kind.__name__}."
     short = isinstance(name, str) and len(name) < TOLD_MAX and name.isprintable()
-    return kind.AT.format(name=name if short else came(name))
+    told = kind.AT.format(kind=kind.__name__, name=name if short else came(name))
+    return str(told)
 
 
 def _shown(bound: float | None) -> str:

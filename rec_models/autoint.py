@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
 from rec_models.engine.tape import Tape, Var
@@ -18,6 +19,7 @@ from rec_models.layers import (
     reshape,
 )
 from rec_models.model import DenseVars, MLPModel
+from rec_models.options import LAYERS_MAX, size
 
 MATRICES = ("query", "key", "value")
 """Matrices of an interacting layer; it has a ``residual`` too if it changes the width of vectors."""
@@ -29,23 +31,14 @@ class AutoInt(MLPModel):
 
     The input of a layer is added to its output, through a matrix only if their widths differ (eq. 8). With
     ``hidden`` an MLP runs beside the layers: the paper's AutoInt+ (section 5.5).
-
-    Attributes
-    ----------
-    attention_layers : int
-        Number of interacting layers.
-    attention_dim : int
-        Floats of a field in such a layer, all heads together: a multiple of ``heads``.
-    heads : int
-        Number of attention heads.
-    hidden : tuple of int
-        Units of each hidden layer of the MLP; empty: no MLP.
     """
 
-    attention_layers: int = 3
-    attention_dim: int = 64
-    heads: int = 2
-    hidden: tuple[int, ...] = ()
+    attention_layers: Annotated[int, size("Number of interacting layers.", LAYERS_MAX)] = 3
+    attention_dim: Annotated[
+        int, size("Floats of a field in such a layer, all heads together: a multiple of heads.")
+    ] = 64
+    heads: Annotated[int, size("Number of attention heads.")] = 2
+    hidden: Annotated[tuple[int, ...], size("Units of each hidden layer of the MLP; empty: no MLP.")] = ()
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of dense fields' vectors, matrices of the layers, the logit, and the MLP if there is one."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import fields
+from typing import Any, cast
 
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from pslib.settings import Setting, fields_help, settings_of
 from pslib.validation import checked
 from rec_models.autoint import AutoInt
 from rec_models.dcn import DCN
@@ -27,7 +29,7 @@ from rec_models.model import Model, MultiTaskModel
 from rec_models.narm import NARM
 from rec_models.ncf import NCF
 from rec_models.nfm import NFM
-from rec_models.options import did_you_mean, option_from_plain
+from rec_models.options import did_you_mean
 from rec_models.pnn import PNN
 from rec_models.sasrec import SASRec
 from rec_models.session import SessionModel
@@ -87,6 +89,16 @@ EVERY: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING
 """All models by name."""
 
 
+for _kind in EVERY.values():
+    _kind.__doc__ = f"{inspect.cleandoc(_kind.__doc__ or '')}\n\n{fields_help(_kind)}"
+
+
+def options_of(kind: type[Model]) -> dict[str, tuple[Any, Setting]]:
+    """Return type and Setting of each option of a model."""
+    known = settings_of(cast("Any", kind)).items()
+    return {name: (hint, setting or Setting("")) for name, (hint, setting) in known if name != "schema"}
+
+
 @checked()
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     """Build a model from plain configuration.
@@ -116,18 +128,18 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
         raise ConfigurationError(
             f"model: expected one of {', '.join(EVERY)}, got {name!r}{did_you_mean(name, EVERY)}"
         )
-    known = {field.name for field in fields(EVERY[name]) if field.name != "schema"}
+    known = options_of(EVERY[name])
     problems = [
         f"{name}: unknown option {option!r}{did_you_mean(option, known)}; it takes {', '.join(sorted(known))}"
         for option in options
         if option not in known
     ]
     values: dict[str, object] = {}
-    for option in sorted(known & options.keys()):
+    for option in sorted(known.keys() & options.keys()):
         try:
-            values[option] = option_from_plain(option, options[option])
+            values[option] = known[option][1].read(option, options[option])
         except ConfigurationError as error:
-            problems += [f"{name}: {option}: {problem}" for problem in error.problems]
+            problems += [f"{name}: {problem}" for problem in error.problems]
     return _made(EVERY[name], schema, values, problems)
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, cross, linear, reshape, tower, tower_shapes
 from rec_models.model import DenseVars, MLPModel
+from rec_models.options import LAYERS_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
 class DCN(MLPModel):
-    """A cross network beside an MLP on the same input (Wang et al., ADKDD 2017, arXiv:1708.05123).
+    """A cross network beside an MLP on the same input (Wang et al., ADKDD 2017, arXiv:1708.05123)."""
 
-    Attributes
-    ----------
-    cross_layers : int
-        Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
-    """
-
-    cross_layers: int = 3
+    cross_layers: Annotated[
+        int,
+        size(
+            "Number of cross layers; the first adds pairs of inputs, the second triples, and so on.",
+            LAYERS_MAX,
+        ),
+    ] = 3
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the cross layers, of the MLP, and of the logit."""

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
+from pslib.settings import Setting
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, cross_matrix, linear, reshape, tower, tower_shapes
 from rec_models.model import DenseVars, MLPModel
+from rec_models.options import LAYERS_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
 class DCNv2(MLPModel):
-    """A cross network of matrices with an MLP beside or behind it (Wang et al., WWW 2021, arXiv:2008.13535).
+    """A cross network of matrices; an MLP beside or behind it (Wang et al., WWW 2021, arXiv:2008.13535)."""
 
-    Attributes
-    ----------
-    cross_layers : int
-        Number of cross layers; the first adds pairs of inputs, the second triples, and so on.
-    stacked : bool
-        Feed the MLP with the output of the cross network instead of the input.
-    """
-
-    cross_layers: int = 3
-    stacked: bool = False
+    cross_layers: Annotated[
+        int,
+        size(
+            "Number of cross layers; the first adds pairs of inputs, the second triples, and so on.",
+            LAYERS_MAX,
+        ),
+    ] = 3
+    stacked: Annotated[
+        bool, Setting("Feed the MLP with the output of the cross network instead of the input.")
+    ] = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the cross layers, of the MLP, and of the logit."""

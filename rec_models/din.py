@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from pslib.batch import Batch
 from pslib.schema import RaggedField
+from pslib.settings import Setting
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     concat,
@@ -24,6 +26,7 @@ from rec_models.layers import (
     weighted_sum,
 )
 from rec_models.model import DenseVars, EmbeddedModel
+from rec_models.options import HIDDEN, fraction, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,27 +37,25 @@ class DIN(EmbeddedModel):
     target: ``RaggedField("viewed", vocabulary="item")`` is attended to by ``item`` and shares its embedding.
     Other ragged fields are pooled. Each sequence has its own activation unit. Without a sequence this is the
     paper's base model.
-
-    Attributes
-    ----------
-    hidden : tuple of int
-        Units of each hidden layer.
-    attention_hidden : tuple of int
-        Units of each hidden layer of an activation unit.
-    activation : {"prelu", "dice"}
-        Activation of hidden units, also in activation units.
-    softmax : bool
-        Normalise the weights of a sequence to sum to 1; the paper does not, to express the strength of an
-        interest.
-    dropout : float
-        Fraction of units dropped after each hidden layer, except in activation units.
     """
 
-    hidden: tuple[int, ...] = (200, 80)
-    attention_hidden: tuple[int, ...] = (36,)
-    activation: str = "prelu"
-    softmax: bool = False
-    dropout: float = 0.0
+    hidden: Annotated[tuple[int, ...], HIDDEN] = (200, 80)
+    attention_hidden: Annotated[
+        tuple[int, ...], size("Units of each hidden layer of an activation unit.")
+    ] = (36,)
+    activation: Annotated[
+        str, Setting("Activation of hidden units, also in activation units.", choices=("prelu", "dice"))
+    ] = "prelu"
+    softmax: Annotated[
+        bool,
+        Setting(
+            "Normalise the weights of a sequence to sum to 1; the paper does not, to express the "
+            "strength of an interest."
+        ),
+    ] = False
+    dropout: Annotated[
+        float, fraction("Fraction of units dropped after each hidden layer, except in activation units.")
+    ] = 0.0
 
     def sequences(self) -> dict[str, int]:
         """Behaviour sequences, each with the position of its target among the sparse fields."""

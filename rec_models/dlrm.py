@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
+from pslib.settings import Setting
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, embedding, inner_products, reshape, tower, tower_shapes
 from rec_models.model import DenseVars, MLPModel
+from rec_models.options import size
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,18 +18,19 @@ class DLRM(MLPModel):
     """MLPs over dense fields and over the inner products of all vectors (Naumov et al., arXiv:1906.00091).
 
     Without dense fields there is no bottom MLP.
-
-    Attributes
-    ----------
-    bottom : tuple of int
-        Units of each layer of the bottom MLP before its last, which has ``dim``.
-    interaction : str
-        Input of the top MLP beside the bottom MLP's output: ``dot``, inner products of all pairs of vectors,
-        or ``cat``, the vectors themselves.
     """
 
-    bottom: tuple[int, ...] = (64,)
-    interaction: str = "dot"
+    bottom: Annotated[
+        tuple[int, ...], size("Units of each layer of the bottom MLP before its last, which has dim.")
+    ] = (64,)
+    interaction: Annotated[
+        str,
+        Setting(
+            "Input of the top MLP beside the bottom MLP's output: dot, inner products of all pairs "
+            "of vectors; or cat, the vectors themselves.",
+            choices=("dot", "cat"),
+        ),
+    ] = "dot"
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the bottom MLP, if there are dense fields, and of the top MLP."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
+from pslib.settings import Setting
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, bilinear_pairs, concat, embedding, split, squeeze_excite
 from rec_models.layers.interactions import matrices_of
 from rec_models.model import DenseVars, MLPModel, WeightedModel
+from rec_models.options import size
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,17 +19,18 @@ class FiBiNET(MLPModel, WeightedModel):
     """Squeeze-excitation weights of fields, and bilinear pairs (Huang et al., arXiv:1905.09433).
 
     Pairs of weighted and of plain fields share their matrices.
-
-    Attributes
-    ----------
-    reduction : int
-        Reduction factor of the squeezed fields; at least one number remains.
-    bilinear : str
-        One matrix for ``all`` pairs, for ``each`` left field, or for each ``interaction``.
     """
 
-    reduction: int = 3
-    bilinear: str = "interaction"
+    reduction: Annotated[
+        int, size("Reduction factor of the squeezed fields; at least one number remains.")
+    ] = 3
+    bilinear: Annotated[
+        str,
+        Setting(
+            "One matrix for all pairs, for each left field, or for each interaction.",
+            choices=("all", "each", "interaction"),
+        ),
+    ] = "interaction"
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of first-order weights of dense fields, squeeze, excitation, bilinear matrices and MLP."""

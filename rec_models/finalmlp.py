@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
+from pslib.settings import Setting
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import (
     add,
@@ -21,7 +23,7 @@ from rec_models.layers import (
     tower_shapes,
 )
 from rec_models.model import DenseVars, EmbeddedModel, vector_fields
-from rec_models.options import did_you_mean
+from rec_models.options import did_you_mean, fraction, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,35 +31,33 @@ class FinalMLP(EmbeddedModel):
     """Two MLPs on the same input, each behind its own gate (Mao et al., AAAI 2023, arXiv:2304.00902).
 
     Gates and streams read the same embeddings; in the authors' code gates have separate ones.
-
-    Attributes
-    ----------
-    hidden_1, hidden_2 : tuple of int
-        Units of each layer of either stream; the last must be a multiple of ``heads``.
-    dropout_1, dropout_2 : float
-        Fraction of units dropped after each layer of either stream.
-    heads : int
-        Number of slices of both outputs; each pair of slices is fused by its own matrix.
-    gated : bool
-        Select the features of streams by gates.
-    gate_hidden : tuple of int
-        Units of each hidden layer of a gate.
-    context_1, context_2 : tuple of str
-        Sparse or ragged fields that either gate reads; none: the gate is the same for all examples.
-    batch_norm : bool
-        Normalise the units of both streams over the batch.
     """
 
-    hidden_1: tuple[int, ...] = (400,)
-    hidden_2: tuple[int, ...] = (100,)
-    dropout_1: float = 0.0
-    dropout_2: float = 0.0
-    heads: int = 5
-    gated: bool = True
-    gate_hidden: tuple[int, ...] = (64,)
-    context_1: tuple[str, ...] = ()
-    context_2: tuple[str, ...] = ()
-    batch_norm: bool = False
+    hidden_1: Annotated[
+        tuple[int, ...],
+        size("Units of each layer of the first stream; the last must be a multiple of heads."),
+    ] = (400,)
+    hidden_2: Annotated[
+        tuple[int, ...],
+        size("Units of each layer of the second stream; the last must be a multiple of heads."),
+    ] = (100,)
+    dropout_1: Annotated[
+        float, fraction("Fraction of units dropped after each layer of the first stream.")
+    ] = 0.0
+    dropout_2: Annotated[
+        float, fraction("Fraction of units dropped after each layer of the second stream.")
+    ] = 0.0
+    heads: Annotated[
+        int, size("Number of slices of both outputs; each pair of slices is fused by its own matrix.")
+    ] = 5
+    gated: Annotated[bool, Setting("Select the features of streams by gates.")] = True
+    gate_hidden: Annotated[tuple[int, ...], size("Units of each hidden layer of a gate.")] = (64,)
+    context_1: Annotated[
+        tuple[str, ...],
+        Setting("Sparse or ragged fields that the first gate reads; none: it is the same for all examples."),
+    ] = ()
+    context_2: Annotated[tuple[str, ...], Setting("The same for the second gate.")] = ()
+    batch_norm: Annotated[bool, Setting("Normalise the units of both streams over the batch.")] = False
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Gates and MLPs of both streams, then the fusion."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pslib.settings import Setting
 from rec_models.engine.packed_sequences import Packed
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import bpr_max, dropout, gru, gru_shapes, linear
 from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars
+from rec_models.options import fraction
 from rec_models.session import SessionModel
 
 
@@ -19,23 +22,17 @@ class GRU4Rec(SessionModel):
     With the losses of Hidasi and Karatzoglou (CIKM 2018, arXiv:1706.03847) over the next item and shared
     negatives. Gradients flow back through the whole session; the paper stops after one step. A batch consists
     of whole sessions.
-
-    Attributes
-    ----------
-    dropout : float
-        Fraction of the floats of items dropped in training.
-    dropout_hidden : float
-        Fraction of the floats of states dropped in training.
-    rank_loss : "cross-entropy" or "bpr-max"
-        "bpr-max" requires ``logq=False``.
-    bpreg : float
-        With bpr-max, the weight of the negatives' squared scores; the authors use 0.9 to 2.
     """
 
-    dropout: float = 0.0
-    dropout_hidden: float = 0.0
-    rank_loss: str = "cross-entropy"
-    bpreg: float = 0.0
+    dropout: Annotated[float, fraction("Fraction of the floats of items dropped in training.")] = 0.0
+    dropout_hidden: Annotated[float, fraction("Fraction of the floats of states dropped in training.")] = 0.0
+    rank_loss: Annotated[
+        str, Setting("Loss of a session; bpr-max needs logq: false.", choices=("cross-entropy", "bpr-max"))
+    ] = "cross-entropy"
+    bpreg: Annotated[
+        float,
+        Setting("With bpr-max, the weight of the negatives' squared scores; the authors use 0.9 to 2.", ge=0),
+    ] = 0.0
 
     def _problems(self) -> list[str]:
         if self.rank_loss == "bpr-max":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
 from pslib.table.initializers import Initializer
@@ -11,21 +12,15 @@ from pslib.table.tables import PartSpec
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add
 from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
+from rec_models.options import DEFAULT_OPTIMIZER, OF_FIRST_WEIGHTS, OF_WEIGHTS, W_INITIALIZER
 
 
 @dataclass(frozen=True, eq=False)
 class LR(Model):
-    """Weights of keys and dense fields, and a bias (Richardson, Dominowska and Ragno, WWW 2007, eq. 3).
+    """Weights of keys and dense fields, and a bias (Richardson, Dominowska and Ragno, WWW 2007, eq. 3)."""
 
-    Attributes
-    ----------
-    w_optimizer : Optimizer
-    w_initializer : Initializer
-    """
-
-    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    w_initializer: Initializer = W_INITIALIZER
+    w_optimizer: Annotated[Optimizer, OF_WEIGHTS] = DEFAULT_OPTIMIZER
+    w_initializer: Annotated[Initializer, OF_FIRST_WEIGHTS] = W_INITIALIZER
 
     def parts(self) -> tuple[PartSpec, ...]:
         """``w``: the weight of a key."""

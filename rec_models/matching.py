@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
+from pslib.settings import Setting
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, embedding, gather, rank_hinge, row_dot, take_fields
 from rec_models.model import DenseVars, EmbeddedModel, vector_fields
+from rec_models.options import NEGATIVES_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +26,6 @@ class MatchingModel(EmbeddedModel):
 
     An example is a query with its matching item. The fields named by ``item`` are the item's, all others the
     query's.
-
-    Attributes
-    ----------
-    item : tuple of str
-        Fields of an item. The first is sparse, and its key identifies the item.
     """
 
     tasks: ClassVar[tuple[int, int]] = (0, 1)
@@ -36,7 +33,9 @@ class MatchingModel(EmbeddedModel):
     by_product: ClassVar[bool] = False
     """True if scores are inner products of vectors."""
 
-    item: tuple[str, ...] = ()
+    item: Annotated[
+        tuple[str, ...], Setting("Fields of an item. The first is sparse, and its key identifies the item.")
+    ] = ()
 
     def _problems(self) -> list[str]:
         schema = self.schema
@@ -186,17 +185,13 @@ class CosineHinge(ProductModel):
     """Base of models with vectors of length 1 and a hinge loss.
 
     An example tries other items until one violates the margin, and learns from that one.
-
-    Attributes
-    ----------
-    margin : float
-        Required difference between the cosines with the example's item and with another one.
-    trials : int
-        Number of items that an example tries.
     """
 
-    margin: float = 0.5
-    trials: int = 16
+    margin: Annotated[
+        float,
+        Setting("Required difference of the cosines with the example's item and another.", gt=0),
+    ] = 0.5
+    trials: Annotated[int, size("Number of items that an example tries.", NEGATIVES_MAX)] = 16
 
     def match_loss(
         self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int

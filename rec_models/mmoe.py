@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, mixture, product, tower, tower_shapes
 from rec_models.model import DenseVars, MultiTaskModel
+from rec_models.options import LAYERS_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
 class MMoE(MultiTaskModel):
-    """Shared experts, mixed by one gate per task (Ma et al., KDD 2018, 10.1145/3219819.3220007).
+    """Shared experts, mixed by one gate per task (Ma et al., KDD 2018, 10.1145/3219819.3220007)."""
 
-    Attributes
-    ----------
-    experts : int
-        Number of experts; 8 in the paper.
-    expert_hidden : tuple of int
-        Units of each layer of an expert; at least one layer.
-    """
-
-    experts: int = 8
-    expert_hidden: tuple[int, ...] = (64,)
+    experts: Annotated[int, size("Number of experts; 8 in the paper.", LAYERS_MAX)] = 8
+    expert_hidden: Annotated[
+        tuple[int, ...], size("Units of each layer of an expert; at least one layer.")
+    ] = (64,)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of each expert, and of each task's gate and MLP."""

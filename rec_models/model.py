@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.errors import ConfigurationError
-from pslib.keywords import Keywords
 from pslib.schema import Schema
+from pslib.settings import Settings
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec, text_hash
 from pslib.text import html_table
-from pslib.validation import check_fields
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import dot, embedding, log_loss, mlp, mlp_shapes, tower_output, tower_shapes
 from rec_models.layers import first_order as first_order_layer
 from rec_models.options import (
+    BATCH_NORM,
     DEFAULT_OPTIMIZER,
+    DIM,
+    DROPOUT,
+    HIDDEN,
+    OF_FIRST_VECTORS,
+    OF_FIRST_WEIGHTS,
+    OF_VECTORS,
+    OF_WEIGHTS,
+    SEED,
     V_INITIALIZER,
     W_INITIALIZER,
-    option_problem,
     plain_of,
     plain_options,
 )
@@ -50,18 +56,17 @@ VECTOR_BOUND = 0.01 * math.sqrt(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Model(metaclass=Keywords):
+class Model(Settings):
     """Base of all models: a value that holds options and no parameters.
 
-    A model is a frozen dataclass whose fields are its options. It defines the parts of its table (`parts`),
+    A model is a frozen dataclass whose fields are its options, annotated with bounds and help as those of all
+    `pslib.settings.Settings`; a job file gives them by name. It defines the parts of its table (`parts`),
     its dense parameters (`dense_shapes`) and the computation of logits (`forward`).
 
     Attributes
     ----------
     schema : Schema
         Columns that the model reads.
-    seed : int
-        Seed of the initial values of rows.
 
     Raises
     ------
@@ -77,18 +82,20 @@ class Model(metaclass=Keywords):
     tasks: ClassVar[tuple[int, int]] = (1, 1)
     """Minimum and maximum number of labels; models that rank items need none."""
 
+    AT = "{kind}: "
+
     schema: Schema
     _: KW_ONLY
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, "schema")
-        options = [field.name for field in fields(self) if field.name != "schema"]
-        plain_options(self, options)
-        problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
-        problems = [*self._target_problems(), *(problems or self._problems())]
-        if problems:
-            raise ConfigurationError(*(f"{type(self).__name__}: {problem}" for problem in problems))
+        plain_options(self)
+        super().__post_init__()
+
+    def _field_problems(self) -> Iterator[str]:
+        yield from super()._field_problems()
+        if isinstance(self.schema, Schema):
+            yield from self._target_problems()
 
     def _target_problems(self) -> list[str]:
         """Return problems of the schema's labels and weight for this model."""
@@ -106,10 +113,6 @@ class Model(metaclass=Keywords):
         if self.schema.weight is not None and type(self).loss is not Model.loss:
             problems.append(f"schema: expected no weight, got {self.schema.weight!r}: its loss has none")
         return problems
-
-    def _problems(self) -> list[str]:
-        """Return problems of valid options that are inconsistent with each other or the schema."""
-        return []
 
     def _repr_html_(self) -> str:
         schema = self.schema
@@ -240,22 +243,12 @@ class Model(metaclass=Keywords):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedModel(Model):
-    """Base of models that read an embedding of each key.
+    """Base of models that read an embedding of each key."""
 
-    Attributes
-    ----------
-    dim : int
-        Floats of an embedding.
-    v_optimizer : Optimizer
-        Optimizer of embeddings.
-    v_initializer : Initializer
-        Initial values of embeddings.
-    """
-
-    dim: int = 10
+    dim: Annotated[int, DIM] = 10
     _: KW_ONLY
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
+    v_optimizer: Annotated[Optimizer, OF_VECTORS] = DEFAULT_OPTIMIZER
+    v_initializer: Annotated[Initializer, OF_FIRST_VECTORS] = V_INITIALIZER
 
     def parts(self) -> tuple[PartSpec, ...]:
         """``v``: the embedding of a key."""
@@ -264,19 +257,11 @@ class EmbeddedModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class WeightedModel(EmbeddedModel):
-    """Base of models that read a first-order weight of each key beside its embedding.
-
-    Attributes
-    ----------
-    w_optimizer : Optimizer
-        Optimizer of first-order weights.
-    w_initializer : Initializer
-        Initial values of first-order weights.
-    """
+    """Base of models that read a first-order weight of each key beside its embedding."""
 
     _: KW_ONLY
-    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    w_initializer: Initializer = W_INITIALIZER
+    w_optimizer: Annotated[Optimizer, OF_WEIGHTS] = DEFAULT_OPTIMIZER
+    w_initializer: Annotated[Initializer, OF_FIRST_WEIGHTS] = W_INITIALIZER
 
     def parts(self) -> tuple[PartSpec, ...]:
         """``w``: the first-order weight of a key; ``v``: its embedding."""
@@ -285,21 +270,11 @@ class WeightedModel(EmbeddedModel):
 
 @dataclass(frozen=True, eq=False)
 class MLPModel(EmbeddedModel):
-    """Base of models with a multilayer perceptron.
+    """Base of models with a multilayer perceptron."""
 
-    Attributes
-    ----------
-    hidden : tuple of int
-        Units of each hidden layer.
-    dropout : float
-        Fraction of units dropped after each hidden layer.
-    batch_norm : bool
-        Normalise the units of hidden layers over the batch.
-    """
-
-    hidden: tuple[int, ...] = (400, 400, 400)
-    dropout: float = 0.0
-    batch_norm: bool = False
+    hidden: Annotated[tuple[int, ...], HIDDEN] = (400, 400, 400)
+    dropout: Annotated[float, DROPOUT] = 0.0
+    batch_norm: Annotated[bool, BATCH_NORM] = False
 
     def _mlp_shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the MLP's parameters."""
@@ -320,7 +295,7 @@ class MultiTaskModel(MLPModel):
 
     tasks: ClassVar[tuple[int, int]] = (2, TASKS_MAX)
 
-    hidden: tuple[int, ...] = (200, 80)
+    hidden: Annotated[tuple[int, ...], HIDDEN] = (200, 80)
 
     def _head_shapes(self, name: str, inputs: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a task's MLP, which ends in its logit."""

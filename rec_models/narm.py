@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from rec_models.engine.packed_sequences import Packed
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import concat, dropout, gru, gru_shapes, linear, prefix_attention, product
 from rec_models.model import DenseVars
+from rec_models.options import fraction
 from rec_models.session import SessionModelOfPairs
 
 
 @dataclass(frozen=True, eq=False)
 class NARM(SessionModelOfPairs):
-    """A GRU and attention over its states (Li et al., CIKM 2017, arXiv:1711.04725).
+    """A GRU and attention over its states (Li et al., CIKM 2017, arXiv:1711.04725)."""
 
-    Attributes
-    ----------
-    dropout : float
-        Fraction of the floats of items dropped in training; 0.25 in the paper.
-    dropout_hidden : float
-        Fraction of the floats of a session's representation dropped before decoding; 0.5 in the paper.
-    """
-
-    dropout: float = 0.25
-    dropout_hidden: float = 0.5
+    dropout: Annotated[
+        float, fraction("Fraction of the floats of items dropped in training; 0.25 in the paper.")
+    ] = 0.25
+    dropout_hidden: Annotated[
+        float,
+        fraction(
+            "Fraction of the floats of a session's representation dropped before decoding; 0.5 in the paper."
+        ),
+    ] = 0.5
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """The GRU, ``A1``, ``A2`` and ``v`` of the attention, and the bilinear decoder ``B`` with a bias."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
-from pslib.table.tables import PartSpec
+from pslib.table.tables import DIM_MAX, PartSpec
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import concat, gather, linear, log_loss, multiply, reshape, split, tower, tower_shapes
 from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars
+from rec_models.options import DROPOUT, NEGATIVES_MAX, size
 
 PAIRS_MAX = 1 << 18
 """Limit of pairs scored at once: 16 MB for a layer of 16 units in float32."""
@@ -26,26 +28,13 @@ class NCF(MatchingModel):
 
     User and item are one sparse field each. For every example negative items are drawn uniformly; a drawn
     item that is the example's own is ignored. With a label, examples have the labels of the data.
-
-    Attributes
-    ----------
-    dim : int
-        Floats of an embedding for the factorization (GMF).
-    dim_mlp : int
-        Floats of an embedding for the MLP.
-    hidden : tuple of int
-        Units of each hidden layer; empty: GMF alone.
-    dropout : float
-        Fraction of units dropped after each hidden layer.
-    negatives : int
-        Items drawn per example.
     """
 
-    dim: int = 16
-    dim_mlp: int = 16
-    hidden: tuple[int, ...] = (32, 16, 8)
-    dropout: float = 0.0
-    negatives: int = 4
+    dim: Annotated[int, size("Floats of an embedding for the factorization (GMF).", DIM_MAX)] = 16
+    dim_mlp: Annotated[int, size("Floats of an embedding for the MLP.", DIM_MAX)] = 16
+    hidden: Annotated[tuple[int, ...], size("Units of each hidden layer; empty: GMF alone.")] = (32, 16, 8)
+    dropout: Annotated[float, DROPOUT] = 0.0
+    negatives: Annotated[int, size("Items drawn per example.", NEGATIVES_MAX)] = 4
 
     def _problems(self) -> list[str]:
         if len(self.schema.sparse) != 2 or self.schema.dense or self.schema.ragged:

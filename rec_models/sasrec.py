@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from rec_models.engine.packed_sequences import Packed
 from rec_models.engine.tape import Tape, Var
@@ -17,6 +18,7 @@ from rec_models.layers import (
     product,
 )
 from rec_models.model import DenseVars
+from rec_models.options import LAYERS_MAX, LENGTH_MAX, fraction, size
 from rec_models.session import SessionModelOfPairs
 
 
@@ -26,23 +28,21 @@ class SASRec(SessionModelOfPairs):
 
     The loss is that of all session models, cross-entropy with many negatives shared by a batch; the paper has
     log loss with one negative a position. Positions are counted from the first item read.
-
-    Attributes
-    ----------
-    blocks : int
-        Number of blocks of self-attention and feed-forward network; 2 in the paper.
-    heads : int
-        Number of heads, a divisor of ``dim``; 1 in the paper.
-    length_max : int
-        Number of last items read of a session, the paper's n; each has a position.
-    dropout : float
-        Fraction of floats dropped in training, of items with positions and of each layer's output.
     """
 
-    blocks: int = 2
-    heads: int = 1
-    length_max: int = 50
-    dropout: float = 0.2
+    blocks: Annotated[
+        int, size("Number of blocks of self-attention and feed-forward network; 2 in the paper.", LAYERS_MAX)
+    ] = 2
+    heads: Annotated[int, size("Number of heads, a divisor of dim; 1 in the paper.")] = 1
+    length_max: Annotated[
+        int, size("Number of last items read of a session, the paper's n; each has a position.", LENGTH_MAX)
+    ] = 50
+    dropout: Annotated[
+        float,
+        fraction(
+            "Fraction of floats dropped in training, of items with positions and of each layer's output."
+        ),
+    ] = 0.2
 
     def _problems(self) -> list[str]:
         if self.dim % self.heads:

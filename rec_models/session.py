@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.errors import ConfigurationError
+from pslib.settings import Setting
 from pslib.table.initializers import Constant, Initializer, Uniform
 from pslib.table.optimizers import Adagrad, Optimizer
-from pslib.table.tables import PartSpec
+from pslib.table.tables import DIM_MAX, PartSpec
 from rec_models.engine.packed_sequences import Packed, packed
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import gather, sampled_softmax, split
 from rec_models.layers.ranking_losses import Candidates
 from rec_models.model import DenseVars, Model
+from rec_models.options import LENGTH_MAX, NEGATIVES_MAX, initializer, optimizer, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,30 +30,20 @@ class SessionModel(Model):
     An example is a session: one ragged field, its items in order. At every item except the last the model has
     a state, and ranks the next item above negatives shared by the whole batch. An item has one vector, used
     as input and as candidate, and a bias; a row is an item.
-
-    Attributes
-    ----------
-    dim : int
-        Floats of an item's vector.
-    negatives : int
-        Items drawn for a batch.
-    alpha : float
-        Power of an item's count in its sampling probability (`pslib.data.item_catalog`).
-    logq : bool
-        Correct the loss for the sampling probability.
-    v_optimizer : Optimizer
-        Optimizer of items and their biases.
-    v_initializer : Initializer
     """
 
     tasks: ClassVar[tuple[int, int]] = (0, 1)
 
-    dim: int = 100
-    negatives: int = 2048
-    alpha: float = 0.5
-    logq: bool = True
-    v_optimizer: Optimizer = Adagrad(0.1)
-    v_initializer: Initializer = Uniform(0.1)
+    dim: Annotated[int, size("Floats of an item's vector.", DIM_MAX)] = 100
+    negatives: Annotated[int, size("Items drawn for a batch.", NEGATIVES_MAX)] = 2048
+    alpha: Annotated[float, Setting("Power of an item's count in its sampling probability.", ge=0, le=1)] = (
+        0.5
+    )
+    logq: Annotated[bool, Setting("Correct the loss for the sampling probability.")] = True
+    v_optimizer: Annotated[Optimizer, optimizer("Optimizer of items and their biases.")] = Adagrad(0.1)
+    v_initializer: Annotated[Initializer, initializer("Initial values of items and their biases.")] = Uniform(
+        0.1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,17 +173,9 @@ class SessionModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class SessionModelOfPairs(SessionModel):
-    """Base of session models that compare each item with all earlier ones.
+    """Base of session models that compare each item with all earlier ones."""
 
-    Attributes
-    ----------
-    length_max : int
-        Number of last items read of a session, in training and in ranking. A session of L items has
-        L (L + 1) / 2 pairs, each with some vectors of ``dim`` floats: 13 MB per vector at 256 items and 100
-        floats. The longest session of yoochoose1_64 has 146 items, of diginetica 70.
-    """
-
-    length_max: int = 256
+    length_max: Annotated[int, size("Number of last items read of a session.", LENGTH_MAX)] = 256
 
     @property
     def items_max(self) -> int | None:

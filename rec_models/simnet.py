@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
 from pslib.schema import Schema
+from pslib.settings import Setting
+from pslib.table.tables import DIM_MAX
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import cnn, cnn_shapes, concat, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
+from rec_models.options import WINDOW_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,24 +23,19 @@ class MultiViewSimnet(CosineHinge):
     After Elkahky, Song, He, *A Multi-View Deep Learning Approach for Cross Domain User Modeling*, WWW 2015,
     10.1145/2736277.2741667. Every ragged field is a view, its elements in order; a sparse field is a view
     of one element, a dense field of a number.
-
-    Attributes
-    ----------
-    encoder : "bow", "cnn" or "gru"
-        Encoder of a ragged field: the sum or mean of its rows (the field's pooling), a convolution, or a GRU,
-        both with max pooling. All views share it.
-    units : int
-        Floats of a view's vector; with "bow" it is ``dim``.
-    window : int
-        Elements in a window of the convolution.
-    out : int
-        Floats of the vectors of queries and items.
     """
 
-    encoder: str = "gru"
-    units: int = 32
-    window: int = 3
-    out: int = 64
+    encoder: Annotated[
+        str,
+        Setting(
+            "Encoder of a ragged field: the sum or mean of its rows (the field's pooling), a "
+            "convolution, or a GRU, both with max pooling. All views share it.",
+            choices=("bow", "cnn", "gru"),
+        ),
+    ] = "gru"
+    units: Annotated[int, size("Floats of a view's vector; with bow it is dim.")] = 32
+    window: Annotated[int, size("Elements in a window of the convolution.", WINDOW_MAX)] = 3
+    out: Annotated[int, size("Floats of the vectors of queries and items.", DIM_MAX)] = 64
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the encoder, and of the linear layers of both sides."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from rec_models.layers import (
     product,
 )
 from rec_models.model import DenseVars
+from rec_models.options import LAYERS_MAX, fraction, size
 from rec_models.session import SessionModelOfPairs
 
 
@@ -30,20 +32,17 @@ class SRGNN(SessionModelOfPairs):
 
     The weight of an edge is its count over that of all edges from its source (or to its target). The
     gates are those of the authors' code, with the reset gate after the product, as in `gru`.
-
-    Attributes
-    ----------
-    graph_steps : int
-        Number of propagation steps between neighbours; 1 in the paper.
-    dropout : float
-        Fraction of the floats of items dropped in training; none in the paper.
-    dropout_hidden : float
-        The same for a session's representation.
     """
 
-    graph_steps: int = 1
-    dropout: float = 0.0
-    dropout_hidden: float = 0.0
+    graph_steps: Annotated[
+        int, size("Number of propagation steps between neighbours; 1 in the paper.", LAYERS_MAX)
+    ] = 1
+    dropout: Annotated[
+        float, fraction("Fraction of the floats of items dropped in training; none in the paper.")
+    ] = 0.0
+    dropout_hidden: Annotated[
+        float, fraction("Fraction of the floats of a session's representation dropped; none in the paper.")
+    ] = 0.0
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """``H`` and ``b`` for both directions, the gates, ``W_1``, ``W_2``, ``c``, ``q`` and ``W_3``."""
@@ -64,13 +63,13 @@ class SRGNN(SessionModelOfPairs):
 
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
         """``s_h`` of the graph of each prefix."""
-        return self._read(tape, items, steps, steps.prefixes(), dense)
+        return self._read_out(tape, items, steps, steps.prefixes(), dense)
 
     def last_states(self, tape: Tape, items: Var, steps: Packed, positions: Array, dense: DenseVars) -> Var:
         """``s_h`` of the graphs that end at these positions."""
-        return self._read(tape, items, steps, steps.prefixes(positions), dense)
+        return self._read_out(tape, items, steps, steps.prefixes(positions), dense)
 
-    def _read(self, tape: Tape, items: Var, steps: Packed, pairs: Prefixes, dense: DenseVars) -> Var:
+    def _read_out(self, tape: Tape, items: Var, steps: Packed, pairs: Prefixes, dense: DenseVars) -> Var:
         graphs = session_graphs(steps.values, pairs)
         v = gather(tape, dropout(tape, items, self.dropout), graphs.firsts)
         for _ in range(self.graph_steps):

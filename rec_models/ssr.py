@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
+from pslib.table.tables import DIM_MAX
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import gather, grnn, gru_shapes, linear, normalize
 from rec_models.matching import CosineHinge
 from rec_models.model import DenseVars
+from rec_models.options import NEGATIVES_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,20 +26,13 @@ class SSR(CosineHinge):
     After Song, Elkahky, He, *Multi-Rate Deep Learning for Temporal Recommendation*, SIGIR 2016,
     10.1145/2911451.2914726. The query is one ragged field, items in their order, the item one sparse field of
     the same vocabulary.
-
-    Attributes
-    ----------
-    units : int
-        Units of the GRU.
-    out : int
-        Floats of the vectors of queries and items.
-    negatives : int
-        Items drawn uniformly for a batch, as candidates for the hinge loss.
     """
 
-    units: int = 64
-    out: int = 64
-    negatives: int = 256
+    units: Annotated[int, size("Units of the GRU.")] = 64
+    out: Annotated[int, size("Floats of the vectors of queries and items.", DIM_MAX)] = 64
+    negatives: Annotated[
+        int, size("Items drawn uniformly for a batch, as candidates for the hinge loss.", NEGATIVES_MAX)
+    ] = 256
 
     def sampling(self) -> Sampling:
         """Sample items uniformly."""

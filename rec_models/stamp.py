@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from rec_models.engine.packed_sequences import Packed
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, dropout, linear, multiply, prefix_attention, prefix_mean, product, tanh
 from rec_models.model import DenseVars
+from rec_models.options import fraction
 from rec_models.session import SessionModelOfPairs
 
 
 @dataclass(frozen=True, eq=False)
 class STAMP(SessionModelOfPairs):
-    """Attention on the last item and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950).
+    """Attention on the last item and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950)."""
 
-    Attributes
-    ----------
-    dropout : float
-        Fraction of the floats of items dropped in training; none in the paper.
-    """
-
-    dropout: float = 0.0
+    dropout: Annotated[
+        float, fraction("Fraction of the floats of items dropped in training; none in the paper.")
+    ] = 0.0
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """``W_0`` to ``W_3`` and ``b_a`` of the attention; MLP A of the memory, MLP B of the last click."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
+from pslib.settings import Setting
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import cnn, cnn_shapes, gather, linear, rank_hinge, tanh
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
+from rec_models.options import NEGATIVES_MAX, WINDOW_MAX, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,22 +24,20 @@ class TagSpace(ProductModel):
 
     The query is one ragged field, the words in their order; the item is one sparse field, the tag. Texts with
     several tags are several examples.
-
-    Attributes
-    ----------
-    units : int
-        Filters of the convolution, the paper's H.
-    window : int
-        Words in a window of the convolution, K.
-    margin : float
-    negatives : int
-        Tags drawn uniformly for a batch; an example tries them until one violates the margin.
     """
 
-    units: int = 100
-    window: int = 5
-    margin: float = 0.1
-    negatives: int = 64
+    units: Annotated[int, size("Filters of the convolution, the paper's H.")] = 100
+    window: Annotated[int, size("Words in a window of the convolution, K.", WINDOW_MAX)] = 5
+    margin: Annotated[
+        float, Setting("Required difference between the scores of the example's tag and another one.", gt=0)
+    ] = 0.1
+    negatives: Annotated[
+        int,
+        size(
+            "Tags drawn uniformly for a batch; an example tries them until one violates the margin.",
+            NEGATIVES_MAX,
+        ),
+    ] = 64
 
     def _problems(self) -> list[str]:
         schema = self.schema

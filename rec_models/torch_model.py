@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,21 @@ from pslib.checkpoint import newest, read_manifest
 from pslib.checkpoint.dense import dense_vector
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from pslib.settings import settings_of
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.validation import came, kind_problem
 from rec_models.engine.tape import Array
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, option_problem, plain_options
+from rec_models.options import (
+    DEFAULT_OPTIMIZER,
+    DIM,
+    OF_FIRST_VECTORS,
+    OF_VECTORS,
+    SEED,
+    V_INITIALIZER,
+    plain_options,
+)
 from rec_models.stepper import StepResult
 
 if TYPE_CHECKING:
@@ -80,16 +89,19 @@ class TorchModel:
     schema: Schema
     network: Callable[[], torch.nn.Module]
     _: KW_ONLY
-    dim: int = 16
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
+    dim: Annotated[int, DIM] = 16
+    v_optimizer: Annotated[Optimizer, OF_VECTORS] = DEFAULT_OPTIMIZER
+    v_initializer: Annotated[Initializer, OF_FIRST_VECTORS] = V_INITIALIZER
     loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] | None = None
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        options = ("dim", "v_optimizer", "v_initializer", "seed")
-        plain_options(self, options)
-        problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
+        plain_options(self)
+        problems = [
+            problem
+            for name, (hint, setting) in settings_of(cast("Any", type(self))).items()
+            if setting and (problem := setting.problem(name, getattr(self, name), hint))
+        ]
         hints = {"schema": Schema, "network": Callable, "loss": Callable | None}
         kinds = [kind_problem(name, getattr(self, name), hint) for name, hint in hints.items()]
         problems += [problem for problem in kinds if problem]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.schema import Schema
+from pslib.settings import Setting
+from pslib.table.tables import DIM_MAX
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import multiply, normalize, sampled_softmax, tower_output, tower_shapes
 from rec_models.layers.ranking_losses import Candidates
 from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
+from rec_models.options import DROPOUT, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,28 +26,16 @@ class TwoTower(ProductModel):
 
     The other items of the batch are the negatives, corrected for how often items occur (Yi et al., RecSys
     2019, 10.1145/3298689.3346996).
-
-    Attributes
-    ----------
-    hidden : tuple of int
-        Units of each hidden layer of a tower.
-    out : int
-        Floats of the vectors of queries and items.
-    dropout : float
-        Fraction of units dropped after each hidden layer.
-    similarity : "cosine" or "dot"
-    temperature : float
-        Divisor of similarities.
-    logq : bool
-        Correct the loss for the frequency of items in batches.
     """
 
-    hidden: tuple[int, ...] = (64,)
-    out: int = 32
-    dropout: float = 0.0
-    similarity: str = "cosine"
-    temperature: float = 0.1
-    logq: bool = True
+    hidden: Annotated[tuple[int, ...], size("Units of each hidden layer of a tower.")] = (64,)
+    out: Annotated[int, size("Floats of the vectors of queries and items.", DIM_MAX)] = 32
+    dropout: Annotated[float, DROPOUT] = 0.0
+    similarity: Annotated[str, Setting("Of the vectors of query and item.", choices=("cosine", "dot"))] = (
+        "cosine"
+    )
+    temperature: Annotated[float, Setting("Divisor of similarities.", gt=0)] = 0.1
+    logq: Annotated[bool, Setting("Correct the loss for the frequency of items in batches.")] = True
 
     def sampling(self) -> Sampling | None:
         """Count items for the correction, without drawing any."""

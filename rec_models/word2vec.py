@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,22 @@ from pslib.batch import Batch
 from pslib.data.item_catalog import Sampling
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema, SparseField
+from pslib.settings import Setting
 from pslib.table.initializers import Initializer, Uniform
 from pslib.table.optimizers import Optimizer
-from pslib.table.tables import PartSpec
+from pslib.table.tables import DIM_MAX, PartSpec
 from rec_models.engine.tape import Array, Tape, Var
 from rec_models.layers import gather, log_loss, row_dot, split
 from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
+from rec_models.options import (
+    DEFAULT_OPTIMIZER,
+    NEGATIVES_MAX,
+    W_INITIALIZER,
+    WINDOW_MAX,
+    initializer,
+    optimizer,
+    size,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,39 +39,37 @@ class Word2Vec(Model):
     remaining word predicts its neighbours up to a random distance of at most ``window``. The row of a word
     has two vectors: ``v`` as a centre word, ``w`` as a context word. `pslib.Trainer.recommend` finds the
     nearest words by the cosine of ``v``.
-
-    Attributes
-    ----------
-    dim : int
-        Floats of a vector.
-    window : int
-        Maximum number of words to each side.
-    negatives : int
-        Negative words per pair, out of those drawn for the batch.
-    pool : int
-        Words drawn for a batch, with probability proportional to their count to the power ``alpha``.
-    alpha : float
-        The paper's 3/4.
-    subsample : float
-        The paper's t: a word of frequency f is kept with probability ``min(1, sqrt(t / f))``; 0: always.
-    v_optimizer, w_optimizer : Optimizer
-    v_initializer, w_initializer : Initializer
     """
 
     tasks: ClassVar[tuple[int, int]] = (0, 1)
     examples_independent: ClassVar[bool] = False
     by_product: ClassVar[bool] = True
 
-    dim: int = 100
-    window: int = 5
-    negatives: int = 5
-    pool: int = 8192
-    alpha: float = 0.75
-    subsample: float = 1e-4
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = Uniform(0.005)
-    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    w_initializer: Initializer = W_INITIALIZER
+    dim: Annotated[int, size("Floats of a vector.", DIM_MAX)] = 100
+    window: Annotated[int, size("Maximum number of words to each side.", WINDOW_MAX)] = 5
+    negatives: Annotated[
+        int, size("Negative words per pair, out of those drawn for the batch.", NEGATIVES_MAX)
+    ] = 5
+    pool: Annotated[
+        int,
+        size(
+            "Words drawn for a batch, with probability proportional to their count to the power alpha.",
+            NEGATIVES_MAX,
+        ),
+    ] = 8192
+    alpha: Annotated[float, Setting("The paper's 3/4.", ge=0, le=1)] = 0.75
+    subsample: Annotated[
+        float,
+        Setting(
+            "The paper's t: a word of frequency f is kept with probability min(1, sqrt(t / f)); 0: always.",
+            ge=0,
+            le=1,
+        ),
+    ] = 1e-4
+    v_optimizer: Annotated[Optimizer, optimizer("Optimizer of input vectors.")] = DEFAULT_OPTIMIZER
+    v_initializer: Annotated[Initializer, initializer("Initial values of input vectors.")] = Uniform(0.005)
+    w_optimizer: Annotated[Optimizer, optimizer("Optimizer of output vectors.")] = DEFAULT_OPTIMIZER
+    w_initializer: Annotated[Initializer, initializer("Initial values of output vectors.")] = W_INITIALIZER
 
     def _problems(self) -> list[str]:
         if len(self.schema.ragged) != 1 or self.schema.sparse or self.schema.dense:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pslib.batch import Batch
 from rec_models.engine.tape import Tape, Var
 from rec_models.layers import add, compress, concat, product, reshape, split, sum_vectors
 from rec_models.model import DenseVars, MLPModel, WeightedModel
+from rec_models.options import size
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,14 +18,11 @@ class XDeepFM(MLPModel, WeightedModel):
 
     Dense fields enter the linear term and the MLP; the network is of sparse and ragged fields. Its layers are
     as the paper found best, and each gives all of its vectors both to the next layer and to the sum.
-
-    Attributes
-    ----------
-    cin : tuple of int
-        Vectors of each layer of the compressed interaction network.
     """
 
-    cin: tuple[int, ...] = (64,)
+    cin: Annotated[tuple[int, ...], size("Vectors of each layer of the compressed interaction network.")] = (
+        64,
+    )
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """First-order weights of dense fields, the network, and the MLP, whose output bias is the model's."""

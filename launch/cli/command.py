@@ -116,9 +116,9 @@ class _Setting(click.ParamType[str]):
         """Return the settings that begin so, or the values of the one whose ``=`` is written."""
         from launch.job.job import Job
         from launch.job.paths import PATHS
-        from launch.job.settings_reference import rows_of
+        from launch.job.settings_reference import option_rows, rows_of
 
-        rows = list(rows_of(Job))
+        rows = [*rows_of(Job), *{row.path: row for row in option_rows()}.values()]
         key, equals, value = incomplete.partition("=")
         if equals and key in PATHS:
             return [CompletionItem(incomplete, type="file")]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from difflib import get_close_matches
 from math import inf
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from launch.job.errors import section_in
 from launch.job.job import Job
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings, settings_of
+from pslib.table.initializers import Initializer
 from pslib.table.optimizers import OPTIMIZERS, Optimizer
 from pslib.table.schedules import SCHEDULES, Schedule
-from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
+from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model
+from rec_models.by_name import EVERY, options_of
 
 INTRODUCTION = """# Settings of the job file
 
@@ -41,7 +43,7 @@ name, or a mapping such as
 """,
     "model": f"""Names: {", ".join(MODELS)}. Of several labels: {", ".join(TASK_MODELS)}. Ranking items:
 {", ".join((*SESSION_MODELS, *MATCHING_MODELS))}. All other keys are
-[options of the model](../guide/models.md#use).
+options of the model: `pslib config show model.deepfm`.
 """,
     "optimizers": """`rows` is one optimizer for all parts of a row, `{name: Adagrad, learning_rate:
 0.05}`, or one a part, `{w: {...}, v: {...}}`, with `"*"` for the other parts. Names and numbers:
@@ -118,16 +120,42 @@ class Row:
     unit: str
     help: str
     choices: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    """Models that have the option; none for a setting of the job file."""
 
 
 def job_schema() -> dict[str, Any]:
     """Return the JSON Schema of the job file, for editors with a YAML language server."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Job.model_json_schema()}
+    schema["$defs"]["ModelSection"] |= _schema_of_models(schema["$defs"]["ModelSection"]["properties"])
     for section in schema["$defs"].values():
         for setting in section.get("properties", {}).values():
             if setting.get("default") == inf:  # JSON has no infinity
                 del setting["default"]
     return schema
+
+
+def _schema_of_models(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of the JSON Schema that has the options of the model that ``model.name`` names."""
+    cases = []
+    for name, kind in EVERY.items():
+        options = {
+            option: TypeAdapter[Any](cast("Any", Annotated[hint, setting])).json_schema()
+            for option, (hint, setting) in options_of(kind).items()
+        }
+        then = {"properties": {**own, **options}, "additionalProperties": False}
+        cases.append({"if": {"properties": {"name": {"const": name}}}, "then": then})
+    return {"properties": {"name": own["name"] | {"enum": list(EVERY)}}, "allOf": cases}
+
+
+def option_rows(names: Iterable[str] = tuple(EVERY)) -> list[Row]:
+    """Return a row for each option of some models; one for all models where it is the same."""
+    found: dict[Row, list[str]] = {}
+    for name in names:
+        for row in rows_of(EVERY[name], "model."):
+            found.setdefault(row, []).append(name)
+    rows = [replace(row, models=tuple(models)) for row, models in found.items()]
+    return sorted(rows, key=lambda row: row.path)
 
 
 def rows_of(section: Any, path: str = "") -> Iterator[Row]:
@@ -155,6 +183,7 @@ def settings_page() -> str:
         lines += [f"## {f'`{section}`' if section else 'Beside the sections'}\n"]
         lines += [_SECTIONS[section]] if section in _SECTIONS else []
         lines += _table(rows)
+        lines += ["### Options of models\n", *_table_of_options()] if section == "model" else []
     shared = {(one.name, one.default) for one in fields(Optimizer)}
     lines += ["## Optimizers\n", "| name | its own settings |", "|---|---|"]
     for name, kind in OPTIMIZERS.items():
@@ -188,9 +217,13 @@ def settings_at(path: str) -> list[Row]:
     ConfigurationError
         When there are none.
     """
-    found = [row for row in rows_of(Job) if not path or row.path == path or row.path.startswith(f"{path}.")]
+    model = path.removeprefix("model.")
+    if model in EVERY and model != path:
+        return [replace(row, models=()) for row in option_rows([model])]
+    rows = [*rows_of(Job), *option_rows()]
+    found = [row for row in rows if not path or row.path == path or row.path.startswith(f"{path}.")]
     if not found:
-        near = get_close_matches(path, [row.path for row in rows_of(Job)], n=1)
+        near = get_close_matches(path, [row.path for row in rows], n=1)
         raise ConfigurationError(f"{path}: no such setting{f', did you mean {near[0]!r}?' if near else ''}")
     return found
 
@@ -199,7 +232,8 @@ def settings_text(path: str) -> str:
     """Return two lines for each setting at a path or below it."""
     return "".join(
         f"{row.path}: {row.kind}{f', {row.bounds}' if row.bounds else ''}"
-        f"{f' {row.unit}' if row.unit else ''}, default {row.default or 'none'}\n    {row.help}\n"
+        f"{f' {row.unit}' if row.unit else ''}, default {row.default or 'none'}\n    {row.help}"
+        f"{_of_models(row)}\n"
         for row in settings_at(path)
     )
 
@@ -208,7 +242,8 @@ def _settings(section: Any) -> Iterator[tuple[str, Any, str, Setting]]:
     """Yield name, type, default and Setting of each field."""
     if issubclass(section, Settings):
         defaults = {one.name: one.default for one in fields(section)}
-        for name, (hint, setting) in settings_of(section).items():
+        known = options_of(section) if issubclass(section, Model) else settings_of(section)
+        for name, (hint, setting) in known.items():
             yield name, hint, _shown(defaults[name]), setting or Setting("")
         return
     for name, field in section.model_fields.items():
@@ -232,6 +267,8 @@ def _kind(hint: Any) -> str:
 def _shown(value: Any) -> str:
     if value is MISSING:
         return "required"
+    if isinstance(value, Optimizer | Initializer):
+        return _named(value)
     if isinstance(value, BaseModel | Settings | Schedule) or value in (None, ()):
         return ""
     if isinstance(value, tuple):
@@ -239,6 +276,32 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ".inf" if value == inf else str(value)  # as YAML reads it
+
+
+def _named(value: Optimizer | Initializer) -> str:
+    """Return the mapping that names a value, with the numbers that are not the defaults of its class."""
+    first, *others = fields(type(value))
+    told = [first, *(one for one in others if getattr(value, one.name) != one.default)]
+    numbers = (f"{one.name}: {getattr(value, one.name)}" for one in told)
+    return f"{{name: {', '.join([type(value).__name__, *numbers])}}}"
+
+
+def _of_models(row: Row) -> str:
+    return f" Of {', '.join(row.models)}." if 0 < len(row.models) < len(EVERY) else ""
+
+
+def _table_of_options() -> list[str]:
+    """Return the options of models as a table, one row an option and default."""
+    head = ["| option | type | default | bounds | what | models |", "|---|---|---|---|---|---|"]
+    cells = (
+        (f"`{row.path.removeprefix('model.')}`", row.kind, row.default, row.bounds, row.help, _models(row))
+        for row in option_rows()
+    )
+    return [*head, *("| " + " | ".join(cell) + " |" for cell in cells), ""]
+
+
+def _models(row: Row) -> str:
+    return "all" if len(row.models) == len(EVERY) else ", ".join(f"`{name}`" for name in row.models)
 
 
 def _table(rows: list[Row]) -> list[str]:

@@ -58,7 +58,7 @@ class Normal(Initializer):
     std: Annotated[float, Setting("Standard deviation.", ge=0, le=FLOAT32_MAX / 6, float32=True)] = 0.01
 
 
-_BY_NAME: dict[str, type[Initializer]] = {kind.__name__: kind for kind in (Constant, Uniform, Normal)}
+INITIALIZERS: dict[str, type[Initializer]] = {kind.__name__: kind for kind in (Constant, Uniform, Normal)}
 
 
 def initializer_from_dict(plain: dict[str, object]) -> Initializer:
@@ -69,4 +69,4 @@ def initializer_from_dict(plain: dict[str, object]) -> Initializer:
     ConfigurationError
         If the name or a field is unknown, or a number is out of range.
     """
-    return read_named("initializer", plain, _BY_NAME)
+    return read_named("initializer", plain, INITIALIZERS)

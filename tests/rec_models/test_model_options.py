@@ -51,8 +51,8 @@ def test_all_problems_of_all_options_come_at_once_with_suggestions():
     assert (
         "deepfm: unknown option 'dims' (did you mean 'dim'?); it takes batch_norm, dim, dropout" in problems
     )
-    assert "deepfm: w_optimizer: optimizer.name: expected one of SGD" in problems
-    for option in ("dim: expected an integer in 1..4096, got 0", "hidden: ", "dropout: ", "seed: "):
+    assert "deepfm: w_optimizer.name: expected one of SGD" in problems
+    for option in ("dim: expected a whole number in 1..4096, got 0", "hidden: ", "dropout: ", "seed: "):
         assert f"DeepFM: {option}" in problems
     assert len(caught.value.problems) == 6
 
@@ -81,7 +81,7 @@ def test_a_wrong_value_is_refused_by_name(options):
 
 
 def test_a_model_made_by_its_class_is_checked_too():
-    with pytest.raises(ConfigurationError, match="LR: w_optimizer: expected an optimizer"):
+    with pytest.raises(ConfigurationError, match=r"LR: w_optimizer: expected an Optimizer, as in pslib\.A"):
         LR(SCHEMA, w_optimizer="Adagrad")
 
 

@@ -407,7 +407,7 @@ def test_options_may_be_lists_arrays_and_numbers_of_numpys():
 
 @pytest.mark.parametrize("wrong", [[8, 0], np.array([8.5]), np.array(8), [[8]], "8"])
 def test_lists_of_something_else_are_refused_as_they_came(wrong):
-    with pytest.raises(ConfigurationError, match=r"^DNN: hidden: expected a list of integers in "):
+    with pytest.raises(ConfigurationError, match=r"^DNN: hidden: expected a list of whole numbers in "):
         DNN(PAIR, hidden=wrong)
 
 

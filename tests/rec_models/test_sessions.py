@@ -176,7 +176,7 @@ def test_sessions_without_a_next_item_teach_nothing(name):
 def test_what_a_session_model_can_not_read_is_told():
     with pytest.raises(ConfigurationError, match="schema: expected one ragged field, the items of"):
         build("gru4rec", Schema(label="y", sparse=["u"]), {})
-    with pytest.raises(ConfigurationError, match="negatives: expected an integer in 1"):
+    with pytest.raises(ConfigurationError, match="negatives: expected a whole number in 1"):
         build("gru4rec", SCHEMA, {"negatives": 0})
     with pytest.raises(ConfigurationError, match="heads: expected a divisor of dim 6, got 4"):
         build("sasrec", SCHEMA, {"dim": 6, "heads": 4})

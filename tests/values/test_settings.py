@@ -17,13 +17,15 @@ import launch.job.settings_reference
 from launch.cli.main import main
 from launch.job.job import Job, read_job
 from launch.job.sections import TrainingSection
-from launch.job.settings_reference import job_schema, rows_of, settings_page, settings_text
+from launch.job.settings_reference import job_schema, option_rows, rows_of, settings_page, settings_text
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.settings import Setting, Settings, settings_as_keywords, settings_of
 from pslib.table.tables import TablePolicies
 from pslib.trainer import Trainer
 from pslib.trainer.settings import CacheSettings, LoadSettings, RankingSettings, TrainerSettings
+from rec_models import DeepFM
+from rec_models.by_name import EVERY
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """\
@@ -49,6 +51,26 @@ def test_a_setting_is_shown_by_its_path(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == told
     assert main(["config", "show", "training.batchrows"]) == 64
     assert "no such setting, did you mean 'training.batch_rows'?" in capsys.readouterr().err
+
+
+def test_options_of_models_are_settings_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row for row in option_rows() if not row.help.endswith(".")] == []
+    assert main(["config", "show", "model.word2vec"]) == 0
+    assert "model.window: whole number, 1..64, default 5\n    Maximum number" in capsys.readouterr().out
+    assert main(["config", "show", "model.encoder"]) == 0
+    assert capsys.readouterr().out.endswith("All views share it. Of simnet.\n")
+    assert "hidden : tuple[int, ...]\n    Units of each hidden layer. (1..65536)" in (DeepFM.__doc__ or "")
+
+
+def test_the_schema_has_the_options_of_the_model_that_is_named() -> None:
+    section = job_schema()["$defs"]["ModelSection"]
+    of = {one["if"]["properties"]["name"]["const"]: one["then"] for one in section["allOf"]}
+    assert section["properties"]["name"]["enum"] == list(of) == list(EVERY)
+    assert of["fm"]["properties"]["dim"]["maximum"] == 4096
+    assert of["deepfm"]["properties"]["hidden"]["items"]["minimum"] == 1
+    assert of["gru4rec"]["properties"]["rank_loss"]["enum"] == ["cross-entropy", "bpr-max"]
+    assert "hidden" not in of["fm"]["properties"]
+    assert of["fm"]["additionalProperties"] is False
 
 
 def test_the_schema_takes_what_the_job_file_takes() -> None:

@@ -210,8 +210,8 @@ out: 5
         "out: expected a text, got 5",
         "clutser: unknown key, did you mean 'cluster'?",
         "model.dimm: unknown key, did you mean 'dim'?",
-        "model.dim: expected an integer in 1..4096, got -1",
-        "model.dropout: expected a number, 0 <= dropout < 1, got 1.5",
+        "model.dim: expected a whole number in 1..4096, got -1",
+        "model.dropout: expected a number, 0 or more and below 1, got 1.5",
         "optimizers.dense: RowwiseAdagrad mixes elements, and dense blocks are cut anywhere; "
         "use one of SGD, Momentum, Adagrad, Adam, AdamW, AdamL2, FTRL",
     ]
