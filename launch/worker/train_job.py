@@ -297,7 +297,7 @@ def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
         model,
         cluster,
         **of_trainer(job.training),
-        dense_optimizer=job.optimizers.dense,
+        optimizers=job.optimizers,
         table=job.table_of(model),
         checkpoint=_when_saved(job) if saves else None,
         out=None,  # the launcher writes the records of the run
