@@ -11,7 +11,7 @@ CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs
 # Two workers, one of which has all tests that start processes (tests/support/queues.py).
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: build test test-cluster test-all lint demo bench papers soak asan wheel clean
+.PHONY: build test test-cluster test-all lint demo bench papers soak asan wheel wheel_check clean
 
 $(VENV)/.made: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
@@ -30,18 +30,33 @@ build: $(VENV)/.built
 
 # Units, properties, the simulator, golden values, one short cluster of real processes (mark smoke).
 test: build
-	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not cluster"
+	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not wheel and not cluster"
 
 # All other tests with real processes.
 test-cluster: build
-	$(BIN)/python -m pytest -m "cluster and not soak"
+	$(BIN)/python -m pytest -m "cluster and not soak and not wheel"
 
 # Both at once: the tests that start processes in one worker, all others in the other one.
 test-all: build
-	$(BIN)/python -m pytest $(WORKERS) -m "not soak"
+	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not wheel"
 
 soak: build
 	PSLIB_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak --timeout 3600
+
+# A wheel for this Python and machine, in dist/, checked as a release is; `cibuildwheel` builds those of a release.
+wheel: build
+	PSLIB_KERNELS=later SETUPTOOLS_ENABLE_FEATURES= $(BIN)/python -m pip install -q --disable-pip-version-check \
+	    --no-build-isolation -c constraints.txt -e '.[wheel]'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist/plain
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/auditwheel repair --strip -w dist dist/plain/*.whl
+	mv dist/plain/*.tar.gz dist/
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/twine check --strict dist/*
+
+# That wheel in empty environments: from any folder, and the first hour of a user (tests/first_hour).
+wheel_check: wheel
+	PSLIB_TEST_WHEEL=$$(ls $(abspath dist)/*.whl) $(BIN)/python -m pytest -m wheel
 
 demo: build
 	$(BIN)/pslib demo

@@ -12,11 +12,11 @@ schema = pslib.Schema(
     dense=[pslib.DenseField(f"I{number}", log1p=True) for number in range(1, 14)],
     sparse=[f"C{number}" for number in range(1, 27)],
 )
-rows = pslib.Adagrad(0.05, initial_accumulator=1e-6)
-model = DeepFM(schema, dim=8, hidden=(128, 64), w_optimizer=rows, v_optimizer=rows)
+model = DeepFM(schema, dim=8, hidden=(128, 64))
+optimizers = {"rows": pslib.Adagrad(0.05, initial_accumulator=1e-6), "dense": pslib.Adam(0.001)}
 
 with pslib.connect() as cluster:
-    trainer = pslib.Trainer(model, cluster, batch_rows=1024, out="runs/script")
+    trainer = pslib.Trainer(model, cluster, batch_rows=1024, optimizers=optimizers, out="runs/script")
     trainer.fit(f"{folder}/train.parquet", epochs=1)
     result = trainer.evaluate(f"{folder}/test.parquet")
     trainer.save("runs/script/checkpoint")

@@ -5,7 +5,7 @@ import sys
 import torch
 
 import pslib
-from rec_models.torch_model import TorchModel
+from rec_models import TorchModel
 
 folder = sys.argv[1] if len(sys.argv) > 1 else "runs/demo/data"  # from `pslib demo`, or `pslib data generate`
 

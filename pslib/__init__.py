@@ -1,7 +1,35 @@
 """A sparse parameter server for CTR prediction and recommendation, on CPUs.
 
+Names of most scripts:
+
+    Schema, DenseField, RaggedField     columns of the data: label, sparse, dense and ragged fields
+    connect                             the cluster of the launcher, or one inside this process
+    Trainer                             fit, evaluate, rank, save and load a model on a cluster
+    Adagrad, Adam                       optimizers of rows and of dense parameters
+    EarlyStopping, CheckpointSettings   when a training ends, when it is saved
+    load                                the model of a checkpoint, in this process: predict, vectors, nearest
+
+Models are in `rec_models`: DeepFM, DCNv2, DIN, TwoTower, SASRec, TorchModel and others. Data is a path of
+files, an Arrow table, a pandas or Polars frame, or columns by name. The command is ``pslib``, or
+``python -m pslib``.
+
+Examples
+--------
 >>> import pslib
+>>> from rec_models import DeepFM
+>>> clicks = {"user": ["ann", "bob"] * 500, "item": [1, 2, 3, 4] * 250, "click": [0, 1] * 500}
 >>> schema = pslib.Schema(label="click", sparse=["user", "item"])
+>>> with pslib.connect() as cluster:
+...     trainer = pslib.Trainer(DeepFM(schema, dim=4, hidden=(8,)), cluster, batch_rows=50, progress=False)
+...     _ = trainer.fit(clicks, epochs=3)
+...     print(f"AUC {trainer.evaluate(clicks).auc:.2f}")
+...     folder = trainer.save("checkpoint")
+AUC 1.00
+>>> model = pslib.load(folder)
+>>> model.predict({"user": ["ann", "bob"], "item": [1, 2]}).round().tolist()
+[0.0, 1.0]
+>>> model.nearest("item", 1, k=1, among=[1, 2, 3, 4])["value"].to_pylist()
+[3]
 """
 
 from __future__ import annotations

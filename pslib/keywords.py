@@ -11,8 +11,8 @@ from pslib.errors import ConfigurationError
 from pslib.suggestions import ELSEWHERE, nearest
 
 _RATES = (
-    "learning rates and optimizers: dense_optimizer=pslib.Adam(0.001) of the trainer, "
-    "v_optimizer=pslib.Adagrad(0.05) of the model's rows"
+    "learning rates and optimizers: "
+    "Trainer(optimizers={'rows': pslib.Adagrad(0.05), 'dense': pslib.Adam(0.001)})"
 )
 _OF_OTHERS = dict.fromkeys(("optimizer", "optimizers", "optim", "lr", "learning_rate"), _RATES) | {
     "batch_size": "the size of a batch is Trainer(batch_rows=...)",

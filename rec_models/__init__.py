@@ -1,5 +1,7 @@
 """Models that follow their papers' notation, and their layers."""
 
+from typing import TYPE_CHECKING, Any
+
 from rec_models.autoint import AutoInt
 from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, build
 from rec_models.dcn import DCN
@@ -32,6 +34,9 @@ from rec_models.wide_deep import WideDeep
 from rec_models.word2vec import Word2Vec
 from rec_models.xdeepfm import XDeepFM
 
+if TYPE_CHECKING:
+    from rec_models.torch_model import TorchModel
+
 __all__ = [
     "DCN",
     "DIN",
@@ -63,9 +68,18 @@ __all__ = [
     "SASRec",
     "StepResult",
     "TagSpace",
+    "TorchModel",
     "TwoTower",
     "WideDeep",
     "Word2Vec",
     "XDeepFM",
     "build",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TorchModel":  # which reads checkpoints too: no other model waits for that import
+        from rec_models.torch_model import TorchModel
+
+        return TorchModel
+    raise AttributeError(f"module 'rec_models' has no attribute {name!r}")

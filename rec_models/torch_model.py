@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     import torch
 
 
+INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+"""Command for the build without CUDA: 200 MB in place of some 6 GB."""
 _ALONE = RLock()
 """Lock: PyTorch's generator is global, and a module has one set of values during a call."""
 
@@ -346,6 +348,6 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise ConfigurationError(
-            "TorchModel needs PyTorch, which is not installed: pip install torch brings it"
+            f"TorchModel needs PyTorch, which is not installed; its build for CPUs: {INSTALL}"
         ) from error
     return torch

@@ -1,4 +1,4 @@
-"""``pslib eval``, ``recommend`` and ``vectors``: use the checkpoint of a run."""
+"""``pslib eval`` and ``recommend``: use the checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from launch.cli.command import (
     FOLDER,
     checkpoint_option,
-    choice,
     command,
     data_option,
     flag,
@@ -109,31 +108,5 @@ def recommend_command(
 
     job = read_job_with(config, overrides, servers)
     recommend_items(job, checkpoint, list(data) or None, out, k, approximate)
-    print(out)
-    return EXIT_DONE
-
-
-@command("vectors", "pslib vectors movies.yaml --checkpoint runs/movies/checkpoint --out vectors --side item")
-@job_options
-@checkpoint_option
-@out_option
-@data_option("in place of data.items, or with --side query of data.test; may be repeated")
-@choice("--side", ("item", "query"), "of which (default item)", default="item")
-def vectors_command(
-    config: str,
-    overrides: tuple[str, ...],
-    servers: int | None,
-    checkpoint: str,
-    out: str,
-    data: tuple[str, ...],
-    side: str,
-) -> int:
-    """Write the vectors of items or of queries.
-
-    For models that rank items, as pslib recommend.
-    """
-    from launch.worker.train_job import write_vectors
-
-    write_vectors(read_job_with(config, overrides, servers), checkpoint, list(data) or None, out, side)
     print(out)
     return EXIT_DONE

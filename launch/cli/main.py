@@ -25,7 +25,7 @@ from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibE
 
 GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
-    "Use a model": ("predict", "nearest", "eval", "recommend", "vectors"),
+    "Use a model": ("predict", "nearest", "vectors", "eval", "recommend"),
     "Data": ("describe", "data", "convert"),
     "A running cluster": ("doctor", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
@@ -37,8 +37,8 @@ GROUPS = {
 HOMES = {
     "eval": "evaluate",
     "recommend": "evaluate",
-    "vectors": "evaluate",
     "nearest": "predict",
+    "vectors": "predict",
     "describe": "data",
     "server": "scale",
     "bench": "plan",

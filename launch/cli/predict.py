@@ -1,4 +1,4 @@
-"""``pslib predict`` and ``nearest``: ask the model of a checkpoint, which needs no job file."""
+"""``pslib predict``, ``nearest`` and ``vectors``: ask the model of a checkpoint, which needs no job file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ checkpoint_argument = argument(
 @command(
     "predict",
     """
-pslib predict runs/clicks/checkpoint new.parquet --out scores.parquet
+pslib predict runs/clicks/checkpoint new.parquet --out scores.csv
 pslib predict runs/clicks/checkpoint clicks/march --out scores.parquet --keep user --keep item
 """,
 )
 @checkpoint_argument
 @argument("data", "DATA...", "Parquet files or folders", FILE, nargs=-1, required=True)
-@option("--out", "FILE", "the Parquet file that is written", FILE, required=True)
+@option(
+    "--out", "FILE", "the file that is written: CSV if it ends in .csv, else Parquet", FILE, required=True
+)
 @option("--keep", "NAME", "a column that is written too (default: all); may be repeated", multiple=True)
 @overwrite_option
 @json_option
@@ -66,7 +68,43 @@ def nearest_command(checkpoint: str, field: str, value: str, k: int, data: str, 
     from rec_models.saved import load
 
     model = load(checkpoint, items=data)
-    found = model.nearest(field, value, k, among=None if model.ranks_items and field == "item" else data)
+    found = model.nearest(field, value, k)
     lines = [f"{one['cosine']:.4f}  {one['value']}" for one in found.to_pylist()]
     show({"nearest": found.to_pylist()}, lines, as_json)
+    return EXIT_DONE
+
+
+@command(
+    "vectors",
+    """
+pslib vectors runs/clicks/checkpoint city --data clicks/test.parquet --out cities.parquet
+pslib vectors runs/movies/checkpoint item --data movies.parquet --out movie_vectors.parquet
+""",
+)
+@checkpoint_argument
+@argument("field", "FIELD", "item or query, of a model that ranks items; else a sparse field")
+@option("--data", "PATH", "where the items, queries or values are: a file or a folder", FILE, required=True)
+@option("--out", "FILE", "the Parquet file that is written", FILE, required=True)
+@overwrite_option
+@json_option
+def vectors_command(checkpoint: str, field: str, data: str, out: str, overwrite: bool, as_json: bool) -> int:
+    """Write the vector of each distinct value of a field, or of each item or query.
+
+    The file has the column of the field, and a column vector. Rows of queries keep their order.
+    """
+    from pathlib import Path
+
+    import pyarrow.parquet as pq
+
+    from pslib.data.atomic_files import atomic_output, refuse_existing
+    from rec_models.saved import load
+
+    refuse_existing(Path(out), overwrite=overwrite)
+    model = load(checkpoint, items=data)
+    found = model.vectors_by_name(field)
+    with atomic_output(Path(out)) as place:
+        pq.write_table(found, place)
+    dim = found.schema[found.num_columns - 1].type.list_size
+    plain = {"rows": found.num_rows, "dim": dim, "out": out}
+    show(plain, [f"{found.num_rows:,} vectors of {dim} numbers  {out}"], as_json)
     return EXIT_DONE

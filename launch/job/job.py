@@ -27,7 +27,6 @@ from launch.job.sections import (
     ClusterSection,
     DataSection,
     ModelSection,
-    OptimizersSection,
     Section,
     TrainingSection,
 )
@@ -43,6 +42,7 @@ from pslib.table.tables import TablePolicies, TableSpec
 from pslib.trainer.evaluation.early_stopping import metric_problem
 from pslib.trainer.settings import (
     LoadSettings,
+    OptimizerSettings,
     RankingSettings,
     TrainerSettings,
     TrainingSettings,
@@ -143,7 +143,7 @@ class Job(Section):
 
     data: DataSection
     model: ModelSection
-    optimizers: OptimizersSection = OptimizersSection()
+    optimizers: OptimizerSettings = OptimizerSettings()
     training: TrainingSection = TrainingSection()
     ranking: RankingSettings | None = None
     table: TablePolicies = TablePolicies()

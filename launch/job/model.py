@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 from launch.job.errors import unknown_setting
-from launch.job.sections import ALL_PARTS
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.suggestions import unknown_key, unknown_value
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import TablePolicies, TableSpec
+from pslib.trainer.model import ALL_PARTS, optimizer_options, with_row_optimizers
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model, build
 from rec_models.din import DIN
 
@@ -30,8 +30,6 @@ def with_policies(table: TableSpec, policies: TablePolicies) -> TableSpec:
     """Return the table with other policies."""
     return replace(table, **{one.name: getattr(policies, one.name) for one in fields(policies)})
 
-
-_SUFFIX = "_optimizer"
 
 NO_SEQUENCE = (
     "model.name: din has nothing to attend to: expected a ragged field with the vocabulary of a sparse one, "
@@ -56,17 +54,7 @@ def ranks_items(name: str) -> bool:
 
 def parts_of(name: str) -> dict[str, str]:
     """Map parts of a row to the model's option with its optimizer; other parts share one of these."""
-    options = (field.name for field in fields(_EVERY[name]) if field.name.endswith(_SUFFIX))
-    return {option.removesuffix(_SUFFIX): option for option in options}
-
-
-def _with_rows(name: str, options: Mapping[str, object], rows: Mapping[str, Optimizer]) -> dict[str, object]:
-    """Return the options of the model, with the optimizers of ``optimizers.rows`` among them."""
-    merged = dict(options)
-    for part, option in parts_of(name).items():
-        if (optimizer := rows.get(part, rows.get(ALL_PARTS))) is not None:
-            merged[option] = optimizer
-    return merged
+    return optimizer_options(_EVERY[name])
 
 
 def build_model(
@@ -91,7 +79,7 @@ def build_model(
     ConfigurationError
         When `model_problems` would have found something.
     """
-    return build(name, schema, {"seed": seed} | _with_rows(name, options, rows))
+    return with_row_optimizers(build(name, schema, {"seed": seed} | dict(options)), rows)
 
 
 def model_problems(

@@ -7,7 +7,7 @@ settings of several owners side by side.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -18,10 +18,8 @@ from pslib.config import ClusterSettings, DrainSeconds, Restarts, Timing
 from pslib.data.file_watch import StreamSettings
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.settings import NOT_EMPTY, Setting, Settings
-from pslib.table.optimizers import OPTIMIZERS, Adam, Optimizer, dense_problem
 from pslib.trainer.evaluation.early_stopping import EarlyStopping
 from pslib.trainer.settings import (
-    DenseOptimizer,
     EveryBatches,
     EverySeconds,
     Increments,
@@ -84,40 +82,6 @@ class ModelSection(Section):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
     name: Annotated[str, Setting("Name of a model; all other keys are its options.", pattern=NOT_EMPTY)]
-
-
-ALL_PARTS = "*"
-"""Name of all parts of a row without an optimizer of their own."""
-
-RowOptimizer = Annotated[
-    Optimizer,
-    Setting("Of one part.", kinds=tuple(OPTIMIZERS.values()), example="pslib.Adagrad(learning_rate=0.05)"),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizersSection(Settings):
-    """Optimizers of rows and of dense parameters: a script gives them to its model and to its trainer."""
-
-    AT = ""
-
-    rows: Annotated[
-        dict[str, RowOptimizer] | None,
-        Setting("Optimizer of all parts of a row, or one a part; none: the model's own."),
-    ] = None
-    dense: DenseOptimizer = Adam()
-
-    def _problems(self) -> Iterator[str]:
-        if problem := dense_problem(self.dense):
-            yield f"dense: {problem}"
-
-    @classmethod
-    def _read(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
-        """Read a single optimizer of rows as that of all parts."""
-        rows = value.get("rows") if isinstance(value, dict) else None
-        if isinstance(rows, dict) and not isinstance(rows.get("name", {}), dict):
-            value = {**value, "rows": {ALL_PARTS: rows}}
-        return super()._read(value, validate)
 
 
 @dataclass(frozen=True, kw_only=True)

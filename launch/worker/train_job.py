@@ -16,7 +16,6 @@ from launch.job.preflight import check_like_training, schema_asked
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError
 from pslib.storage import is_uri
-from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from pslib.cluster import Cluster
@@ -224,38 +223,6 @@ def recommend_items(
         )
 
 
-def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, side: str) -> None:
-    """Write vectors of items or queries; see `pslib.Trainer.export_vectors`.
-
-    Parameters
-    ----------
-    job : Job
-    checkpoint : str
-    data : list of str or None
-        Default: ``data.items`` for items, ``data.test`` for queries.
-    out, side : str
-
-    Raises
-    ------
-    ConfigurationError
-        When there is nothing to read, or the model has no vectors.
-    """
-    _check_ranks(job)
-    paths = data or (job.data.items if side == "item" else job.data.test)
-    if not paths:
-        name = "data.items" if side == "item" else "data.test"
-        raise ConfigurationError(
-            f"no rows of the {side} side: give --data PATH or {name} in the job file"
-            + (
-                "; its items are a column 'item'"
-                if side == "item" and job.model.name in SESSION_MODELS
-                else ""
-            )
-        )
-    with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
-        trainer.export_vectors(paths, out, side=side, history=job.ranked.history)
-
-
 @contextmanager
 def _without_empty_folders(out: str) -> Iterator[None]:
     """Remove the created output folders when nothing was written."""
@@ -297,7 +264,7 @@ def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
         model,
         cluster,
         **of_trainer(job.training),
-        dense_optimizer=job.optimizers.dense,
+        optimizers=job.optimizers,
         table=job.table_of(model),
         checkpoint=_when_saved(job) if saves else None,
         out=None,  # the launcher writes the records of the run

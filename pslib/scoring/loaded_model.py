@@ -32,7 +32,7 @@ from pslib.trainer.evaluation.scoring import check_label, features_of, task_of
 from pslib.trainer.model import Stepper, TrainableModel, dense_shapes_of
 from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
-from pslib.trainer.retrieval.retrieval import Ranker, best_table, sound
+from pslib.trainer.retrieval.retrieval import Ranker, best_table, sound, vector_table
 from pslib.trainer.retrieval.towers import (
     MatchingModel,
     RankedItems,
@@ -66,7 +66,8 @@ class LoadedModel:
     model : TrainableModel
         The model that the checkpoint was trained with.
     items : data or None
-        Data whose items are ranked, for models that rank items.
+        Data whose items are ranked, for models that rank items; of any model the data of which `nearest` and
+        `vectors_by_name` take the values of a field.
 
     Raises
     ------
@@ -252,7 +253,7 @@ class LoadedModel:
         DataError
             If the data does not fit.
         """
-        if field in ("item", "query") and self._is_side(field):
+        if self._is_side(field):
             return self._vectors_of_side(field, data)
         column = self._field(field)
         schema = Schema(label=None, sparse=[column])
@@ -272,8 +273,8 @@ class LoadedModel:
             Of a field of integers also their text.
         k : int
         among : list of values, or data, or None
-            Values that are compared, or data with the columns of the field; None: the items that the model
-            was loaded with.
+            Values that are compared, or data with the columns of the field; None: the items, or the data,
+            that the model was loaded with.
 
         Returns
         -------
@@ -282,22 +283,8 @@ class LoadedModel:
         """
         if k < 1:
             raise ConfigurationError(f"k: expected at least 1, got {k}")
-        is_item = field == "item" and self._is_side(field)
-        column = self._sides.item if is_item else self._field(field)
-        value = self._as_kept(column, value)
-        if among is None and not is_item:
-            raise ConfigurationError(
-                f"among: expected the values that are compared: a list, or data with the column {field!r}"
-            )
-        if among is None:
-            values, vectors = self.items.values, self._item_vectors()
-        else:
-            opened = self._opened(self._as_table(among, column), Schema(label=None, sparse=[column]))
-            keys, values = catalogue_of(opened, column)
-            if is_item:
-                vectors = self.vectors(field, values.to_pylist())
-            else:
-                vectors = self._parameters.rows(keys)[:, self._vector_columns()]
+        value = self._as_kept(self._named_by(field), value)
+        values, vectors = self._distinct(field, among)
         mine = self.vectors(field, [value])[0]
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(mine)
         cosines = np.zeros(len(vectors), np.float32)
@@ -305,6 +292,51 @@ class LoadedModel:
         others = np.flatnonzero([one not in (value, None) for one in values.to_pylist()])
         best = others[np.argsort(-cosines[others], kind="stable")[:k]]
         return pa.table({"value": values.take(pa.array(best)), "cosine": cosines[best]})
+
+    def vectors_by_name(self, field: str, among: Any = None) -> pa.Table:
+        """Return the distinct values of a field and their vectors, as a table to write or to index.
+
+        Parameters
+        ----------
+        field, among
+            As for `nearest`. ``"query"``: the rows of ``among`` in their order, which have no name.
+
+        Returns
+        -------
+        pyarrow.Table
+            The field's column, and ``vector``, a list of fixed size of float32.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model has no such field, or no vectors.
+        DataError
+            If the data does not fit.
+        """
+        if field == "query" and self._is_side(field):
+            return vector_table(self.vectors(field, self._items_data if among is None else among))
+        values, vectors = self._distinct(field, among)
+        return vector_table(vectors, {self._named_by(field).columns[0]: values})
+
+    def _named_by(self, field: str) -> SparseField:
+        """Return the field that names what has a vector."""
+        return self._sides.item if field == "item" and self._is_side(field) else self._field(field)
+
+    def _distinct(self, field: str, among: Any) -> tuple[pa.Array, NDArray[np.float32]]:
+        """Return the distinct values of a field among some data, or the items that are loaded."""
+        column, is_item = self._named_by(field), field == "item" and self._is_side(field)
+        if among is None and is_item:
+            return self.items.values, self._item_vectors()
+        among = self._items_data if among is None else among
+        if among is None:
+            raise ConfigurationError(
+                f"among: expected the values that are compared: a list, or data with the column {field!r}"
+            )
+        opened = self._opened(self._as_table(among, column), Schema(label=None, sparse=[column]))
+        keys, values = catalogue_of(opened, column)
+        if is_item:
+            return values, self.vectors(field, values.to_pylist())
+        return values, np.ascontiguousarray(self._parameters.rows(keys)[:, self._vector_columns()])
 
     def _as_kept(self, field: SparseField, value: Any) -> Any:
         """Return a value as the field has it: an integer of its text, where the field has integers."""
@@ -373,7 +405,8 @@ class LoadedModel:
         return open_data(data, schema, may_be_empty=may_be_empty, key_kinds=dict(self._kinds))
 
     def _is_side(self, field: str) -> bool:
-        return self.ranks_items and field not in self._fields()
+        """Return whether a side of a model that ranks items is meant, and no column of that name."""
+        return self.ranks_items and field in ("item", "query")
 
     def _fields(self) -> dict[str, SparseField | RaggedField]:
         fields: list[SparseField | RaggedField] = [*self.schema.sparse, *self.schema.ragged]

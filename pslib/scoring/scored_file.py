@@ -1,4 +1,4 @@
-"""Scored file: the rows of Parquet files with a model's predictions, as one Parquet file."""
+"""Scored file: the rows of data files with a model's predictions, as one Parquet or CSV file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -41,7 +42,7 @@ def write_scored(
     data : sequence of paths
         They need no label.
     out : str
-        The Parquet file. It appears when it is complete.
+        The file: CSV where its name ends in ``.csv``, else Parquet. It appears when it is complete.
     keep : sequence of str or None
         Columns of the data that are written too; None: all.
     overwrite : bool
@@ -62,7 +63,7 @@ def write_scored(
         raise ConfigurationError(f"keep: no column {missing[0]!r}; the data has {known}")
     predicted = model.predict(list(data))
     files = [file for file, _ in groupby(group.file for group in opened.row_groups)]
-    first, writer = 0, None
+    first, writer, is_csv = 0, None, out.lower().endswith(".csv")
     with atomic_output(Path(out)) as place:
         try:
             for file in files:
@@ -70,8 +71,10 @@ def write_scored(
                     wanted = [name for name in source.schema_arrow.names if name in columns]
                     for batch in source.iter_batches(columns=wanted):
                         found = _scored(batch, model.schema.labels, predicted[first : first + len(batch)])
-                        writer = writer or pq.ParquetWriter(place, found.schema)
-                        writer.write_table(found.cast(writer.schema))
+                        if writer is None:
+                            schema = found.schema
+                            writer = (_csv_writer if is_csv else pq.ParquetWriter)(place, schema)
+                        writer.write_table(found.cast(schema))
                         first += len(batch)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{shown(file)}: can't be written beside its predictions: {error}") from error
@@ -79,6 +82,14 @@ def write_scored(
             if writer:
                 writer.close()
     return first
+
+
+def _csv_writer(place: Path, schema: pa.Schema) -> pa.csv.CSVWriter:
+    if lists := [one.name for one in schema if pa.types.is_nested(one.type)]:
+        raise ConfigurationError(
+            f"out: a CSV holds no lists, and {lists[0]!r} has some; end it in .parquet, or keep other columns"
+        )
+    return pa.csv.CSVWriter(place, schema)
 
 
 def _scored(batch: pa.RecordBatch, labels: Sequence[str], predicted: NDArray[np.float32]) -> pa.Table:

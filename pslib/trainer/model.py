@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import signature
 from numbers import Real
 from operator import index
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from pslib.suggestions import unknown_key
+from pslib.table.optimizers import Optimizer
 from pslib.table.tables import TableSpec
 from pslib.validation import came
 
@@ -138,6 +140,58 @@ class TrainableModel(Stepper, Protocol):
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Return the initial values of the dense parameters."""
         ...
+
+
+ALL_PARTS = "*"
+"""Name of all parts of a row without an optimizer of their own."""
+_OPTION = "_optimizer"
+ModelT = TypeVar("ModelT")
+
+
+def optimizer_options(kind: Any) -> dict[str, str]:
+    """Map parts of a row to the option of a model's class with its optimizer: ``v`` to ``v_optimizer``.
+
+    Other parts share one of these.
+    """
+    options = [one.name for one in fields(kind)] if is_dataclass(kind) else []
+    return {name.removesuffix(_OPTION): name for name in options if name.endswith(_OPTION)}
+
+
+def with_row_optimizers(model: ModelT, rows: Mapping[str, Optimizer]) -> ModelT:
+    """Return the model with these optimizers of its rows.
+
+    Parameters
+    ----------
+    model : TrainableModel
+    rows : mapping of part name, or ``"*"``, to Optimizer
+        Parts without one keep the model's own.
+
+    Raises
+    ------
+    ConfigurationError
+        If the model has no such part, or was made with another optimizer of it.
+    """
+    if not rows:
+        return model
+    name, options = type(model).__name__, optimizer_options(type(model))
+    if not options:
+        raise ConfigurationError(
+            f"optimizers.rows: expected a model with options such as v_optimizer, got {name}, whose table() "
+            "has the optimizers of its rows; set them there"
+        )
+    known = (*options, ALL_PARTS)
+    problems = [unknown_key(f"optimizers.rows.{part}", options) for part in rows if part not in known]
+    changed = dict[str, Optimizer]()
+    for part, option in options.items():
+        optimizer, own = rows.get(part, rows.get(ALL_PARTS)), getattr(model, option)
+        default = type(model).__dataclass_fields__[option].default  # type: ignore[attr-defined]
+        if optimizer is not None and own not in (default, optimizer):
+            problems.append(f"optimizers.rows: {name} was made with {option}, {came(own)}; give one of them")
+        if optimizer is not None:
+            changed[option] = optimizer
+    if problems:
+        raise ConfigurationError(*problems)
+    return cast("ModelT", replace(cast("Any", model), **changed))
 
 
 Shapes = Mapping[str, tuple[int, ...]]

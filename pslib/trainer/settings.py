@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pslib.checkpoint.folders import KEEP_LAST_MAX
 from pslib.errors import ConfigurationError
-from pslib.settings import NOT_EMPTY, Setting, Settings
+from pslib.settings import NOT_EMPTY, Setting, Settings, setting_of, settings_of
 from pslib.storage import place_of
-from pslib.table.optimizers import OPTIMIZERS, Adam, Optimizer, rate_problem
+from pslib.suggestions import unknown_key
+from pslib.table.optimizers import OPTIMIZERS, Adam, Optimizer, dense_problem, rate_problem
 from pslib.table.schedules import SCHEDULES, Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
-from pslib.trainer.model import ModelInParts, TrainableModel, own_table_of, takes_products
+from pslib.trainer.model import ALL_PARTS, ModelInParts, TrainableModel, own_table_of, takes_products
 
 EVERY_S_MAX = 1e9
 """Maximum interval: thirty years."""
@@ -143,6 +144,55 @@ DenseOptimizer = Annotated[
         none=Adam(),
     ),
 ]
+
+RowOptimizer = Annotated[
+    Optimizer,
+    Setting("Of one part.", kinds=tuple(OPTIMIZERS.values()), example="pslib.Adagrad(learning_rate=0.05)"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings(Settings):
+    """Optimizers of rows and of dense parameters: section ``optimizers`` of a job file, and of `Trainer`."""
+
+    AT = "optimizers."
+
+    rows: Annotated[
+        dict[str, RowOptimizer] | None,
+        Setting("Optimizer of all parts of a row, or one a part; none: the model's own."),
+    ] = None
+    dense: DenseOptimizer = Adam()
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and not isinstance(self.rows, Mapping):
+            object.__setattr__(self, "rows", {ALL_PARTS: self.rows})
+        super().__post_init__()
+
+    def _problems(self) -> Iterator[str]:
+        of_one = cast("Setting", setting_of(RowOptimizer))
+        for part, optimizer in (self.rows or {}).items():
+            name = "rows" if part == ALL_PARTS else f"rows.{part}"
+            if problem := of_one.problem(name, optimizer, Optimizer):
+                yield problem
+        if problem := dense_problem(self.dense):
+            yield f"dense: {problem}"
+
+    @classmethod
+    def _read(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
+        """Read a single optimizer of rows as that of all parts."""
+        rows = value.get("rows") if isinstance(value, dict) else None
+        if isinstance(rows, dict) and not isinstance(rows.get("name", {}), dict):
+            value = {**value, "rows": {ALL_PARTS: rows}}
+        return super()._read(value, validate)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> OptimizerSettings:
+        """Make them of a mapping; ConfigurationError for an unknown key, with the nearest one."""
+        known = settings_of(cast("Any", cls))
+        if unknown := [unknown_key(f"optimizers.{key}", known) for key in given if key not in known]:
+            raise ConfigurationError(*unknown)
+        return cls(**given)
+
 
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
 """Consistency modes of training; see `pslib.trainer.consistency.modes`."""
@@ -347,6 +397,14 @@ class TrainingSettings(Settings):
 class TrainerSettings(TrainingSettings):
     """Keywords of `pslib.Trainer`: `TrainingSettings`, and what a job file has in sections of its own."""
 
+    optimizers: Annotated[
+        Mapping[str, Any] | OptimizerSettings | None,
+        Setting(
+            "As in a job file: ``rows``, one optimizer or one for each part of a row, and ``dense``; what is "
+            "left out is that of the model's options, and ``dense_optimizer``.",
+            example='{"rows": pslib.Adagrad(0.05), "dense": pslib.Adam(0.001)}',
+        ),
+    ] = None
     dense_optimizer: DenseOptimizer = Adam()
     table: Annotated[
         TableSpec | None,
@@ -377,6 +435,24 @@ class TrainerSettings(TrainingSettings):
         bool,
         Setting("It may train what another Trainer of the cluster, or another model, trains too."),
     ] = False
+
+    def __post_init__(self) -> None:
+        given = self.optimizers
+        if isinstance(given, Mapping):
+            if "dense" in given and self.dense_optimizer not in (None, Adam(), given["dense"]):
+                raise ConfigurationError(
+                    "dense_optimizer: the same is set by optimizers['dense']; remove one of them"
+                )
+            given = OptimizerSettings.of({"dense": self.dense_optimizer, **given})
+            object.__setattr__(self, "optimizers", given)
+        if isinstance(given, OptimizerSettings):
+            object.__setattr__(self, "dense_optimizer", given.dense)
+        super().__post_init__()
+
+    @property
+    def row_optimizers(self) -> Mapping[str, Optimizer]:
+        """Optimizer of each named part; ``"*"`` stands for all parts; empty: the model's own."""
+        return (isinstance(self.optimizers, OptimizerSettings) and self.optimizers.rows) or {}
 
     @property
     def must_agree(self) -> list[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from pslib.client.calls import PushName
@@ -39,7 +40,7 @@ from pslib.trainer.evaluation.early_stopping import (
 from pslib.trainer.evaluation.predictions import PredictionFiles
 from pslib.trainer.evaluation.scoring import Scorer, check_label, data_of, said_of, task_of
 from pslib.trainer.fit import Fit, FitTools
-from pslib.trainer.model import TrainableModel, dense_shapes_of
+from pslib.trainer.model import TrainableModel, dense_shapes_of, own_table_of, with_row_optimizers
 from pslib.trainer.pipeline.compute import ModelThreads
 from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.pipeline.pace import LeasePlan
@@ -90,7 +91,9 @@ class Trainer:
     def __init__(self, model: TrainableModel, cluster: Cluster, settings: TrainerSettings) -> None:
         """Create the model's table and dense parameters on the servers, or join those that are there."""
         self.settings = settings
-        self._table = table_of(model, settings.table)
+        table = table_of(model, settings.table)
+        model = with_row_optimizers(model, settings.row_optimizers)
+        self._table = replace(table, parts=own_table_of(model).parts)
         self.model, self.cluster, self._client = model, cluster, cluster.client
         check_fits(settings, model, self._table)
         check_out(cluster, settings.out, settings.tensorboard)

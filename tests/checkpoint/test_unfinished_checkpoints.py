@@ -186,8 +186,9 @@ def test_commands_take_a_checkpoint_of_an_unfinished_fit_as_any_other(
         with_checkpoint = [job, "--checkpoint", str(place)]
         assert main(["eval", *with_checkpoint]) == 0
         assert main(["recommend", *with_checkpoint, "--out", str(tmp_path / "best")]) == 0
-        assert main(["vectors", *with_checkpoint, "--out", str(tmp_path / "vectors")]) == 0
-        files = sorted([*(tmp_path / "best").iterdir(), *(tmp_path / "vectors").iterdir()])
+        asked = ["vectors", str(place), "item", "--data", str(tmp_path / "train.parquet"), "--overwrite"]
+        assert main([*asked, "--out", str(tmp_path / "vectors.parquet")]) == 0
+        files = [*sorted((tmp_path / "best").iterdir()), tmp_path / "vectors.parquet"]
         said.append((capsys.readouterr().out, [pq.read_table(file) for file in files]))
     assert said[0] == said[1] == said[2]
 

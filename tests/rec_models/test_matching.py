@@ -406,8 +406,12 @@ def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys, m
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     said = [str(tmp_path / "job.yaml"), "--checkpoint", str(tmp_path / "saved"), "--out"]
     assert main(["recommend", *said, str(tmp_path / "best"), "-k", "5"]) == 0
-    assert main(["vectors", *said, str(tmp_path / "vectors")]) == 0
-    assert main(["vectors", *said, str(tmp_path / "users"), "--side", "query"]) == 0
+    written = [str(tmp_path / name) for name in ("vectors.parquet", "users.parquet")]
+    for side, data, out in zip(("item", "query"), (items, test), written, strict=True):
+        ask = ["vectors", str(tmp_path / "saved"), side, "--data", str(data), "--out", out]
+        assert main(ask) == 0
+        assert main(ask) == 64  # it exists
+        assert main([*ask, "--overwrite"]) == 0
     monkeypatch.setitem(sys.modules, "faiss", None)
     for more in (["--approximate"], ["--data", str(tmp_path / "unfit.parquet")]):
         pq.write_table(pa.table({"user": [1]}), tmp_path / "unfit.parquet")
@@ -416,19 +420,11 @@ def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys, m
     trainer.recommend(test, items, tmp_path / "mine", k=5, history="before", exclude_seen=True)
     trainer.export_vectors(items, tmp_path / "my vectors")
     assert lists_of(tmp_path / "best")[0] == lists_of(tmp_path / "mine")[0]
-    assert pq.read_table(tmp_path / "vectors").num_rows == 7
-    assert pq.read_table(tmp_path / "vectors").equals(pq.read_table(tmp_path / "my vectors"))
-    assert pq.read_table(tmp_path / "users").num_rows == USERS
-    capsys.readouterr()
-    assert main(["vectors", *said, str(tmp_path / "x"), "--set", "data.items=null"]) == 64
-    told = "no rows of the item side: give --data PATH or data.items in the job file"
-    assert capsys.readouterr().err == f"pslib: {told}\n"
-    sessions = tmp_path / "sessions.yaml"
-    sessions.write_text(yaml.safe_dump({
-        "data": {"train": str(test), "schema": {"ragged": ["items"]}}, "model": {"name": "gru4rec"}
-    }))  # fmt: skip
-    assert main(["vectors", str(sessions), *said[1:], str(tmp_path / "x")]) == 64
-    assert capsys.readouterr().err == f"pslib: {told}; its items are a column 'item'\n"
+    of_trainer = pq.read_table(tmp_path / "my vectors")
+    by_item = pa.table(of_trainer.select(["item", "vector"])).sort_by("item")
+    assert pq.read_table(written[0]).sort_by("item").equals(by_item)
+    assert by_item.num_rows == 7
+    assert pq.read_table(written[1]).num_rows == USERS
 
 
 def test_the_chance_of_an_item_to_stand_in_a_batch_is_its_share_of_the_examples(tmp_path):

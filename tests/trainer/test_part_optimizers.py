@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import pslib
 from launch.job.job import Job, read_job
 from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate
-from rec_models import MODELS
+from pslib.errors import ConfigurationError
+from rec_models import FM, MODELS
 from tests.support.checkpoints import content_of
 from tests.support.clusters import cluster_of
 from tests.support.definitions.table import first_values
@@ -99,3 +101,99 @@ def test_the_rate_of_a_part_moves_that_part(tmp_path: Path, data: Generated, mod
 def test_each_part_has_the_optimizer_that_is_named_for_it(tmp_path: Path, data: Generated, kind: str) -> None:
     moved = parts_that_moved(tmp_path, data, "deepfm", f"{{w: {STILL}, v: {KINDS[kind]}}}")
     assert moved == {"w": False, "v": True}
+
+
+SGD, ADAGRAD, ADAM = pslib.SGD(0.5), pslib.Adagrad(0.05), pslib.Adam(0.01)
+
+
+def dense_and_rows(folder: Path, data: Generated, model: object, **settings: object) -> tuple[bytes, object]:
+    """Return the dense parameters and the rows after a training with some settings of the trainer."""
+    with cluster_of(1) as running:
+        trainer = pslib.Trainer(
+            model,  # type: ignore[arg-type]
+            running.join(),
+            batch_rows=64,
+            staleness=0,
+            progress=False,
+            **settings,  # type: ignore[arg-type]
+        )
+        trainer.fit(data.train_path)
+        trainer.save(folder)
+    found = content_of(folder)
+    return found.dense, found.rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_file", "of_model"),
+    [
+        (SGD, "{name: SGD, learning_rate: 0.5}", {"w_optimizer": SGD, "v_optimizer": SGD}),
+        ({"v": SGD}, "{v: {name: SGD, learning_rate: 0.5}}", {"v_optimizer": SGD}),
+        (
+            {"*": ADAGRAD, "w": SGD},
+            '{"*": {name: Adagrad, learning_rate: 0.05}, w: {name: SGD, learning_rate: 0.5}}',
+            {"w_optimizer": SGD, "v_optimizer": ADAGRAD},
+        ),
+    ],
+)
+def test_optimizers_of_a_trainer_are_those_of_a_job_file_and_of_the_options_of_a_model(
+    tmp_path: Path, data: Generated, rows: object, in_file: str, of_model: dict[str, pslib.SGD]
+) -> None:
+    job = job_of(tmp_path, data, "fm", in_file)
+    own = FM(job.data.schema, dim=3)
+    by_trainer = dense_and_rows(tmp_path / "a", data, own, optimizers={"rows": rows, "dense": ADAM})
+    by_file = dense_and_rows(tmp_path / "b", data, job.build_model(), dense_optimizer=ADAM)
+    by_model = dense_and_rows(tmp_path / "c", data, replace(own, **of_model), optimizers={"dense": ADAM})  # type: ignore[arg-type]
+    assert by_trainer == by_file == by_model
+    assert by_trainer != dense_and_rows(tmp_path / "d", data, own, dense_optimizer=ADAM)
+
+
+def test_the_policies_of_a_table_and_its_optimizers_can_be_given_side_by_side(data: Generated) -> None:
+    model = FM(pslib.Schema(label="label", sparse=["C1"]), dim=3)
+    table = replace(model.table(), storage="bfloat16")
+    with cluster_of(1) as running:
+        trainer = pslib.Trainer(
+            model, running.join(), table=table, optimizers={"rows": SGD}, progress=False, batch_rows=64
+        )
+        (found,) = trainer.cluster.client.take_tables()
+    assert (found.storage, {part.optimizer for part in found.parts}) == ("bfloat16", {SGD})
+    assert trainer.model.options()["v_optimizer"] == SGD.to_dict()  # type: ignore[attr-defined]
+
+
+class OwnModel:
+    """A class of a user's, which is no dataclass of options."""
+
+    schema = pslib.Schema(label="label", sparse=["C1"])
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(FM(self.schema, dim=3), name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"optimizers": {"row": SGD}}, "optimizers.row: unknown key, did you mean 'rows'?"),
+        ({"optimizers": {"rows": 0.1}}, "optimizers.rows: expected an Optimizer, as in pslib.Adagrad("),
+        ({"optimizers": {"rows": {"v": 1}}}, "optimizers.rows.v: expected an Optimizer, as in"),
+        ({"optimizers": {"rows": {"u": SGD}}}, "optimizers.rows.u: unknown key, known here: v, w"),
+        ({"optimizers": {"dense": pslib.RowwiseAdagrad()}}, "optimizers.dense: RowwiseAdagrad mixes"),
+        ({"optimizers": SGD}, 'optimizers: expected a dict, an OptimizerSettings or None, as in {"rows": '),
+        (
+            {"optimizers": {"dense": SGD}, "dense_optimizer": ADAGRAD},
+            "dense_optimizer: the same is set by optimizers['dense']; remove one of them",
+        ),
+        (
+            {"model": FM(OwnModel.schema, v_optimizer=ADAM), "optimizers": {"rows": SGD}},
+            "optimizers.rows: FM was made with v_optimizer, an Adam; give one of them",
+        ),
+        (
+            {"model": OwnModel(), "optimizers": {"rows": SGD}},
+            "optimizers.rows: expected a model with options such as v_optimizer, got OwnModel, whose table()",
+        ),
+    ],
+)
+def test_optimizers_that_do_not_fit_are_refused_in_a_line(settings: dict[str, object], line: str) -> None:
+    given = {"model": FM(OwnModel.schema, dim=3), "progress": False} | settings
+    with cluster_of(1) as running, pytest.raises(ConfigurationError) as caught:
+        pslib.Trainer(cluster=running.join(), **given)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)

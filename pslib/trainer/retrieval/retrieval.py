@@ -289,7 +289,7 @@ class Retrieval:
             for lease in job.leases():
                 batches = reader.batches(0, lease.index)
                 if names is None:
-                    pieces = [_table(sides.states(one, parameters, history)) for one in batches]
+                    pieces = [vector_table(sides.states(one, parameters, history)) for one in batches]
                 else:
                     pieces = [_items_table(sides, one, parameters, *names) for one in batches]
                 files.write_table(lease.index, pa.concat_tables(pieces))
@@ -337,7 +337,7 @@ def _schema_asked(sides: Sides, how: RankingSettings) -> Schema:
     return sides.example_schema(how.history, [sides.goal(how.target)])
 
 
-def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
+def vector_table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
     """Build a table of vectors as lists of fixed size, after other columns."""
     floats = pa.array(np.ascontiguousarray(sound(vectors, "rows"), np.float32).ravel())
     lists, given = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1]), columns or {}
@@ -356,7 +356,7 @@ def _items_table(
     keys = batch.keys[batch.sparse[:, sides.item_schema.sparse.index(sides.item)]]
     values = names.take(pa.array(places_in(known, keys)))
     columns = {sides.item.name: values, _beside("key", [sides.item.name]): pa.array(keys)}
-    return _table(sides.item_vectors(batch, parameters), columns)
+    return vector_table(sides.item_vectors(batch, parameters), columns)
 
 
 def best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]) -> pa.Table:

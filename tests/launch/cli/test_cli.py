@@ -317,9 +317,8 @@ def test_evaluating_on_nothing_is_one_line(folder, capsys):
     ]
 
 
-@pytest.mark.parametrize("command", ["recommend", "vectors"])
-def test_a_model_of_clicks_ranks_no_items_and_has_no_vectors(command, folder, capsys):
-    arguments = (command, folder / "job.yaml", "--checkpoint", folder, "--out", folder / "best")
+def test_a_model_of_clicks_ranks_no_items(folder, capsys):
+    arguments = ("recommend", folder / "job.yaml", "--checkpoint", folder, "--out", folder / "best")
     assert refused(capsys, *arguments) == [
         "DeepFM predicts clicks and ranks no items: pslib eval evaluates it"
     ]

@@ -1,4 +1,4 @@
-"""`pslib predict` and `nearest`: a checkpoint and data are enough."""
+"""`pslib predict`, `nearest` and `vectors`: a checkpoint and data are enough."""
 
 from __future__ import annotations
 
@@ -55,6 +55,25 @@ def test_each_row_gets_its_prediction_beside_its_columns(clicks: Path, tmp_path:
     np.testing.assert_array_equal(scored["prediction"], expected)
 
 
+def test_an_out_that_ends_in_csv_is_csv(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, new = tmp_path / "scores.CSV", str(clicks / "new" / "1.parquet")
+    assert main(["predict", str(clicks / "checkpoint"), new, "--out", str(out)]) == 0
+    lines = out.read_text().splitlines()
+    assert lines[0] == '"item","user","note","prediction"'
+    expected = pslib.load(clicks / "checkpoint").predict(new)
+    np.testing.assert_allclose([float(line.rpartition(",")[2]) for line in lines[1:]], expected, rtol=1e-6)
+    capsys.readouterr()
+    lists = tmp_path / "lists.parquet"
+    pq.write_table(pa.table({"user": [1], "item": ["a"], "seen": [[1, 2]]}), lists)
+    (line,) = refused(
+        capsys, "predict", str(clicks / "checkpoint"), str(lists), "--out", str(tmp_path / "lists.csv")
+    )
+    assert line == "out: a CSV holds no lists, and 'seen' has some; end it in .parquet, or keep other columns"
+    assert not (tmp_path / "lists.csv").exists()
+
+
 def test_chosen_columns_of_several_files_are_kept_in_order(
     clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +121,23 @@ def test_the_nearest_items_of_a_session_model_are_shown(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert {line.split()[1] for line in lines} < {"a", "c", "d"}
+
+
+def test_the_vectors_of_a_field_are_written_once_for_each_value(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, out = str(clicks / "checkpoint"), tmp_path / "vectors.parquet"
+    asked = ["vectors", checkpoint, "item", "--data", str(clicks / "train.parquet"), "--out", str(out)]
+    assert main(asked) == 0
+    assert capsys.readouterr().out == f"4 vectors of 3 numbers  {out}\n"
+    found = pq.read_table(out)
+    assert set(found["item"].to_pylist()) == {"a", "b", None, "d"}  # no value is a value too
+    expected = pslib.load(checkpoint).vectors("item", found["item"].to_pylist())
+    np.testing.assert_array_equal(np.stack(found["vector"].to_numpy()), expected)
+    (line,) = refused(capsys, *asked)
+    assert "exists already" in line
+    (line,) = refused(capsys, *asked[:2], "town", *asked[3:], "--overwrite")
+    assert line == "field: expected one of user, item, got 'town'"
 
 
 def test_what_is_no_checkpoint_is_one_line(
