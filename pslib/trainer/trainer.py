@@ -239,6 +239,7 @@ class Trainer:
         details: dict[str, Any] = {"examples": data.rows * len(counts), "epochs": len(counts)}
         details |= {"first_epoch": first_epoch, "epochs_to_come": to_come} | self._behind
         details |= {"lease_rows": lease_rows, "batch_rows": settings.batch_rows}
+        details["model"] = type(self.model).__name__
         if settings.checkpoint:
             details["checkpoint"] = settings.checkpoint.details
         how: list[Any] = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
