@@ -48,10 +48,6 @@ class History:
             if records is self._progress:
                 self.every_s *= 2
 
-    def is_due(self, seconds: float, share: float = 1.0) -> bool:
-        """Return True if this share of an interval has passed since the last progress record."""
-        return not self._progress or seconds - self._progress[-1].seconds >= share * self.every_s
-
     @property
     def records(self) -> list[Record]:
         """Records in order of time; an evaluation comes after the progress of the same moment."""

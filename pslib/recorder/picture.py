@@ -75,7 +75,7 @@ def _known_once(evaluations: Iterable[Record]) -> list[Record]:
     """Drop evaluations that a later launch repeats: it knows those of the training that it goes on from."""
     known: dict[Record, Record] = {}
     for one in evaluations:
-        known.setdefault(replace(one, seconds=0.0, examples=0), one)
+        known.setdefault(replace(one, seconds=0.0, examples=0, loss=None), one)
     return list(known.values())
 
 

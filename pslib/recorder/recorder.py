@@ -88,7 +88,7 @@ class RunRecorder:
         self._training_s = 0.0
         self._seen_s, self._observed = 0.0, False
         self._results_seen = 0
-        self._history = History()
+        self._history, self._kept_s = History(), -math.inf
         self._lines: IO[str] | None = None
         self._events: EventFile | None = None
         self.written: dict[str, Any] | None = None
@@ -201,8 +201,9 @@ class RunRecorder:
             calibration=window.calibration,
         )
         self._write({**record.plain(), **_cluster_figures(status)})
-        if self._history.is_due(now_s, 0.5):
+        if now_s - self._kept_s >= self._history.every_s / 2:
             self._history.add(record)
+            self._kept_s = now_s
         # The last line may come right after the one before: a speed over so little says nothing.
         if self._line_s and now_s - self._line_s < EVERY_S / 2:
             loss = window.loss if math.isfinite(window.loss) else self._window.loss
@@ -215,7 +216,11 @@ class RunRecorder:
         fresh, self._results_seen = fresh_results(status.results, status.results_before, self._results_seen)
         for result in fresh:
             for record in evaluation_records(
-                result, seconds=round(now_s, 3), epoch=status.epoch, examples=status.examples
+                result,
+                seconds=round(now_s, 3),
+                epoch=status.epoch,
+                examples=status.examples,
+                loss=self._window.loss,
             ):
                 self._history.add(record)
                 self._write(record.plain())

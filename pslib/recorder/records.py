@@ -30,7 +30,8 @@ class Record:
     examples_per_s : float or None
         Speed since the progress record before.
     loss : float or None
-        Mean training loss of the examples since the progress record before, each before it was learnt.
+        Mean training loss of the examples since the progress record before, each before it was learnt; of an
+        evaluation that of the progress record before it.
     auc, calibration : float or None
         Of a progress record: over the last ten of them, predicted before each example was learnt, from
         `LogitBins`. Of an evaluation: of its data.
@@ -91,7 +92,7 @@ COLUMNS: dict[str, type] = {
 
 
 def evaluation_records(
-    result: Mapping[str, Any], *, seconds: float, epoch: int, examples: int
+    result: Mapping[str, Any], *, seconds: float, epoch: int, examples: int, loss: float | None
 ) -> Iterator[Record]:
     """Yield the records of an evaluation: one, or of a ranking one for each k.
 
@@ -100,14 +101,15 @@ def evaluation_records(
     result : mapping
         Outcome of the call, as the coordinator has it.
     seconds : float
-    epoch, examples : int
-        What was trained by then.
+    epoch, examples, loss : int, int, float or None
+        What was trained by then, and the last training loss.
     """
     about: dict[str, Any] = {
         "event": EVALUATION,
         "seconds": seconds,
         "epoch": result.get("epoch", epoch),
         "examples": examples,
+        "loss": loss,
         "name": result.get("name") or result.get("kind", EVALUATION),
         "label": result.get("label"),
         "evaluated": result.get("examples"),
