@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -80,3 +80,10 @@ def html_table(title: str, rows: Mapping[str, object]) -> str:
     """Return a table of names and values as HTML, for a notebook."""
     cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(rows[name]))}</td></tr>" for name in rows)
     return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+
+def html_rows(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with a row of column names as HTML, for a notebook."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{body}</table>"

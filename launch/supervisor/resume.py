@@ -122,6 +122,12 @@ def keep_records(out: Path, first: int = 0) -> None:
         (out / "metrics.jsonl").rename(out / f"metrics-{free}.jsonl")
 
 
+def earlier_metrics(out: Path) -> list[Path]:
+    """Return the metrics of a run's earlier launches, the first launch first; see `keep_records`."""
+    numbered = {one.stem.removeprefix("metrics-"): one for one in out.glob("metrics-*.jsonl")}
+    return [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
+
+
 def completed(job: Job) -> str | None:
     """Return a line on a run that has trained all that its job asks for; None if it can continue.
 

@@ -11,11 +11,12 @@ from typing import Any
 from launch.job.job import Job
 from launch.job.paths import from_here
 from launch.supervisor.discovery import read_record
+from launch.supervisor.resume import earlier_metrics
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
 from launch.supervisor.supervisor import run_cluster
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
-from pslib.coordinator.results import fresh_results, of_kind
+from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
 from pslib.storage import shown
 from pslib.text import behind_text, counted
@@ -61,12 +62,19 @@ def run_recorded(
     """
     from pslib.recorder import RunRecorder
 
-    recorder = RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr, tensorboard=tensorboard)
+    recorder = RunRecorder(
+        out,
+        SystemClock(),
+        progress=progress,
+        stream=sys.stderr,
+        tensorboard=tensorboard,
+        earlier=[] if out is None else earlier_metrics(out),
+    )
     with recorder:
         rankings = Rankings()
 
         def observe(status: dict[str, Any]) -> None:
-            recorder.observe(of_kind(status, "evaluate"))
+            recorder.observe(of_kind(status, *EVALUATIONS))
             for line in rankings.news(status):
                 say(line)
 
@@ -78,7 +86,7 @@ def run_recorded(
         ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
         try:
             if outcome.status:  # newer than the last observed one if the end came in between
-                recorder.observe(of_kind(outcome.status, "evaluate"))
+                recorder.observe(of_kind(outcome.status, *EVALUATIONS))
             summary = recorder.finish({**figures, **facts, **ending})
         except OSError as error:
             if outcome.exit_code == EXIT_DONE and recorder.written is None:

@@ -252,7 +252,9 @@ class JobRegistry:
         self._leave_earlier(now_s, message)
         if job.book.done:
             self._finish(now_s, message.job)
-        return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
+        ranks = list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
+        before = job.examples_before
+        return Result({"ranks": ranks, "examples_before": before}) if ranks or before else Done()
 
     def _book_for(self, message: OpenJob) -> LeaseBook:
         """Build the leases of a new job; leases by rank go to the run's own trainers and the opener.

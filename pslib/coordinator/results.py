@@ -11,13 +11,17 @@ from typing import Any, TypeAlias
 RESULTS_TOLD = 500
 """Results kept: 100 bytes each, 600 for a ranking at twenty places; a third of a header's limit."""
 
+EVALUATIONS = ("evaluate", "rank")
+"""Kinds of calls whose results are figures of the model."""
+
 Result: TypeAlias = Mapping[str, Any]
 
 
-def of_kind(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a status with the results of one kind only; ``results_before`` is then a number."""
-    results = [one for one in status.get("results", ()) if one.get("kind") == kind]
-    return {**status, "results": results, "results_before": status.get("results_before", {}).get(kind, 0)}
+def of_kind(status: Mapping[str, Any], *kinds: str) -> dict[str, Any]:
+    """Return a status with the results of these kinds only; ``results_before`` is then a number."""
+    results = [one for one in status.get("results", ()) if one.get("kind") in kinds]
+    before = status.get("results_before", {})
+    return {**status, "results": results, "results_before": sum(before.get(kind, 0) for kind in kinds)}
 
 
 def fresh_results(results: Sequence[Result], before: int, seen: int) -> tuple[Sequence[Result], int]:

@@ -40,6 +40,7 @@ def figures_of(members: Membership, registry: JobRegistry, over: bool, now_s: fl
         **counters,
         **results_of(jobs, _trained_until_s(members, now_s)),
         "job": max(len(jobs) - 1, 0),
+        "model": None if running is None else running.details.get("model"),
         "epochs": epochs,
         "epoch": epochs_done(fits),
         "examples_total": examples_total,

@@ -7,7 +7,6 @@ its curves.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from socket import gethostname
@@ -15,14 +14,14 @@ from typing import Any
 
 from pslib.clock import utc_now_s
 from pslib.errors import ConfigurationError
+from pslib.recorder.records import EVALUATION, FIGURES, RANKINGS
 
 EVENT_FOLDER = "tensorboard"
 """Folder below that of the run."""
 VERSION = "brain.Event:2"
 """Version record by which TensorBoard recognises an event file."""
-OF_TRAINING = ("loss", "auc", "auc_recent", "examples_per_s")
-OF_EVALUATIONS = ("auc", "logloss", "calibration")
-NO_CURVES = ("seconds", "job", "epoch", "epochs", "examples", "examples_before", "examples_total")
+OF_TRAINING = ("loss", "auc", "calibration", "examples_per_s")
+NO_CURVES = ("seconds", "epoch", "epochs", "examples", "examples_before", "examples_total")
 
 
 def check_event_files() -> None:
@@ -91,13 +90,13 @@ class EventFile:
 
 def _curves(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield tags and values of the figures in a line."""
-    if line["event"] == "evaluation":
-        result = line["result"]
-        parts = (result.get("name") or result.get("kind", "evaluation"), result.get("label"))
-        group = "/".join(str(part) for part in parts if part)
-        figures = {name: result.get(name) for name in OF_EVALUATIONS}
+    if line["event"] == EVALUATION:
+        group = "/".join(part for part in (line["name"], line["label"]) if part)
+        at = "" if line["k"] is None else f"@{line['k']}"
+        figures = {f"{group}/{name}{at}": line[name] for name in (*FIGURES, *RANKINGS)}
     else:
-        group, figures = "", {name: value for name, value in line.items() if name not in NO_CURVES}
-    for name, value in figures.items():
-        if isinstance(value, int | float) and math.isfinite(value):
-            yield f"{group or ('train' if name in OF_TRAINING else 'cluster')}/{name}", float(value)
+        groups = {name: "train" if name in OF_TRAINING else "cluster" for name in line}
+        figures = {f"{groups[name]}/{name}": value for name, value in line.items() if name not in NO_CURVES}
+    for tag, value in figures.items():
+        if isinstance(value, int | float):
+            yield tag, float(value)

@@ -1,83 +1,163 @@
-"""Chart of a run: loss, AUC and speed over time."""
+"""Chart of a run: loss, quality and speed over time, of all its launches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from pslib.recorder.display import short
-from pslib.recorder.status import Window
+from pslib.recorder.records import EVALUATION, PROGRESS, Record
+from pslib.text import counted
 
-_COLOURS = ("#1f6fb4", "#d1495b", "#2e8b57")
+_COLOURS = ("#1f6fb4", "#d1495b", "#2e8b57", "#8a5fbf")
 _FEW_POINTS = 30
+_FIGURE = {"auc": "", "recall": " Recall", "ndcg": " NDCG"}
+_MARKS_MAX = 12
+"""Most epochs that are marked: of more, every n-th one."""
 
 
-def picture(
-    points: Sequence[Window], evaluations: Sequence[tuple[float, float, str]], summary: Mapping[str, Any]
-) -> Any:
-    """Plot loss, AUC (if there is any) and speed over seconds, as a matplotlib figure."""
+def picture(launches: Sequence[Sequence[Record]], summary: Mapping[str, Any]) -> Any:
+    """Plot loss, quality (if there is any) and speed over seconds, as a matplotlib figure.
+
+    Parameters
+    ----------
+    launches : sequence of sequence of Record
+        Records of each launch of the run; the last launch is the one that ends now.
+    summary : mapping
+        Content of ``summary.json``.
+    """
     from matplotlib.figure import Figure  # without pyplot: no global state, no display needed
     from matplotlib.ticker import FuncFormatter
 
-    seconds = np.array([point.seconds for point in points])
+    parts = _one_after_the_other(launches)
+    progress = [[one for one in part if one.event == PROGRESS] for part in parts]
+    evaluations = _known_once(one for part in parts for one in part if one.event == EVALUATION)
+    clicks = any(one.auc is not None for one in [*evaluations, *(one for part in progress for one in part)])
+    rankings = [one for one in evaluations if one.k is not None]
     figure = Figure(figsize=(9, 9), dpi=110, layout="constrained")
-    ranks = not evaluations and not any(np.isfinite(point.auc_recent) for point in points)
-    panels = figure.subplots(2 if ranks else 3, 1, sharex=True)
+    panels = figure.subplots(3 if clicks or rankings else 2, 1, sharex=True)
     loss, speed = panels[0], panels[-1]
-    figure.suptitle(_title(summary), fontsize=12)
-    dot = "o" if len(points) <= _FEW_POINTS else ""  # a run of a few seconds has too few points for a line
-    loss.plot(seconds, [point.loss for point in points], color=_COLOURS[0], lw=1.6, marker=dot, ms=3)
-    loss.set_ylabel("log loss (last second)")
-    if not ranks:
-        _draw_auc(panels[1], points, evaluations, dot)
-    speed.fill_between(
-        seconds, [point.examples_per_s for point in points], color=_COLOURS[2], alpha=0.25, lw=0
-    )
-    speed.plot(
-        seconds, [point.examples_per_s for point in points], color=_COLOURS[2], lw=1.6, marker=dot, ms=3
-    )
+    figure.suptitle(_title(parts, evaluations, summary), fontsize=12)
+    _draw_lines(loss, progress, "loss", _COLOURS[0])
+    loss.set_ylabel(f"{'log ' if clicks else ''}loss (last second)")
+    if clicks:
+        _draw_lines(panels[1], progress, "auc", _COLOURS[0], label="before training on it")
+        _draw_points(panels[1], evaluations, ("auc",))
+        panels[1].set_ylabel("AUC (last 10 s)")
+    elif rankings:
+        best = max(one.k for one in rankings if one.k is not None)
+        _draw_points(panels[1], [one for one in rankings if one.k == best], ("recall", "ndcg"), "o-")
+        panels[1].set_ylabel(f"Recall and NDCG at {best}")
+    _draw_lines(speed, progress, "examples_per_s", _COLOURS[2], filled=True)
     speed.set_ylabel("examples/s")
     speed.set_ylim(bottom=0)
     speed.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    speed.set_xlabel("seconds since the start")
+    speed.set_xlabel(f"seconds since the start{', of all launches' * (len(parts) > 1)}")
+    _draw_marks(panels, parts, progress)
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def _draw_auc(
-    auc: Any, points: Sequence[Window], evaluations: Sequence[tuple[float, float, str]], dot: str
+def _one_after_the_other(launches: Sequence[Sequence[Record]]) -> list[list[Record]]:
+    """Return the records of each launch, their seconds counted from the start of the first one."""
+    parts, began_s = [], 0.0
+    for launch in launches:
+        parts.append([replace(one, seconds=began_s + one.seconds) for one in launch])
+        began_s = max((one.seconds for one in parts[-1]), default=began_s)
+    return parts
+
+
+def _known_once(evaluations: Iterable[Record]) -> list[Record]:
+    """Drop evaluations that a later launch repeats: it knows those of the training that it goes on from."""
+    known: dict[Record, Record] = {}
+    for one in evaluations:
+        known.setdefault(replace(one, seconds=0.0, examples=0, loss=None), one)
+    return list(known.values())
+
+
+def _draw_lines(
+    axes: Any,
+    progress: Sequence[Sequence[Record]],
+    column: str,
+    colour: str,
+    *,
+    label: str = "",
+    filled: bool = False,
 ) -> None:
-    auc.plot(
-        [point.seconds for point in points],
-        [point.auc_recent for point in points],
-        color=_COLOURS[0],
-        lw=1.6,
-        marker=dot,
-        ms=3,
-        label="before training on it",
-    )
-    for number, kind in enumerate(dict.fromkeys(kind for *_, kind in evaluations)):
-        chosen = [(second, value) for second, value, of in evaluations if of == kind]
-        auc.plot(*zip(*chosen, strict=True), "o", color=_COLOURS[1 + number % 2], ms=7, label=kind)
-    if evaluations:
-        second, value, _ = evaluations[-1]
-        auc.annotate(f"{value:.4f}", (second, value), xytext=(-6, 8), textcoords="offset points", ha="right")
-    auc.margins(y=0.12)  # space for the figure above the last point
-    auc.set_ylabel("AUC (last 10 s)")
-    auc.legend(loc="lower right", frameon=False)
+    """Draw a column of progress records, a line for each launch, across records without a value."""
+    dot = "o" if sum(map(len, progress)) <= _FEW_POINTS else ""  # too few points for a line
+    for part in progress:
+        known = [one for one in part if getattr(one, column) is not None]
+        seconds, values = [one.seconds for one in known], [getattr(one, column) for one in known]
+        axes.plot(seconds, values, color=colour, lw=1.6, marker=dot, ms=3, label=label)
+        label = ""  # one entry in the legend
+        if filled:
+            axes.fill_between(seconds, values, color=colour, alpha=0.25, lw=0)
 
 
-def _title(summary: Mapping[str, Any]) -> str:
-    def some(count: Any, word: str) -> str:
-        return f"{int(count or 0):,} {word}{'' if count == 1 else 's'}"
+def _draw_points(axes: Any, evaluations: Sequence[Record], columns: Sequence[str], mark: str = "o") -> None:
+    """Draw columns of evaluations, in a colour for each name and column; the legend has the last values."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for column in columns:
+        for one in evaluations:
+            if (value := getattr(one, column)) is not None:
+                series.setdefault(f"{_named(one)}{_FIGURE[column]}", []).append((one.seconds, value))
+    for number, (name, found) in enumerate(series.items(), 1):
+        colour, label = _COLOURS[number % len(_COLOURS)], f"{name} {found[-1][1]:.4f}"
+        axes.plot(*zip(*found, strict=True), mark, color=colour, ms=6, lw=1.2, label=label)
+    axes.margins(y=0.1)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=9)
 
+
+def _named(evaluation: Record) -> str:
+    return " of ".join(part for part in (evaluation.name, evaluation.label) if part)
+
+
+def _draw_marks(
+    panels: Sequence[Any], parts: Sequence[Sequence[Record]], progress: Sequence[Sequence[Record]]
+) -> None:
+    """Mark ends of epochs and beginnings of later launches; a stream has no epochs."""
+    ends: dict[int, float] = {}
+    if not any(one.files is not None for part in parts for one in part):
+        for before, after in pairwise(one for part in progress for one in part):
+            if after.epoch > before.epoch:
+                ends.setdefault(after.epoch, after.seconds)
+    every = -(-len(ends) // _MARKS_MAX)
+    marks = [(ends[epoch], f"epoch {epoch}", ":") for epoch in ends if epoch % every == 0]
+    marks += [(part[0].seconds, "resumed", "--") for part in parts[1:] if part]
+    for second, label, style in marks:
+        for axes in panels:
+            axes.axvline(second, color="0.45", lw=0.9, ls=style, zorder=0)
+        panels[0].annotate(
+            label,
+            (second, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(-2, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color="0.35",
+        )
+
+
+def _title(
+    parts: Sequence[Sequence[Record]], evaluations: Sequence[Record], summary: Mapping[str, Any]
+) -> str:
+    names = [str(summary[name]) for name in ("job", "model") if summary[name]]
+    examples = summary["examples"] - (summary["examples_before"] if len(parts) == 1 else 0)
+    seconds = summary["seconds"] + max((one.seconds for part in parts[:-1] for one in part), default=0.0)
     line = (
-        f"{some(summary['servers'], 'server')}, {some(summary['trainers'], 'trainer')}, "
-        f"{some(summary['examples'] - summary['examples_before'], 'example')} in {summary['seconds']:,.1f} s"
+        f"{counted(int(summary['servers'] or 0), 'server')}, "
+        f"{counted(int(summary['trainers'] or 0), 'trainer')}, {counted(int(examples), 'example')} in "
+        f"{f'{len(parts)} launches of ' if len(parts) > 1 else ''}{seconds:,.1f} s"
     )
-    line += f", AUC {short(summary['auc'])}" if summary["auc"] is not None else ""
-    return f"{summary['job']}\n{line}" if summary["job"] else line
+    ranked = next((one for one in reversed(evaluations) if one.recall is not None), None)
+    if summary["auc"] is not None:
+        line += f", AUC {short(summary['auc'])}"
+    elif ranked is not None:
+        line += f", Recall@{ranked.k} {short(ranked.recall)}"
+    return "\n".join([*([": ".join(dict.fromkeys(names))] if names else []), line])

@@ -10,8 +10,7 @@ import json
 import logging
 import math
 import sys
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,16 +24,15 @@ from pslib.coordinator.results import fresh_results
 from pslib.data.atomic_files import atomic_output
 from pslib.recorder.display import Display, display_for, result_text
 from pslib.recorder.event_files import EVENT_FOLDER, EventFile
+from pslib.recorder.history import EVERY_S, History
 from pslib.recorder.picture import picture
-from pslib.recorder.status import Status, Window, auc_of
+from pslib.recorder.records import PROGRESS, Record, evaluation_records, read_records
+from pslib.recorder.status import NO_WINDOW, Status, WindowMeter, bins_of
 
 log = logging.getLogger("pslib")
 
 ENDS = ("done", "failed")
 """Final phases: the next call is `RunRecorder.finish`, which shows them with the last figures."""
-LINE_EVERY_S = 1.0  # of metrics.jsonl: fine enough to see a stall, 86,400 lines a day
-RECENT_LOOKS = 10  # the recent AUC covers about this many seconds; one second's AUC is too noisy to read
-POINTS_MAX = 4_096  # of the chart; then every other one is dropped
 
 
 class RunRecorder:
@@ -52,17 +50,15 @@ class RunRecorder:
         Default: standard error.
     tensorboard : bool
         Write the same figures to an event file below ``out/tensorboard``.
+    earlier : sequence of Path
+        ``metrics.jsonl`` of earlier launches of the run, for ``run.png``.
 
     Notes
     -----
-    ``metrics.jsonl`` has one JSON object per line; an undefined figure is null.
-
-    ``{"event": "progress", ...}``, at most one a second: seconds, phase, epoch, examples of the whole
-    training, examples_before of an earlier run that this one continues, examples_per_s and loss of the time
-    since the line before, auc_recent of the last ten lines, auc since the start (both of predictions made
-    before training on the example), staleness, pushes, bytes, rows.
-
-    ``{"event": "evaluation", "seconds": ..., "result": {...}}``, one for each evaluation.
+    ``metrics.jsonl`` has one flat JSON object per line with the columns of `Record`, null where one is
+    undefined: progress, at most one a second and at the end of each epoch, and each evaluation. Lines of
+    progress also have phase, epochs, examples_total, examples_before of an earlier run that this one
+    continues, staleness, pushes, bytes, rows and `TABLE_COUNTERS`.
 
     Examples
     --------
@@ -80,21 +76,19 @@ class RunRecorder:
         progress: bool = True,
         stream: IO[str] | None = None,
         tensorboard: bool = False,
+        earlier: Sequence[Path] = (),
     ) -> None:
-        self._out = out
+        self._out, self._earlier = out, earlier
         self._clock = clock
         self._stream = stream if stream is not None else sys.stderr
         self._start_s = clock.now_s()
         self._status = Status()
         self._line_status, self._line_s = Status(), 0.0
-        self._recent: deque[Status] = deque([Status()], maxlen=RECENT_LOOKS)
-        self._window = Window(0.0, math.nan, math.nan, 0.0)
-        self._most_examples = 0
+        self._meter, self._window = WindowMeter(), NO_WINDOW
         self._training_s = 0.0
-        self._seen_s = 0.0
+        self._seen_s, self._observed = 0.0, False
         self._results_seen = 0
-        self._points: list[Window] = []
-        self._evaluations: list[tuple[float, float, str]] = []
+        self._history, self._kept_s = History(), -math.inf
         self._lines: IO[str] | None = None
         self._events: EventFile | None = None
         self.written: dict[str, Any] | None = None
@@ -117,7 +111,7 @@ class RunRecorder:
         Parameters
         ----------
         status : mapping
-            Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples
+            Cumulative counters since the run began: phase, model, epoch, epochs, examples_total, examples
             (these four of the whole training), examples_before (of these, trained by an earlier run),
             loss_sum, loss_examples (number of examples in that sum; default: examples), bins_positive and
             bins_negative (512 counts of `LogitBins`), staleness_sum, staleness_count, staleness_max,
@@ -132,8 +126,10 @@ class RunRecorder:
         if before.phase == "training":
             self._training_s += now_s - self._seen_s
         self._seen_s = now_s
-        if now_s - self._line_s >= LINE_EVERY_S:
+        epoch_ends = self._observed and self._status.epoch > before.epoch
+        if now_s - self._line_s >= EVERY_S or epoch_ends:
             self._write_progress(now_s)
+        self._observed = True
         self._take_results(now_s)
         if self._display and status.get("phase") not in ENDS:
             self._display.show(self._status, self._window, now_s)
@@ -155,7 +151,7 @@ class RunRecorder:
         if self._status.phase == "training":
             self._training_s += now_s - self._seen_s
             self._seen_s = now_s
-        told = bool(self._points) and self._line_s == self._seen_s
+        told = bool(len(self._history)) and self._line_s == self._seen_s
         self._status = replace(self._status, phase=str(summary.get("phase", self._status.phase)))
         if not told or self._line_status.phase != self._status.phase:
             self._write_progress(now_s)
@@ -193,90 +189,55 @@ class RunRecorder:
             self._events = None
 
     def _write_progress(self, now_s: float) -> None:
-        status, window = self._status, self._look(now_s)
-        self._write(
-            {
-                "event": "progress",
-                "seconds": round(now_s, 3),
-                "phase": status.phase,
-                "job": status.job,
-                "epoch": status.epoch,
-                "epochs": status.epochs,
-                "examples": status.examples,
-                "examples_before": status.examples_before,
-                "examples_total": status.examples_total,
-                "examples_per_s": round(window.examples_per_s, 1),
-                "loss": window.loss,
-                "auc": auc_of(status.bins_positive, status.bins_negative),
-                "auc_recent": window.auc_recent,
-                "staleness_mean": status.staleness_mean,
-                "staleness_max": status.staleness_max,
-                "pushes_between_mean": status.pushes_between_mean,
-                "pushes_between_max": status.between_max,
-                "pushes_sent": status.pushes_sent,
-                "pushes_applied": status.pushes_applied,
-                "updates_sent": status.updates_sent,
-                "updates_applied": status.updates_applied,
-                "rows": status.rows,
-                "memory_bytes": status.memory_bytes,
-                **status.table,
-                "bytes_sent": status.bytes_sent,
-                "bytes_received": status.bytes_received,
-                "servers": status.servers,
-                "trainers": status.trainers,
-                **({"error": status.error} if status.error else {}),
-            }
+        status, window = self._status, self._meter.look(self._status, now_s)
+        record = Record(
+            event=PROGRESS,
+            seconds=round(now_s, 3),
+            epoch=status.epoch,
+            examples=status.examples,
+            examples_per_s=round(window.examples_per_s, 1),
+            loss=window.loss,
+            auc=window.auc_recent,
+            calibration=window.calibration,
         )
+        self._write({**record.plain(), **_cluster_figures(status)})
+        if now_s - self._kept_s >= self._history.every_s / 2:
+            self._history.add(record)
+            self._kept_s = now_s
         # The last line may come right after the one before: a speed over so little says nothing.
-        if now_s - self._line_s >= LINE_EVERY_S / 2 or not self._points:
-            self._points.append(window)
-        else:
+        if self._line_s and now_s - self._line_s < EVERY_S / 2:
             loss = window.loss if math.isfinite(window.loss) else self._window.loss
             window = replace(window, loss=loss, examples_per_s=self._window.examples_per_s)
         self._window = window
         self._line_status, self._line_s = status, now_s
-        if len(self._points) > POINTS_MAX:
-            del self._points[::2]
-
-    def _look(self, now_s: float) -> Window:
-        """Compute differences to the previous line, and to ten lines before for the AUC."""
-        status, before = self._status, self._line_status
-        examples = max(0, status.examples_own - self._most_examples)
-        self._most_examples += examples
-        summed = status.loss_examples - before.loss_examples
-        oldest = self._recent[0]
-        self._recent.append(status)
-        passed_s = now_s - self._line_s
-        return Window(
-            seconds=now_s,
-            loss=(status.loss_sum - before.loss_sum) / summed if summed > 0 else math.nan,
-            auc_recent=auc_of(
-                status.bins_positive - oldest.bins_positive, status.bins_negative - oldest.bins_negative
-            ),
-            examples_per_s=examples / passed_s if passed_s > 0 else 0.0,
-        )
 
     def _take_results(self, now_s: float) -> None:
         status = self._status
         fresh, self._results_seen = fresh_results(status.results, status.results_before, self._results_seen)
         for result in fresh:
-            self._write({"event": "evaluation", "seconds": round(now_s, 3), "result": result})
-            auc = result.get("auc")
-            if auc is not None and math.isfinite(auc):
-                self._evaluations.append((now_s, float(auc), str(result.get("kind", "evaluation"))))
-            if self._display:
+            for record in evaluation_records(
+                result,
+                seconds=round(now_s, 3),
+                epoch=status.epoch,
+                examples=status.examples,
+                loss=self._window.loss,
+            ):
+                self._history.add(record)
+                self._write(record.plain())
+            if self._display and "at" not in result:  # the launcher tells of rankings
                 self._display.say(result_text(result))
 
     def _summary(self, now_s: float) -> dict[str, Any]:
         status = self._status
-        result = status.results[-1] if status.results else {}
+        result: Mapping[str, Any] = next((one for one in reversed(status.results) if "auc" in one), {})
         return {
-            "job": status.job,
+            "job": None,
+            "model": status.model,
             "phase": status.phase,
             "auc": result.get("auc"),
             "logloss": result.get("logloss"),
             "calibration": result.get("calibration"),
-            "auc_progressive": auc_of(status.bins_positive, status.bins_negative),
+            "auc_progressive": bins_of(status.bins_positive, status.bins_negative).auc(),
             "examples": status.examples,
             "examples_before": status.examples_before,
             "seconds": round(now_s, 3),
@@ -305,7 +266,8 @@ class RunRecorder:
 
     def _draw(self, path: Path, summary: Mapping[str, Any]) -> None:
         try:
-            figure = picture(self._points, self._evaluations, summary)
+            launches = [*map(_history_of, self._earlier), self._history]
+            figure = picture([one.records for one in launches], summary)
             with atomic_output(path) as temporary:
                 figure.savefig(temporary, format="png")
         except ImportError:
@@ -315,6 +277,40 @@ class RunRecorder:
         except Exception as error:  # whatever a broken matplotlib raises: the run is done
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             self._stream.write(f"no run.png: {line}; `pip install --force-reinstall matplotlib`\n")
+
+
+def _history_of(path: Path) -> History:
+    """Read the ``metrics.jsonl`` of an earlier launch."""
+    history = History()
+    for record in read_records(path):
+        history.add(record)
+    return history
+
+
+def _cluster_figures(status: Status) -> dict[str, Any]:
+    """Return the columns of a progress line that are of the whole cluster."""
+    return {
+        "phase": status.phase,
+        "epochs": status.epochs,
+        "examples_before": status.examples_before,
+        "examples_total": status.examples_total,
+        "staleness_mean": status.staleness_mean,
+        "staleness_max": status.staleness_max,
+        "pushes_between_mean": status.pushes_between_mean,
+        "pushes_between_max": status.between_max,
+        "pushes_sent": status.pushes_sent,
+        "pushes_applied": status.pushes_applied,
+        "updates_sent": status.updates_sent,
+        "updates_applied": status.updates_applied,
+        "rows": status.rows,
+        "memory_bytes": status.memory_bytes,
+        **status.table,
+        "bytes_sent": status.bytes_sent,
+        "bytes_received": status.bytes_received,
+        "servers": status.servers,
+        "trainers": status.trainers,
+        **({"error": status.error} if status.error else {}),
+    }
 
 
 def _add_line(lines: IO[str], line: Mapping[str, Any]) -> None:

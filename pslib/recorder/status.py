@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -23,7 +24,7 @@ class Status:
     """Cumulative counters of a run; missing ones are zero."""
 
     phase: str = "waiting"
-    job: str = ""
+    model: str | None = None
     error: str | None = None
     epoch: int = 0
     epochs: int = 0
@@ -100,8 +101,8 @@ class Window:
         Seconds since the start, at the later observation.
     loss : float
         Mean log loss of the examples between them; nan if there is none.
-    auc_recent : float
-        Predict-then-train AUC of about the last ten seconds.
+    auc_recent, calibration : float
+        Predict-then-train AUC and calibration of the last `RECENT_LOOKS` windows.
     examples_per_s : float
         Speed between them.
     """
@@ -109,12 +110,53 @@ class Window:
     seconds: float
     loss: float
     auc_recent: float
+    calibration: float
     examples_per_s: float
 
 
-def auc_of(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> float:
-    """Return the AUC of two histograms of logits, or of differences of cumulative ones; nan if undefined."""
+NO_WINDOW = Window(0.0, math.nan, math.nan, math.nan, 0.0)
+RECENT_LOOKS = 10  # the AUC of one window, often a second, is too noisy to read
+
+
+class WindowMeter:
+    """Meter of the windows between successive statuses of a run."""
+
+    def __init__(self) -> None:
+        self._before, self._before_s = Status(), 0.0
+        self._recent: deque[Status] = deque([Status()], maxlen=RECENT_LOOKS)
+        self._most_examples = 0
+
+    def start(self, status: Status, now_s: float) -> None:
+        """Begin a window here: what came before is of none."""
+        self._before, self._before_s, self._most_examples = status, now_s, status.examples_own
+
+    def look(self, status: Status, now_s: float) -> Window:
+        """Return the window that ends here; the next one begins.
+
+        Examples that are trained again do not count as speed.
+        """
+        before, oldest = self._before, self._recent[0]
+        examples = max(0, status.examples_own - self._most_examples)
+        self._most_examples += examples
+        summed = status.loss_examples - before.loss_examples
+        passed_s = now_s - self._before_s
+        self._recent.append(status)
+        self._before, self._before_s = status, now_s
+        bins = bins_of(
+            status.bins_positive - oldest.bins_positive, status.bins_negative - oldest.bins_negative
+        )
+        return Window(
+            seconds=now_s,
+            loss=(status.loss_sum - before.loss_sum) / summed if summed > 0 else math.nan,
+            auc_recent=bins.auc(),
+            calibration=bins.calibration(),
+            examples_per_s=examples / passed_s if passed_s > 0 else 0.0,
+        )
+
+
+def bins_of(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> LogitBins:
+    """Return histograms of logits, or differences of cumulative ones, as bins; empty ones if undefined."""
     # One trainer's counters may fall when another takes over its lease: the difference is then undefined.
     if min(positives.min(), negatives.min()) < 0:
-        return math.nan
-    return LogitBins(positives.astype(np.uint64), negatives.astype(np.uint64)).auc()
+        return LogitBins()
+    return LogitBins(positives.astype(np.uint64), negatives.astype(np.uint64))

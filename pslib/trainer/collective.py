@@ -130,8 +130,11 @@ class Job:
         self._may_wait = spec.what == "window"  # for files, without a limit
         self.ranks: tuple[int, ...] = ()
         """Trainers that share the leases of a job ``by_rank``."""
+        self.examples_before = 0
+        """Examples of it that an earlier run has trained."""
         if isinstance(answer, Result):
             self.ranks = tuple(answer.values["ranks"])
+            self.examples_before = int(answer.values["examples_before"])
 
     def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
         """Yield leases for this trainer until all leases of the job (of all trainers) are done.
@@ -243,6 +246,7 @@ class PassedJob(Job):
 
     def __init__(self, number: int, outcome: Mapping[str, Any], ranks: Sequence[int]) -> None:
         self.number, self.ranks, self._outcome = number, tuple(ranks), dict(outcome)
+        self.examples_before = int(outcome.get("examples", 0))
 
     def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
         """Yield no lease."""

@@ -22,6 +22,7 @@ from pslib.trainer.pipeline.pipeline import Maintain, Pipeline
 from pslib.trainer.progress import Progress
 from pslib.trainer.retrieval.towers import sampler_of
 from pslib.trainer.settings import TrainerSettings
+from pslib.trainer.training_history import TrainingHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class FitTools:
     model: TrainableModel
     layout: DenseLayout
     progress: Progress
+    history: TrainingHistory
     settings: TrainerSettings
     gate: CheckpointPause
     maintain: Maintain
@@ -66,9 +68,9 @@ class Fit:
         reader = LeaseReader(self.data, tools.model.schema, self.order, settings.batch_rows, sampler)
 
         def batches_of(lease: HeldLease) -> Iterator[Batch]:
-            epoch, index = epoch_and_index(self.counts, lease.index)
+            index = epoch_and_index(self.counts, lease.index)[1]
             first = min(lease.first_batch, steps.of(lease.index).batches)
-            return reader.batches(self.first_epoch + epoch, index, first)
+            return reader.batches(self._epoch_of(lease), index, first)
 
         pipeline = Pipeline(
             tools.client,
@@ -93,5 +95,10 @@ class Fit:
                     settings.seed, self.first_epoch, self.counts, item.lease.index, item.number
                 ),
                 lambda step, staleness: self.rate * settings.rate(step, staleness),
+                lambda item: tools.history.before_batch(self._epoch_of(item.lease)),
             )
             pipeline.run(computer)
+
+    def _epoch_of(self, lease: HeldLease) -> int:
+        """Return the number of epochs before that of a lease."""
+        return self.first_epoch + epoch_and_index(self.counts, lease.index)[0]

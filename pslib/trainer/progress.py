@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.client.client import Client
 from pslib.metrics.metrics import LogitBins
+from pslib.recorder.status import Status
 from pslib.wire.staleness import StalenessCounter
 
 STALENESS_BINS = 33
@@ -71,6 +72,17 @@ class Progress:
             self.staleness_count += 1
             self.staleness_max = max(self.staleness_max, staleness)
             self.staleness_counts[min(staleness, STALENESS_BINS - 1)] += 1
+
+    def status(self) -> Status:
+        """Return what is trained so far."""
+        with self._lock:
+            return Status(
+                examples=self.examples,
+                loss_sum=self.loss_sum,
+                loss_examples=self.examples,
+                bins_positive=self._bins.positives.astype(np.int64),
+                bins_negative=self._bins.negatives.astype(np.int64),
+            )
 
     def led(self, lead: int) -> None:
         """Record this trainer's lead over the slowest one, in batches, as it begins a batch (ssp)."""

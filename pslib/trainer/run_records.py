@@ -14,7 +14,7 @@ from typing import Any
 
 from pslib.clock import SystemClock
 from pslib.cluster import Cluster
-from pslib.coordinator.results import of_kind
+from pslib.coordinator.results import EVALUATIONS, of_kind
 from pslib.errors import ConfigurationError, PslibError
 from pslib.recorder import RunRecorder
 from pslib.recorder.event_files import check_event_files
@@ -78,7 +78,7 @@ def record(
     def look() -> None:
         while not over.wait(LOOK_S):
             try:
-                recorder.observe(of_kind(cluster.status(), "evaluate"))
+                recorder.observe(of_kind(cluster.status(), *EVALUATIONS))
             except PslibError:  # the cluster is closing; `end` gets its last status
                 return
 
@@ -90,7 +90,7 @@ def record(
         thread.join(5.0)
 
     def end(status: Mapping[str, Any]) -> None:
-        recorder.observe(of_kind(status, "evaluate"))
+        recorder.observe(of_kind(status, *EVALUATIONS))
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         try:
             recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})

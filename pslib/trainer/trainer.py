@@ -19,6 +19,7 @@ from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
+from pslib.recorder.history import History
 from pslib.settings import settings_as_keywords
 from pslib.storage import place_of
 from pslib.table.tables import DenseSpec
@@ -27,7 +28,7 @@ from pslib.trainer.call_log import Calls, collective
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
 from pslib.trainer.collective import HeldLease, Job, spec_of
-from pslib.trainer.consistency.modes import TrainingMode, plan_of
+from pslib.trainer.consistency.modes import JobPlan, TrainingMode, plan_of
 from pslib.trainer.evaluation.batch_norm_stats import StatisticsJobs
 from pslib.trainer.evaluation.early_stopping import (
     WATCH,
@@ -50,6 +51,7 @@ from pslib.trainer.retrieval.towers import sides_of
 from pslib.trainer.run_records import check_out, record
 from pslib.trainer.settings import LoadSettings, RankingSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
+from pslib.trainer.training_history import TrainingHistory
 from pslib.validation import checked, checked_calls
 
 NO_STREAM_SETTINGS = StreamSettings()
@@ -106,8 +108,9 @@ class Trainer:
         )
         gate = CheckpointPause(self._client, self._progress)
         self._cuts = self._checkpoints.cuts(gate, lambda: self._position)
+        self._history = TrainingHistory(self._progress, self._client.endpoint.clock)
         self._tools = FitTools(
-            self._client, model, self._layout, self._progress, settings, gate, self._maintain
+            self._client, model, self._layout, self._progress, self._history, settings, gate, self._maintain
         )
         self._statistics = StatisticsJobs(
             cluster, self._progress, model, self._layout, settings.seed, self._calls
@@ -124,6 +127,15 @@ class Trainer:
     def __repr__(self) -> str:
         done = f"{counted(self._epochs, 'epoch')}, {counted(self._steps, 'step')}"
         return f"<Trainer of {type(self.model).__name__} on {self.cluster!r}: {done}>"
+
+    @property
+    def history(self) -> History:
+        """Records of what this trainer has trained and evaluated; its ``to_pandas()`` is a frame.
+
+        See `pslib.recorder.records.Record` for the columns. In a script that goes on from a checkpoint of an
+        unfinished `fit`, epochs and examples count on.
+        """
+        return self._history.history
 
     # --- training -----------------------------------------------------------------------------------------
 
@@ -225,14 +237,23 @@ class Trainer:
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
         job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
         steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
+        self._history.begin(first_epoch, job.examples_before)
         if not job.passed:
-            fit = Fit(data, order, first_epoch, counts, rate)
-            self._in_step = bool(job.ranks)
-            fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
-            self._in_step = False
+            self._train(Fit(data, order, first_epoch, counts, rate), job, steps)
         self._epochs, self._steps = self._epochs + epochs, steps.end
+        self._history.end(self._epochs)
         self._cuts.finish()
         self._statistics.measure(data, self._epochs, self._steps)
+
+    def _train(self, fit: Fit, job: Job, steps: JobPlan) -> None:
+        """Train this trainer's share of a job; the history of one that fails tells how far it came."""
+        self._in_step = bool(job.ranks)
+        try:
+            fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
+        except BaseException:
+            self._history.fail()
+            raise
+        self._in_step = False
 
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int
@@ -242,6 +263,7 @@ class Trainer:
         details: dict[str, Any] = {"examples": data.rows * len(counts), "epochs": len(counts)}
         details |= {"first_epoch": first_epoch, "epochs_to_come": to_come} | self._behind
         details |= {"lease_rows": lease_rows, "batch_rows": settings.batch_rows}
+        details["model"] = type(self.model).__name__
         if settings.checkpoint:
             details["checkpoint"] = settings.checkpoint.details
         how: list[Any] = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
@@ -309,7 +331,10 @@ class Trainer:
         reader = LeaseReader(data, data.schema, order, batch_rows)
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads, products=None) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
-            return scorer.work_at(job, reader, files)
+            result = scorer.work_at(job, reader, files)
+        if what == "evaluate":
+            self._history.evaluated(result, {**self._behind, **said_of(self.model.schema, task, name)})
+        return result
 
     # --- ranking items --------------------------------------------------------------------------------------
 
@@ -424,7 +449,9 @@ class Trainer:
             If a file does not fit.
         """
         how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
-        return self._retrieval.rank(data, items, how, name)
+        result = self._retrieval.rank(data, items, how, name)
+        self._history.evaluated(result, {**self._behind, "name": name})
+        return result
 
     @checked()
     @collective

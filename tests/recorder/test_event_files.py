@@ -80,6 +80,13 @@ def test_each_evaluation_is_a_point_of_its_own_curves(tmp_path: Path) -> None:
     assert curves["evaluate/buy/calibration"] == [(150, 1.0)]
 
 
+def test_a_ranking_is_a_point_of_a_curve_for_each_k(tmp_path: Path) -> None:
+    ranked = {"kind": "rank", "name": "valid", "at": [10, 20], "recall": [0.25, 0.5], "mrr": [0, 0]}
+    recorded(tmp_path, training(100, results=[{**ranked, "ndcg": [0, 0]}])).finish({"seed": 7})
+    curves = curves_in(tmp_path)
+    assert (curves["valid/recall@10"], curves["valid/recall@20"]) == ([(100, 0.25)], [(100, 0.5)])
+
+
 def test_examples_that_are_trained_again_make_no_curve_go_back(tmp_path: Path) -> None:
     recorded(tmp_path, training(500), training(200), training(600)).finish({"seed": 7})
     assert [step for step, _ in curves_in(tmp_path)["train/examples_per_s"]] == [500, 500, 600]

@@ -14,8 +14,9 @@ import pytest
 
 import pslib
 from pslib.metrics.metrics import LogitBins
-from pslib.recorder import RunRecorder, recorder
+from pslib.recorder import RunRecorder, history, recorder
 from pslib.recorder.picture import picture
+from pslib.recorder.records import COLUMNS
 from pslib.trainer.run_records import record
 from tests.support.hand_clock import HandClock
 
@@ -35,7 +36,7 @@ def bins_of(good: int, bad: int) -> dict:
 
 def training(examples: int, **more) -> dict:
     return {
-        "phase": "training", "job": "demo", "epoch": 1, "epochs": 2, "examples_total": 10_000,
+        "phase": "training", "model": "Demo", "epoch": 1, "epochs": 2, "examples_total": 10_000,
         "examples": examples, "loss_sum": 0.5 * examples, "servers": 2, "trainers": 3, **more,
     }  # fmt: skip
 
@@ -80,8 +81,48 @@ def test_the_recent_auc_forgets_what_is_older_than_ten_lines(tmp_path):
     both = {name: (np.array(poor[name]) + np.array(good[name])).tolist() for name in poor}
     looks = [training(100, **poor)] * 11 + [training(200, **both)]
     lines, _ = watch(tmp_path, looks, every_s=1)
-    assert (lines[0]["auc"], lines[0]["auc_recent"]) == (0, 0)
-    assert (lines[11]["auc"], lines[11]["auc_recent"]) == (0.5, 1)
+    assert (lines[0]["auc"], lines[11]["auc"]) == (0, 1)
+
+
+def test_the_calibration_is_that_of_the_last_ten_lines_and_undefined_where_the_auc_is(tmp_path):
+    bins = LogitBins()
+    bins.add(np.float32([0.3] * 100), np.array([1] * 25 + [0] * 75))
+    even = {"bins_positive": bins.positives.tolist(), "bins_negative": bins.negatives.tolist()}
+    lines, _ = watch(tmp_path, [training(100), training(200, **even)], every_s=1)
+    assert lines[0]["calibration"] is None
+    assert lines[1]["calibration"] == pytest.approx(4 / (1 + math.exp(-0.3)), rel=1 / 32)
+    lines, _ = watch(tmp_path, [training(100, **ALL_POSITIVE)], every_s=1)
+    assert lines[0]["calibration"] is None
+
+
+def test_the_end_of_an_epoch_has_a_line_within_the_second(tmp_path):
+    looks = [training(100 * i, epoch=epoch) for i, epoch in enumerate((4, 4, 4, 5, 5, 5), 1)]
+    lines, _ = watch(tmp_path, looks, every_s=0.3)
+    ends = [(line["seconds"], line["epoch"], line["examples"]) for line in lines]
+    assert ends == [(pytest.approx(1.2), 5, 400), (pytest.approx(1.8), 5, 600)]
+
+
+def test_lines_of_all_events_have_the_same_columns_first_and_are_flat(tmp_path):
+    results = [{"kind": "evaluate", "name": "valid", "label": "buy", "auc": 0.7, "examples": 10, "epoch": 1}]
+    results += [{"kind": "evaluate", "name": "window", "auc": 0.6, "examples": 9, "files": 3}]
+    lines, _ = watch(tmp_path, [training(100), training(200, results=results)], every_s=1)
+    for line in lines:
+        assert list(line)[: len(COLUMNS)] == list(COLUMNS)
+        assert not any(isinstance(value, dict | list) for value in line.values())
+    found = [line for line in lines if line["event"] == "evaluation"]
+    told = [tuple(one[name] for name in ("name", "label", "auc", "evaluated", "files")) for one in found]
+    assert told == [("valid", "buy", 0.7, 10, None), ("window", None, 0.6, 9, 3)]
+    assert [(one["examples"], one["epoch"]) for one in found] == [(200, 1), (200, 1)]
+
+
+def test_a_ranking_has_a_line_for_each_k(tmp_path):
+    ranked = {"kind": "rank", "name": "test", "examples": 50, "epoch": 2, "at": [10, 20]}
+    ranked |= {"recall": [0.1, 0.2], "mrr": [0.01, 0.02], "ndcg": [0.05, 0.06]}
+    lines, whole = watch(tmp_path, [training(1, results=[ranked])])
+    found = [line for line in lines if line["event"] == "evaluation"]
+    told = [tuple(one[name] for name in ("name", "epoch", "k", "recall", "mrr", "ndcg")) for one in found]
+    assert told == [("test", 2, 10, 0.1, 0.01, 0.05), ("test", 2, 20, 0.2, 0.02, 0.06)]
+    assert whole["auc"] is None
 
 
 def test_every_evaluation_has_a_line_at_once_and_once(tmp_path):
@@ -90,7 +131,7 @@ def test_every_evaluation_has_a_line_at_once_and_once(tmp_path):
     looks = [training(1), training(2, results=[first]), training(3, results=[first, second])]
     lines, whole = watch(tmp_path, looks, every_s=0.1)
     found = [line for line in lines if line["event"] == "evaluation"]
-    assert [line["result"]["auc"] for line in found] == [0.7, None]
+    assert [line["auc"] for line in found] == [0.7, None]
     assert [line["seconds"] for line in found] == [0.2, 0.3]
     assert whole["logloss"] == 0.5
 
@@ -151,9 +192,9 @@ def test_counters_that_fall_say_nothing_until_they_grow_again(tmp_path):
     """Trainers' counters fall when a coordinator is killed: it hears of them again a second later."""
     before, after = training(1_000, **bins_of(9, 0)), training(2_000, loss_sum=700, **bins_of(9, 5))
     lines, _ = watch(tmp_path, [before, training(1_000, loss_sum=0, loss_examples=0), after], every_s=1)
-    assert (lines[1]["loss"], lines[1]["auc_recent"]) == (None, None)
+    assert (lines[1]["loss"], lines[1]["auc"]) == (None, None)
     assert lines[2]["loss"] == 0.35
-    assert lines[2]["auc_recent"] == lines[2]["auc"] > 0
+    assert lines[2]["auc"] > 0
 
 
 def test_examples_that_are_trained_again_make_no_speed(tmp_path):
@@ -167,7 +208,7 @@ def test_each_result_is_written_once_where_only_the_last_are_told(tmp_path):
     looks = [training(1, results=results[:2]), training(2, results=results[1:3], results_before=1)]
     looks += [training(3, results=results[3:], results_before=3)] * 2
     lines, _ = watch(tmp_path, looks, every_s=1)
-    assert [line["result"] for line in lines if line["event"] == "evaluation"] == results
+    assert [line["auc"] for line in lines if line["event"] == "evaluation"] == [0.5, 0.6, 0.7, 0.8]
 
 
 def test_a_failure_is_written_down(tmp_path):
@@ -263,7 +304,11 @@ def test_a_run_whose_model_predicts_no_clicks_shows_no_auc(tmp_path, monkeypatch
     watch(tmp_path, [training(500, **bins), training(900, **bins)], every_s=1, stream=stream, progress=True)
     assert ("AUC" in stream.getvalue()) == bool(auc)
     (figure,) = figures
-    assert [axes.get_ylabel()[:3] for axes in figure.axes] == ["log", *auc, "exa"]
+    assert [axes.get_ylabel()[:3] for axes in figure.axes] == [
+        "log" if auc else "los",
+        *auc,
+        "exa",
+    ]
 
 
 def test_a_line_tells_how_much_of_the_memory_limit_is_taken():
@@ -325,15 +370,15 @@ def test_the_picture_is_a_png_of_a_readable_size(tmp_path):
 
 
 def test_a_long_run_keeps_a_bounded_number_of_points(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "POINTS_MAX", 8)
+    monkeypatch.setattr(history, "RECORDS_MAX", 8)
     clock = HandClock()
     run = RunRecorder(None, clock, progress=False)
     for i in range(100):
         clock.sleep_s(1)
         run.observe(training(i))
-        assert len(run._points) <= 8
-    assert run._points[-1].seconds == 100
-    assert math.isfinite(run._points[-1].loss)
+        assert len(run._history) <= 8
+    assert run._history.records[-1].seconds >= 100 - run._history.every_s
+    assert run._history.records[-1].loss == 0.5
 
 
 def test_a_disk_that_is_full_ends_the_lines_and_not_the_run(tmp_path, caplog):

@@ -192,6 +192,8 @@ class Computer:
         Seed of one step's dropout.
     rate : callable
         Factor of the learning rates for a step of this number and staleness.
+    before_batch : callable
+        Called with each batch, in order, before it is counted.
     """
 
     def __init__(
@@ -202,7 +204,9 @@ class Computer:
         progress: Progress,
         step_seed: Callable[[Prefetched], int],
         rate: Callable[[int, int], float],
+        before_batch: Callable[[Prefetched], None],
     ) -> None:
+        self._before_batch = before_batch
         self._model, self._layout, self._rows = model, layout, rows
         self._progress, self._step_seed, self._rate = progress, step_seed, rate
 
@@ -229,6 +233,7 @@ class Computer:
         self._model.finish()
 
     def _finish(self, item: Prefetched, pulled: PulledRows, step: Step) -> PendingPush | None:
+        self._before_batch(item)
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
         computed = ComputedBatch(
             item.batch,
