@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from launch.cli.command import (
     command,
     job_options,
@@ -18,6 +21,7 @@ from launch.places.options import HostOptions, RunOptions, selected_launcher
     """
 pslib train clicks.yaml --servers 2 --trainers 2 --set training.epochs=2
 pslib train clicks.yaml --resume
+pslib train --resume runs/clicks-2
 pslib train clicks.yaml --on ssh --hosts hosts.txt
 pslib train clicks.yaml --on slurm --per-node "servers=1 trainers=4"
 """,
@@ -27,12 +31,24 @@ pslib train clicks.yaml --on slurm --per-node "servers=1 trainers=4"
 @run_options("folder of the run, in place of the file's")
 @machine_options
 def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions, run: RunOptions) -> int:
-    """Train, test and save the model of a job file."""
+    """Train, test and save the model of a job file.
+
+    A run whose folder holds an earlier run gets a folder of its own, with the next number. --resume goes on
+    with the newest run that is not complete, or with the one whose folder is given as CONFIG.
+    """
+    from launch.runs.folders import folder_of_run
     from launch.runs.train import run_job
     from pslib.storage import check_local
 
     check_local("out", run.out)
+    of_run = Path(config).is_dir()
+    if of_run:
+        config, run = str(Path(config) / "job.yaml"), replace(run, out=run.out or config)
     hosts, servers, trainers = selected_launcher(machines), machines.servers, machines.trainers
     if hosts:
         servers, trainers = hosts.count("server"), hosts.count("trainer")
-    return run_job(read_job_with(config, overrides, servers, trainers, run.out), run, hosts, machines.port)
+    job = read_job_with(config, overrides, servers, trainers, run.out)
+    if not (of_run and run.resume):
+        folder = folder_of_run(Path(job.out), run.overwrite, run.resume)
+        job = job.model_copy(update={"out": str(folder)})
+    return run_job(job, run, hosts, machines.port)

@@ -49,7 +49,7 @@ def check_same_training(job: Job, from_logs: bool) -> None:
     found = dict.fromkeys(_differences(began, job, from_logs))
     if found:
         *lines, last = found
-        recipe = f"pslib train {quote(from_here(effective))} --resume"
+        recipe = f"pslib train --resume {quote(from_here(Path(job.out)))}"
         raise ConfigurationError(*lines, f"{last}, or {recipe}")
 
 

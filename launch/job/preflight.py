@@ -374,6 +374,22 @@ def hold_out(folder: Path, resume: bool) -> None:
         _held[name] = opened
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a run of another process goes on in a folder."""
+    if str(folder.resolve()) in _held:
+        return False
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks on this file system
+        return False
+    finally:
+        os.close(opened)
+    return False
+
+
 def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     """Create the folder of a run.
 

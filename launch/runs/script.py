@@ -13,6 +13,7 @@ from launch.job.preflight import check_log, hold_port, prepare_out
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
 from launch.places.options import HostOptions, RunOptions, selected_launcher
+from launch.runs.folders import folder_of_run
 from launch.runs.train import ENDED_EARLY, log_folder
 from launch.supervisor.resume import identity_of
 from launch.supervisor.run_records import run_recorded, say
@@ -21,7 +22,7 @@ from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.process.own_packages import taken_names
 from pslib.recorder.event_files import check_event_files
-from pslib.storage import check_local
+from pslib.storage import check_local, shown
 
 
 def run_script(
@@ -60,9 +61,10 @@ def run_script(
     launcher, servers, trainers = _place(script, machines, log, run.resume)
     config = replace(config, servers=servers, trainers=trainers)
     keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
-    folder = None if run.out is None else prepare_out(run.out, run.overwrite, run.resume)
+    folder = None if run.out is None else _folder(Path(run.out), run)
     launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
+    update_log = launch.log or log_folder(config, log, folder or logs)
     plan = Plan(
         config=config,
         cluster_id=launch.cluster_id,
@@ -71,18 +73,28 @@ def run_script(
         logs=logs,
         echo=True,
         keys=keys,
-        log=launch.log or log_folder(config, log, folder or logs),
+        saves=update_log is None,
+        log=update_log,
     )
     facts = {"job": Path(script).name}
     outcome, _ = run_recorded(
         launcher, plan, folder, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
     )
+    saved = shown(outcome.status.get("saved") or "")
     if outcome.exit_code in ENDED_EARLY and folder is not None and plan.log is not None:
         go_on = "go on, when there is room, with" if outcome.final else "go on with"
         say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")
+    elif outcome.exit_code in ENDED_EARLY and saved:
+        say(f"the checkpoint is {saved}; a script goes on with trainer.load({saved!r}) before its other calls")
     if folder is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)
     return outcome.exit_code
+
+
+def _folder(out: Path, run: RunOptions) -> Path:
+    """Make the folder of the run: with a number where another run has it."""
+    check_local("out", out)
+    return prepare_out(folder_of_run(out, run.overwrite, run.resume), run.overwrite, run.resume)
 
 
 def _place(script: str, machines: HostOptions, log: str | None, resume: bool) -> tuple[Launcher, int, int]:

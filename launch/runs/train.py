@@ -184,11 +184,12 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
     if by_data:
         line = way_on_when_mended(job, plan.log, file, again)
     else:
-        line = way_on(job, plan.log, f"pslib train {file} --resume{again}", no_room=outcome.final)
-    if line or code == PreemptedError.exit_code:
-        say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
+        command = f"pslib train --resume {quote(from_here(effective.parent))}{again}"
+        line = way_on(job, plan.log, command, no_room=outcome.final)
+    if line or code in (PreemptedError.exit_code, EXIT_INTERRUPTED):
+        say(line or "nothing was saved, so that nothing can go on: begin anew")
     elif by_data:
-        say(f"nothing was saved of what was trained: begin anew with --overwrite; {what_saves(job)}")
+        say(f"nothing was saved of what was trained: begin anew; {what_saves(job)}")
 
 
 def _has_saved(job: Job) -> bool:

@@ -256,7 +256,7 @@ def from_checkpoint(job: Job) -> Job:
 
     found, why = _saved_since(Path(job.out), _places(job))
     if not found:
-        out = Path(job.out)
-        how = "with --overwrite" if out.is_dir() and any(out.iterdir()) else "without --resume"
-        raise CheckpointError(f"--resume: nothing to go on from: {why}; begin anew {how} ({what_saves(job)})")
+        raise CheckpointError(
+            f"--resume: nothing to go on from: {why}; begin anew without --resume ({what_saves(job)})"
+        )
     return job.model_copy(update={"load": LoadSettings(path=max(found)[1])})

@@ -1,4 +1,4 @@
-"""Graceful stop after SIGTERM: all processes leave in order, in bounded time.
+"""Graceful stop after Ctrl-C or SIGTERM: all processes leave in order, in bounded time.
 
 Trainers leave first: they push what they have computed, wait until it is acknowledged, and return their
 leases. Servers follow, after answering received requests. The coordinator ends by itself when all have left.
@@ -75,6 +75,8 @@ class GracefulStop:
         Time limit of the trainers, `pslib.config.Timing.drain_s`.
     waited : callable
         Returns whether a named wait has exceeded its limit in seconds.
+    exit_code : int
+        Exit code of the run when all have left.
     save : LastSave or None
         Checkpoint that is awaited first, with the same limit as trainers.
     """
@@ -84,9 +86,11 @@ class GracefulStop:
         running: Mapping[Task, Running],
         drain_s: float,
         waited: Callable[[str, float], bool],
+        exit_code: int,
         save: LastSave | None = None,
     ) -> None:
         self._running, self._waited, self._save, self._drain_s = running, waited, save, drain_s
+        self._over = Verdict(exit_code)
         self._limits_s = {
             "trainer": drain_s + HARD_S,
             "server": SERVERS_S,
@@ -102,9 +106,9 @@ class GracefulStop:
         exits : mapping of Task to int or None
             Exit code of each process.
         """
-        over = Verdict(PreemptedError.exit_code)
-        verdict = judge(exits)
-        if verdict is not None and verdict.culprit is not None and verdict.exit_code != over.exit_code:
+        over, verdict = self._over, judge(exits)
+        left = PreemptedError.exit_code  # of a process that was asked to
+        if verdict is not None and verdict.culprit is not None and verdict.exit_code != left:
             return verdict  # a server has died before trainers could push
         if self._save is not None and not self._save.over:
             if not self._waited("the checkpoint", self._drain_s):

@@ -73,7 +73,7 @@ def check_no_logs(out: Path) -> None:
     """
     if log := logs_of(out):
         durability = _began_with(out).get("cluster", {}).get("durability", "log")
-        recipe = f"pslib train {quote(from_here(out / 'job.yaml'))} --resume"
+        recipe = f"pslib train --resume {quote(from_here(out))}"
         raise ConfigurationError(
             f"--resume: this run has logs, {log}: add --set cluster.durability={durability}, or {recipe}"
         )
@@ -210,15 +210,16 @@ def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) ->
     """
     from pslib.checkpoint import read_manifest
 
+    resume = f"pslib train --resume {quote(from_here(Path(job.out)))}{again}"
     try:
         load = from_checkpoint(job).load
     except CheckpointError:
-        return way_on(job, log, f"pslib train {effective} --resume{again}")
+        return way_on(job, log, resume)
     assert load is not None
     place = shown(load.path)
     within = "leases" in read_manifest(load.path).cut.get("table", {})
     if not (within or log):
-        return f"the checkpoint is {place}; go on with: pslib train {effective} --resume{again}"
+        return f"the checkpoint is {place}; go on with: {resume}"
     anew = " --set load.resume=false" if within else ""
     return (
         f"the checkpoint is {place}; when the data is mended, begin with it: pslib train {effective} --set "

@@ -283,16 +283,17 @@ class _Run:
         asked, hurried = signal.Signals(self.signals.number or 0), self.signals.hurried
         if self._draining is not None and not hurried:
             return self._draining.turn(exits)
-        if not hurried and asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
+        code = EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code
+        if not hurried and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
             address, cluster_id = self._worker_output.address or "", self._plan.cluster_id
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
-            self._draining = GracefulStop(self._running, drain_s, self._waits.too_long, saves or None)
+            self._draining = GracefulStop(self._running, drain_s, self._waits.too_long, code, saves or None)
             return None
         processes = counted(len(self._running), "process", "processes")
         self._say(f"got {asked.name}{' and another signal' if hurried else ''}: ending {processes}")
-        return Verdict(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
+        return Verdict(code)
 
     def _hurry(self) -> None:
         """Handle a second request to end."""

@@ -41,7 +41,7 @@ def exits(coordinator=None, server=None, trainers=(None, None)):
 
 def test_servers_are_asked_when_all_trainers_have_left_and_each_is_asked_once() -> None:
     running = {task: Asked() for task in EVERYBODY}
-    draining = GracefulStop(running, 20.0, lambda what, limit_s: False)
+    draining = GracefulStop(running, 20.0, lambda what, limit_s: False, 75)
     for ended in ((None, None), (75, None), (75, None)):
         assert draining.turn(exits(trainers=ended)) is None
         assert running[SERVER].times == 0
@@ -59,7 +59,7 @@ def test_each_step_of_leaving_has_a_limit() -> None:
         waits.append((what, limit_s))
         return True
 
-    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, waited)
+    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, waited, 75)
     for code in (exits(), exits(trainers=(0, 75)), exits(None, 75, (0, 75))):
         assert draining.turn(code) == Verdict(75)
     assert waits == [
@@ -69,8 +69,14 @@ def test_each_step_of_leaving_has_a_limit() -> None:
     ]
 
 
+def test_after_ctrl_c_the_run_ends_with_its_code_when_all_have_left() -> None:
+    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False, 130)
+    assert draining.turn(exits(server=75, trainers=(75, 75))) is None
+    assert draining.turn(exits(0, 75, (75, 75))) == Verdict(130)
+
+
 def test_a_server_that_dies_while_trainers_leave_is_named() -> None:
-    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False)
+    draining = GracefulStop({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False, 75)
     assert draining.turn(exits(server=-9)) == Verdict(69, SERVER)
 
 

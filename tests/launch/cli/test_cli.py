@@ -208,12 +208,6 @@ def test_problems_of_all_files_are_told_at_once(folder, capsys):
     assert len(lines) == 2
 
 
-def test_an_earlier_run_is_not_overwritten_unasked(folder, capsys):
-    (folder / "run" / "logs").mkdir(parents=True)
-    (line,) = refused(capsys, "train", folder / "job.yaml")
-    assert line == f"out: {folder}/run holds an earlier run (logs): give another --out, or --overwrite"
-
-
 def test_a_run_that_goes_on_keeps_its_folder(tmp_path):
     """A second one in it would remove the records and logs of the first."""
     (tmp_path / "metrics.jsonl").write_text("of the first")

@@ -95,7 +95,7 @@ def test_another_setting_of_the_training_is_named_with_that_of_the_run(
     dense = ("data.schema.dense=[]",) if "schema.sparse" in setting else ()
     lines = problems(file, setting, *dense)
     assert any(line.startswith(told) for line in lines), lines
-    assert lines[-1].endswith(f", or pslib train {tmp_path}/run/job.yaml --resume")
+    assert lines[-1].endswith(f", or pslib train --resume {tmp_path}/run")
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_stream_that_has_ended_is_gone_on_with(tmp_path: Path, capsys: pytest.
     assert main(["train", str(job), "--resume"]) == 64
     said = capsys.readouterr().err
     assert "--resume: nothing to go on from" in said
-    assert "begin anew with --overwrite" in said
+    assert "begin anew without --resume" in said
 
 
 @pytest.mark.parametrize("where", ["saved", "saved-preempted/checkpoint-000001", "run/checkpoint"])
@@ -203,7 +203,7 @@ def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
         assert f"nothing to go on from: {tmp_path / where} was saved by an earlier run, at " in str(
             refusal.value
         )
-        assert "to begin with it, say load.path; begin anew with --overwrite" in str(refusal.value)
+        assert "to begin with it, say load.path; begin anew without --resume" in str(refusal.value)
         assert (tmp_path / where / "manifest.json").exists()
         trainer.save(tmp_path / where)
         assert from_checkpoint(job).load == LoadSettings(path=str(tmp_path / where))
@@ -276,7 +276,7 @@ def test_a_run_with_logs_says_how_it_goes_on_with_them(
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         f"pslib: --resume: this run has logs, {tmp_path / 'log'}: add --set cluster.durability=disk, or "
-        f"pslib train {folder / 'job.yaml'} --resume"
+        f"pslib train --resume {folder}"
     )
     (tmp_path / "log").rmdir()
     assert main(["train", str(job), "--resume"]) == 64
