@@ -1,4 +1,4 @@
-"""Bytes of all messages of a trainer, counted at its endpoint, and what saving them costs in AUC.
+"""Bytes of all messages of a trainer, counted at its endpoint, and what saving them costs in quality.
 
 ``python benchmarks/bytes.py [--parts bytes,cache,auc] [--kinds ...] [--dense-every N] [--seeds 1,2,3]
 [--quick] [--json FILE]`` compares on the same data
@@ -12,9 +12,9 @@
   are counted message by message, "rows and keys" without dense parameters and headers, "pull messages" with
   all, requests and answers; second half of 120 batches and whole epoch. "as the trainer counts" is its own
   counter of saved bytes (`cache_bytes_saved`) over those of rows and keys without a cache;
-- auc: after one exact epoch (staleness 0) in batches of 1024, with caches also where dense parameters come
-  every second batch; the difference to float32 of the same seed; and the best possible AUC of that test data,
-  which the true probabilities have.
+- auc: AUC, log loss and calibration after one exact epoch (staleness 0) in batches of 1024, with caches also
+  where dense parameters come every second batch; the difference to float32 of the same seed; and the best
+  possible AUC and log loss of that test data, which the true probabilities have.
 
 Bytes are those of workload W: DeepFM, 26 sparse and 13 dense fields, 10 million keys, Zipf(1.05), dim 16,
 400-400-400, batches of 4096. Server and trainer are in this process; sockets would carry the same messages.
@@ -27,7 +27,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -60,6 +59,7 @@ WIRES = {
     "int8": WireFormat("int8", "int8", "float16"),
 }
 UNLIMITED = 1 << 22
+SCORES = ("auc", "logloss", "calibration")
 COUNTED = 120
 """Batches of the cache's figures, of which the second half counts: a cache is empty at first."""
 
@@ -132,7 +132,7 @@ def schema_of(folder: Path) -> Any:
 
 
 def train(folder: Path, case: Case, batch_rows: int, seed: int, score: bool) -> dict[str, float]:
-    """One epoch: bytes, share of rows that were not pulled, AUC on the test data."""
+    """One epoch: bytes, share of rows that were not pulled, and with ``score`` `SCORES` on the test data."""
     with connect(servers=1) as cluster:
         trainer = Trainer(
             DeepFM(schema_of(folder), dim=DIM, hidden=HIDDEN),
@@ -152,7 +152,8 @@ def train(folder: Path, case: Case, batch_rows: int, seed: int, score: bool) -> 
             "hit_share": counters["cache_hits"] / max(counters["cache_lookups"], 1),
         }
         if score:
-            figures["auc"] = trainer.evaluate(str(folder / "test.parquet")).auc
+            result = trainer.evaluate(str(folder / "test.parquet"))
+            figures |= {name: getattr(result, name) for name in SCORES}
         return figures
 
 
@@ -247,8 +248,8 @@ def named(kinds: list[str]) -> dict[str, Case]:
     return {f"{kind}{cache}": Case(kind, kept) for kind in kinds for cache, kept in rows.items()}
 
 
-def aucs_of(folder: Path, kinds: list[str], seeds: list[int], dense_every: int) -> dict[str, Any]:
-    """AUC of every seed, the mean difference to float32, and what nothing can do better than."""
+def scores_of(folder: Path, kinds: list[str], seeds: list[int], dense_every: int) -> dict[str, Any]:
+    """`SCORES` of every seed, the mean differences to float32, and what nothing can do better than."""
     cases = named(kinds)
     if dense_every > 1:
         cases |= {
@@ -256,20 +257,23 @@ def aucs_of(folder: Path, kinds: list[str], seeds: list[int], dense_every: int) 
             for name, case in cases.items()
             if case.cache_rows
         }
-    best = json.loads((folder / "generated.json").read_text())["test"]["best_auc"]
-    print(f"best possible AUC {best:.5f}", flush=True)
-    aucs: dict[str, list[float]] = {name: [] for name in cases}
+    test = json.loads((folder / "generated.json").read_text())["test"]
+    best = {name: round(test[f"best_{name}"], 5) for name in ("auc", "logloss")}
+    print(f"best possible {best}", flush=True)
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for seed in seeds:  # in turns
         for name, case in cases.items():
-            aucs[name].append(train(folder, case, 1024, seed, score=True)["auc"])
-            print(f"seed {seed}  {name:30} {aucs[name][-1]:.5f}", flush=True)
-    plain = aucs["float32"]
-    means = {name: statistics.mean(np.subtract(each, plain)) for name, each in aucs.items()}
-    return {
-        "auc": {name: [round(auc, 5) for auc in each] for name, each in aucs.items()},
-        "auc difference": {name: round(float(mean), 5) for name, mean in means.items()},
-        "best possible auc": {"test": round(best, 5)},
-    }
+            runs[name].append(one := train(folder, case, 1024, seed, score=True))
+            print(f"seed {seed}  {name:30} {' '.join(f'{one[score]:.5f}' for score in SCORES)}", flush=True)
+    report: dict[str, Any] = {"best possible": best}
+    for score in SCORES:
+        values = {name: [round(one[score], 5) for one in each] for name, each in runs.items()}
+        report[score] = values
+        report[f"{score} difference"] = {
+            name: round(float(np.mean(np.subtract(each, values["float32"]))), 5)
+            for name, each in values.items()
+        }
+    return report
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -290,7 +294,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
         report |= saved_of_pulls(long, options.dense_every)
     if "auc" in parts:
-        report |= aucs_of(long, kinds, [int(seed) for seed in options.seeds.split(",")], options.dense_every)
+        report |= scores_of(
+            long, kinds, [int(seed) for seed in options.seeds.split(",")], options.dense_every
+        )
     return report
 
 

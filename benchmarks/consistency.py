@@ -1,13 +1,13 @@
-"""Bytes and test AUC of async, sync, ssp and geo with 1, 2 and 4 trainers, on data of a planted model.
+"""Bytes and test figures of async, sync, ssp and geo with 1, 2 and 4 trainers, on data of a planted model.
 
 ``python benchmarks/consistency.py [--quick] [--rows R] [--seeds N] [--trainers 1 2 4]
 [--modes async sync ssp geo] [--rate R] [--json FILE]``:
 DeepFM on 10 sparse and 4 dense fields with Zipf(1.05) keys, batches of 512, one server process. All modes
 of one seed run one after the other on the same data. Bytes are all that trainers send and receive while
-they train; AUC is that of the test data, and the best possible one on it, which the true probabilities have,
-is told for each seed. ``geo`` sends every 10 batches; ``ssp`` has one trainer that is
-made slow, by a pause in each of its batches, and the largest lead over it is printed beside the bound.
-Each run of ``sync`` is done twice, and the checkpoints are compared bit by bit.
+they train; AUC, log loss and calibration are those of the test data, and the best possible AUC and log loss
+on it, which the true probabilities have, are told for each seed. ``geo`` sends every 10 batches; ``ssp`` has
+one trainer that is made slow, by a pause in each of its batches, and the largest lead over it is printed
+beside the bound. Each run of ``sync`` is done twice, and the checkpoints are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,10 @@ def data(rows: int, seed: int) -> Path:
     return folder
 
 
-def best_auc(rows: int, seed: int) -> float:
-    """Return the best AUC on the test data: only chance exceeds it."""
-    return float(json.loads((data(rows, seed) / "generated.json").read_text())["test"]["best_auc"])
+def best_possible(rows: int, seed: int) -> dict[str, float]:
+    """Return the best AUC and log loss on the test data: only chance exceeds them."""
+    test = json.loads((data(rows, seed) / "generated.json").read_text())["test"]
+    return {name: float(test[name]) for name in ("best_auc", "best_logloss")}
 
 
 def work(options: argparse.Namespace) -> None:
@@ -94,7 +96,7 @@ def work(options: argparse.Namespace) -> None:
         result = trainer.evaluate(folder / "test.parquet")
         place = trainer.save(Path(options.figures).absolute() / "checkpoint")
         lead = trainer._progress.lead_max
-        figures = {"bytes": moved.tolist(), "auc": result.auc, "seconds": seconds, "lead": lead}
+        figures = {"bytes": moved.tolist(), **asdict(result), "seconds": seconds, "lead": lead}
         between, own = cluster.client.session.between, trainer._progress
         figures["between"] = [between.sum, between.count, between.max]
         figures["staleness"] = [own.staleness_sum, own.staleness_count, own.staleness_max]
@@ -144,7 +146,7 @@ def run(mode: str, trainers: int, rows: int, seed: int, rate: float) -> dict[str
     return {
         "sent_mb": sent / 1e6,
         "received_mb": received / 1e6,
-        "auc": figures[0]["auc"],
+        **{name: figures[0][name] for name in ("auc", "logloss", "calibration")},
         "seconds": max(one["seconds"] for one in figures),
         "lead": max(one["lead"] for one in figures),
         **{name: mean_and_max([one[name] for one in figures]) for name in ("staleness", "between")},
@@ -186,9 +188,13 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All runs, and a line for each mode."""
     runs = []
-    best = {seed: best_auc(options.rows, seed) for seed in range(1, options.seeds + 1)}
-    print("best possible AUC:", ", ".join(f"{auc:.4f} (seed {seed})" for seed, auc in best.items()))
-    print("trainers   mode      AUC  to async   sent  received  examples/s    (sent, received: of async)")
+    best = {seed: best_possible(options.rows, seed) for seed in range(1, options.seeds + 1)}
+    for seed, one in best.items():
+        print(f"best possible, seed {seed}: AUC {one['best_auc']:.4f}, log loss {one['best_logloss']:.4f}")
+    print(
+        "trainers   mode      AUC  to async  log loss  calibration   sent  received  examples/s"
+        "    (sent, received: of async)"
+    )
     print("  at the end: own batches not applied when a pull began, pushes of all between it and its push")
     for trainers in options.trainers:
         rows: dict[str, list[dict[str, Any]]] = {mode: [] for mode in options.modes}
@@ -199,7 +205,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     again = run(mode, trainers, options.rows, seed, options.rate)
                     one["repeatable"] = one["bits"] == again["bits"]
                 rows[mode].append(one)
-                runs.append({"mode": mode, "trainers": trainers, "seed": seed, "best_auc": best[seed]} | one)
+                runs.append({"mode": mode, "trainers": trainers, "seed": seed} | best[seed] | one)
         for mode in options.modes:
             print_line(mode, trainers, options.rows, rows[mode], rows.get("async", rows[mode]))
     return runs
@@ -210,7 +216,9 @@ def print_line(
 ) -> None:
     """Medians over seeds, and ratios to async of the same seed."""
     pairs = list(zip(runs, asynchronous, strict=True))
-    auc = statistics.median(one["auc"] for one in runs)
+    auc, logloss, calibration = (
+        statistics.median(one[name] for one in runs) for name in ("auc", "logloss", "calibration")
+    )
     gap = statistics.median(one["auc"] - other["auc"] for one, other in pairs)
     sent = statistics.median(one["sent_mb"] / other["sent_mb"] for one, other in pairs)
     received = statistics.median(one["received_mb"] / other["received_mb"] for one, other in pairs)
@@ -220,7 +228,8 @@ def print_line(
         "ssp": f"  largest lead {max(one['lead'] for one in runs)} of {MODES['ssp']['ssp_bound']}",
     }.get(mode, "")
     stale = ", ".join(stale_text(name, [one[name] for one in runs]) for name in ("staleness", "between"))
-    line = f"{trainers:8} {mode:>6} {auc:8.4f} {gap:+9.4f} {sent:6.2f} {received:9.2f} {rate:11,.0f}"
+    quality = f"{auc:8.4f} {gap:+9.4f} {logloss:9.4f} {calibration:12.3f}"
+    line = f"{trainers:8} {mode:>6} {quality} {sent:6.2f} {received:9.2f} {rate:11,.0f}"
     print(f"{line}  {stale}{also}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Test AUC on MovieLens 100K of DIN, and of what it adds to.
+"""Test AUC, log loss and calibration on MovieLens 100K of DIN, and of what it adds to.
 
 ``python benchmarks/interests.py [--data FOLDER] [--models M ...] [--seeds 0 1 2] [--epochs 5]
 [--json FILE]``: one server and one trainer in one process tree. FOLDER (default: what PSLIB_TEST_DATA
@@ -22,6 +22,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def trained(kind: str, seed: int, where: Path, epochs: int) -> dict[str, Any]:
             where / "train.parquet", epochs, where / "valid.parquet", stopping=stopping, best=best
         )
         result = trainer.evaluate(where / "test.parquet")
-    return {"auc": result.auc, "logloss": result.logloss, "valid": [one.auc for one in seen]}
+    return asdict(result) | {"valid": [one.auc for one in seen]}
 
 
 def main() -> None:
@@ -121,13 +122,17 @@ def main() -> None:
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as made:
         written(folder, Path(made))
-        print("model        test AUC (of seeds)              log loss  epochs", flush=True)
+        print("model        test AUC (of seeds)              log loss  calibration  epochs", flush=True)
         for kind in options.models:
             runs = [trained(kind, seed, Path(made), epochs) for seed in seeds]
-            aucs, losses = [run["auc"] for run in runs], [run["logloss"] for run in runs]
+            aucs = [run["auc"] for run in runs]
+            logloss, calibration = (
+                statistics.mean(run[one] for run in runs) for one in ("logloss", "calibration")
+            )
             print(
                 f"{kind:11}  {statistics.mean(aucs):.4f}  {' '.join(f'{one:.4f}' for one in aucs):23}  "
-                f"{statistics.mean(losses):.4f}    {' '.join(str(len(run['valid'])) for run in runs)}",
+                f"{logloss:.4f}    {calibration:.3f}        "
+                f"{' '.join(str(len(run['valid'])) for run in runs)}",
                 flush=True,
             )
             report[kind] = runs

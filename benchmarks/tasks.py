@@ -1,4 +1,4 @@
-"""Test AUC of ESMM and MMoE on planted clicks and conversions, beside the truth and one model a label.
+"""Test figures of ESMM and MMoE on planted clicks and conversions, beside the truth and one model a label.
 
 ``python benchmarks/tasks.py [--rows 200000] [--seeds 0 1 2] [--epochs 2] [--json FILE]``: one server and one
 trainer in one process tree. An impression has a user, an item, its category, an hour and a place; click and
@@ -6,7 +6,8 @@ conversion have logits of their own, linear in what is planted for each value an
 item vectors, half of it shared by both. About one impression in eight is clicked, one click in ten converts.
 
 ``click`` and ``both`` (click and conversion) are judged on all impressions, ``conversion`` on those that
-were clicked. ``planted`` is what the true probabilities reach: nothing can do better but by chance.
+were clicked: AUC, log loss and calibration. ``planted`` is what the true probabilities reach: nothing can do
+better but by chance.
 ``dnn`` is an MLP trained for one label, for ``conversion`` on clicked impressions alone: the base of ESMM's
 paper.
 """
@@ -17,7 +18,7 @@ import argparse
 import json
 import statistics
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pslib
-from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.schema import Schema
 from rec_models import DNN, ESMM, MMoE, Model
 
@@ -37,6 +38,7 @@ TEST_ROWS = 100_000
 BATCH_ROWS = 512
 HIDDEN = (64, 32)
 JUDGED = ("click", "both", "conversion")
+FIGURES = ("auc", "logloss", "calibration")
 
 
 def planted(rows: int, seed: int) -> tuple[pa.Table, dict[str, np.ndarray]]:
@@ -60,19 +62,21 @@ def planted(rows: int, seed: int) -> tuple[pa.Table, dict[str, np.ndarray]]:
     return pa.table({"click": click.astype(np.int8), "both": both.astype(np.int8), **values}), chances
 
 
-def auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Exact AUC."""
-    return ScoreCounts.of(np.clip(scores, 0, 1).astype(np.float32), labels).auc()
+def result_of(scores: np.ndarray, labels: np.ndarray) -> EvalResult:
+    """Exact figures of some predictions."""
+    return ScoreCounts.of(np.clip(scores, 0, 1).astype(np.float32), labels).result()
 
 
-def judged(table: pa.Table, chances: dict[str, np.ndarray]) -> dict[str, float]:
-    """AUC of click, of both, and of conversion among clicked impressions, of what there are scores for."""
+def judged(table: pa.Table, chances: dict[str, np.ndarray]) -> dict[str, EvalResult]:
+    """Figures of click, both, and conversion among clicked impressions, of what there are scores for."""
     click, both = (table[name].to_numpy() for name in ("click", "both"))
     found = {
-        name: auc(chances[name], table[name].to_numpy()) for name in ("click", "both") if name in chances
+        name: result_of(chances[name], table[name].to_numpy())
+        for name in ("click", "both")
+        if name in chances
     }
     if "conversion" in chances:
-        found["conversion"] = auc(chances["conversion"][click == 1], both[click == 1])
+        found["conversion"] = result_of(chances["conversion"][click == 1], both[click == 1])
     return found
 
 
@@ -89,8 +93,8 @@ def scores_of(model: Model, train: Path, test: Path, epochs: int, seed: int) -> 
     return found
 
 
-def measured(rows: int, seed: int, epochs: int, where: Path) -> dict[str, dict[str, float]]:
-    """AUC of everything for one seed."""
+def measured(rows: int, seed: int, epochs: int, where: Path) -> dict[str, dict[str, EvalResult]]:
+    """Figures of everything for one seed."""
     files = {name: where / f"{name}_{seed}.parquet" for name in ("train", "clicked", "test")}
     table, _ = planted(rows, 2 * seed)
     tested, chances = planted(TEST_ROWS, 2 * seed + 1)
@@ -132,12 +136,14 @@ def main() -> None:
     rows, seeds = (20_000, [0]) if options.quick else (options.rows, options.seeds)
     with tempfile.TemporaryDirectory() as where:
         runs = [measured(rows, seed, options.epochs, Path(where)) for seed in seeds]
-    print(f"{'':8}  {'   '.join(f'{name:>10}' for name in JUDGED)}   (mean test AUC of seeds {seeds})")
-    for name in runs[0]:
-        means = [statistics.mean(run[name][what] for run in runs) for what in JUDGED]
-        print(f"{name:8}  {'   '.join(f'{mean:10.4f}' for mean in means)}")
+    for figure in FIGURES:
+        print(f"{figure:11}  {'   '.join(f'{name:>10}' for name in JUDGED)}   (test, mean of seeds {seeds})")
+        for name in runs[0]:
+            means = [statistics.mean(getattr(run[name][what], figure) for run in runs) for what in JUDGED]
+            print(f"{name:11}  {'   '.join(f'{mean:10.4f}' for mean in means)}")
     if options.json:
-        report: dict[str, Any] = {"rows": rows, "seeds": seeds, "runs": runs}
+        plain = [{name: {k: asdict(v) for k, v in of.items()} for name, of in run.items()} for run in runs]
+        report: dict[str, Any] = {"rows": rows, "seeds": seeds, "runs": plain}
         options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 

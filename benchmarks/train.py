@@ -62,6 +62,7 @@ from rec_models.stepper import parts_of
 
 HERE = Path(__file__).parent
 DIM, HIDDEN = 16, (400, 400, 400)
+SCORES = ("auc", "logloss", "calibration")
 FIELDS, KEYS = 26, 10_000_000
 TEST_ROWS = 200_000
 FADE = 0.1
@@ -163,7 +164,7 @@ def products_bound(batch_rows: int, repeats: int = 15) -> dict[str, float]:
 
 
 def torch_run(model: str, batch_rows: int, place: Path, out: Path, *how: str) -> dict[str, float]:
-    """Examples/s of the PyTorch twin in a process of its own, with ``--auc`` its AUC; empty without torch."""
+    """Examples/s of the PyTorch twin in its own process, with ``--auc`` test figures; empty without torch."""
     if importlib.util.find_spec("torch") is None:
         return {}
     file = out / "torch.json"
@@ -171,7 +172,7 @@ def torch_run(model: str, batch_rows: int, place: Path, out: Path, *how: str) ->
     command += ["--batch-rows", str(batch_rows), "--batches", str(40 if batch_rows > 1000 else 150)]
     subprocess.run([*command, *how, "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
     plain = json.loads(file.read_text())
-    return {name: plain[name] for name in ("examples_per_s", "auc") if name in plain}
+    return {name: plain[name] for name in ("examples_per_s", *SCORES) if name in plain}
 
 
 def paddle_run(model: str, batch_rows: int, place: Path, out: Path, python: str) -> dict[str, float]:
@@ -294,16 +295,16 @@ def measure(
                 kept.append(train(one, staleness, out))
     peers = {"torch": twins, "torch_bfloat16": casts, "paddle": paddles}
     turns = [turn_of(number, run, bounds, peers, plain) for number, run in enumerate(runs)]
-    names = ("auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
+    names = (*SCORES, "rows", "staleness_mean", "pushes_sent", "pushes_applied")
     figures = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
     figures |= {name: statistics.median(run[name] for run in runs) for name in names}
     if options.torch_auc and (whole := torch_run(model, batch_rows, place, out, "--auc")):
-        figures["torch_auc"] = whole["auc"]
+        figures |= {f"torch_{name}": whole[name] for name in SCORES}
     if options.saves:
         figures |= saving(job, staleness, out, options.saves)
     if options.exact:
         exact = train(job, 0, out)
-        figures |= {"exact_auc": exact["auc"], "exact_per_s": exact["examples_per_s"]}
+        figures |= {f"exact_{name}": exact[name] for name in (*SCORES, "examples_per_s")}
     raw = {"bounds": bounds, **peers, "turns": turns}
     return {"model": model, "batch_rows": batch_rows, **raw, "figures": figures}
 

@@ -17,6 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.data.synthetic.generator import GeneratorConfig, generated_schema
-from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.metrics import EvalResult, ScoreCounts
 
 KEYS, FIELDS, DENSE, DIM, HIDDEN = 10_000_000, 26, 13, 16, (400, 400, 400)
 
@@ -74,14 +75,14 @@ def read(folder: Path, part: str, batch_rows: int, count: int | None) -> Iterato
     return leases if count is None else islice(whole, count)
 
 
-def test_auc(model: Twin, folder: Path) -> float:
-    """AUC on the test part."""
+def test_result(model: Twin, folder: Path) -> EvalResult:
+    """Figures on the test part."""
     parts = []
     with torch.no_grad():
         for batch in read(folder, "test", 4096, None):
             places, numbers, labels = tensors(batch)
             parts.append(ScoreCounts.of(torch.sigmoid(model(places, numbers)).numpy(), labels.numpy()))
-    return ScoreCounts.merge(parts).auc()
+    return ScoreCounts.merge(parts).result()
 
 
 def tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -119,15 +120,18 @@ def main() -> None:
         for step in steps:
             step.step()
         seconds.append(time.perf_counter() - start)
-    auc = {}
+    figures: dict[str, float] = {}
     if options.auc:
-        best = json.loads((options.data / "generated.json").read_text())["test"]["best_auc"]
-        auc = {"auc": test_auc(model, options.data), "best_auc": best}
+        test = json.loads((options.data / "generated.json").read_text())["test"]
+        figures = asdict(test_result(model, options.data))
+        figures |= {name: test[name] for name in ("best_auc", "best_logloss")}
     rate = options.batch_rows / statistics.median(seconds[3:])
     threads = torch.get_num_threads()
-    print(f"{options.model} {options.batch_rows}: {rate:,.0f} examples/s with {threads} threads {auc or ''}")
+    print(
+        f"{options.model} {options.batch_rows}: {rate:,.0f} examples/s with {threads} threads {figures or ''}"
+    )
     if options.json:
-        report = {"examples_per_s": rate, "threads": threads, "torch": torch.__version__, **auc}
+        report = {"examples_per_s": rate, "threads": threads, "torch": torch.__version__, **figures}
         Path(options.json).write_text(json.dumps(report), encoding="utf-8")
 
 
