@@ -51,6 +51,7 @@ TASKS_MAX = 64
 STATISTICS = (".mean", ".inv_std")
 ONES = (".scale", ".inv_std")
 VECTORS = (".v",)
+FORMS = ("fusion.w",)
 VECTOR_BOUND = 0.01 * math.sqrt(3)
 """Bound of initial vectors of dense fields: a standard deviation of 0.01, like ``V_INITIALIZER``'s."""
 
@@ -315,7 +316,9 @@ def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     """Return initial values of one dense parameter: a pure function of (seed, name, shape).
 
     Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852, for relu layers), and so
-    are those of a stack (K, N, M). Biases and first-order weights, (N,), are zeros; scales (`ONES`) are ones.
+    are those of a stack (K, N, M). A bilinear form (`FORMS`), (K, N, M), adds up K N M products to one
+    number, so its bound is ``sqrt(6 / (K N M))``: within that of a stack FinalMLP's first logits deviated by
+    7 in place of 1.3. Biases and first-order weights, (N,), are zeros; scales (`ONES`) are ones.
     Vectors of dense fields (`VECTORS`), (N, D), are embeddings, as small as those of keys: with He's bound,
     2.4 for a single field, they dominated attention permanently. Random numbers come from raw Philox bits,
     independent of the NumPy version. A matrix without inputs, over the pairs of a single field, is empty.
@@ -327,5 +330,6 @@ def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     count = int(np.prod(shape))
     raw = np.random.Philox(key=text_hash("dense", str(seed), name)).random_raw(count)
     unit = (raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
-    bound = VECTOR_BOUND if name.endswith(VECTORS) else np.sqrt(6 / max(1, shape[-2]))
+    inputs = count if name.endswith(FORMS) else shape[-2]
+    bound = VECTOR_BOUND if name.endswith(VECTORS) else np.sqrt(6 / max(1, inputs))
     return (unit * np.float32(bound)).reshape(shape)
