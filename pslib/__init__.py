@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from pslib.table.wire_format import WireFormat as WireFormat
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
+    from pslib.trainer.callbacks import Callback as Callback
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
@@ -96,6 +97,7 @@ _NAMES = {
     "pslib.table.tables": "PartSpec TableSpec",
     "pslib.trainer": "EvalResult Trainer",
     "pslib.trainer.settings": "CheckpointSettings CacheSettings",
+    "pslib.trainer.callbacks": "Callback",
     "pslib.trainer.evaluation.early_stopping": "EarlyStopping",
     "pslib.table.wire_format": "WireFormat",
     "rec_models.saved": "load",

@@ -16,6 +16,7 @@ _RATES = (
 )
 _OF_OTHERS = dict.fromkeys(("optimizer", "optimizers", "optim", "lr", "learning_rate"), _RATES) | {
     "batch_size": "the size of a batch is Trainer(batch_rows=...)",
+    "callbacks": "callbacks are given to the trainer: Trainer(..., callbacks=[...])",
     "epochs": "the number of epochs is trainer.fit(data, epochs=...)",
 }
 """Where a keyword is that a call does not take."""

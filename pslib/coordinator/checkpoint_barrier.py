@@ -32,7 +32,7 @@ AGAIN_S = 1.0
 """Delay after a cancelled cut; it doubles each time, up to a minute."""
 AGAIN_MAX_S = 60.0
 CUTS_A_TERM = 1 << 20
-READING = ("evaluate", "predict", "rank", "window", "")
+READING = ("evaluate", "predict", "rank", "window", "vote", "")
 """Calls without pushes, and no call at all; all earlier pushes are acknowledged by then."""
 LOOKING = ("recommend", "export")
 """Other calls that change no rows."""

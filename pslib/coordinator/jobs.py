@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.coordinator.leases import Grant, JobClocks, LeaseBook, RankedLeases, book_of, stream_of
+from pslib.coordinator.leases import (
+    Ballots,
+    Grant,
+    JobClocks,
+    LeaseBook,
+    RankedLeases,
+    book_of,
+    stream_of,
+)
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.results import RESULTS_TOLD
 from pslib.metrics.metrics import ScoreCounts
@@ -32,6 +40,8 @@ from pslib.wire.messages import (
     Result,
 )
 
+UNTOLD = ("window", "vote")
+"""Kinds of calls in which trainers agree on something: their outcomes are no results of the run."""
 SCORES_KEPT = 16
 """Parts of an evaluation kept before they are merged."""
 
@@ -54,7 +64,7 @@ class CollectiveJob:
     clocks : JobClocks
         The clocks of trainers, where they report them (ssp).
     words : dict
-        The textual result of its only lease, if any: it becomes part of the outcome.
+        The textual results of its leases, if any: they become part of the outcome.
     given_up : bool
         True if all trainers have left it.
     examples_before : int
@@ -252,22 +262,22 @@ class JobRegistry:
         self._leave_earlier(now_s, message)
         if job.book.done:
             self._finish(now_s, message.job)
-        ranks = list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
-        before = job.examples_before
-        return Result({"ranks": ranks, "examples_before": before}) if ranks or before else Done()
+        told: dict[str, Any] = {"examples_before": job.examples_before} if job.examples_before else {}
+        told |= {"ranks": list(job.book.ranks)} if isinstance(job.book, RankedLeases) else {}
+        return Result(told) if told else Done()
 
     def _book_for(self, message: OpenJob) -> LeaseBook:
-        """Build the leases of a new job; leases by rank go to the run's own trainers and the opener.
+        """Build the leases of a new job; votes and leases by rank go to the run's trainers and the opener.
 
-        Each step waits for all of these trainers. A guest, such as a notebook that reads rows, might never
-        make the call, so a guest is waited for only if it opens the call; if it comes second, the others
-        already know their ranks.
+        Each vote or step waits for all of these trainers. A guest, such as a notebook that reads rows, might
+        never make the call, so a guest is waited for only if it opens the call; if it comes second, the
+        others already know their ranks.
         """
-        if not message.by_rank:
+        if not (message.by_rank or message.what == "vote"):
             return LeaseBook(message.windows)
         ranks = [member.rank for member in self._members.live("trainer")]
         own = [rank for rank in ranks if rank == message.rank or not self._members.is_guest(rank)]
-        return RankedLeases(message.windows, own)
+        return RankedLeases(message.windows, own) if message.by_rank else Ballots(own)
 
     def _pass_over(self, now_s: float, number: int, resume: Mapping[str, Any]) -> None:
         """Reserve the numbers of jobs that a checkpoint marks as done: names of pushes contain them."""
@@ -345,6 +355,8 @@ class JobRegistry:
         """Return a job's outcome, once it has one."""
         if message.job >= len(self.jobs):
             return Failure("configuration", f"job {message.job} has not been opened")
+        if self.jobs[message.job].book.done:  # the last vote may be void: no trainer has ended it
+            self._finish(now_s, message.job)
         outcome = self.jobs[message.job].outcome
         return Result({"done": outcome is not None, "outcome": outcome or {}})
 
@@ -549,11 +561,11 @@ def _restored(now_s: float, job: CollectiveJob, table: Mapping[str, Any]) -> str
 
 
 def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the result of a window job's only lease, empty for other jobs; reject an invalid result."""
+    """Return what a window has found or a trainer has voted, empty for other jobs; reject an invalid one."""
     words = plain_of(payload["words"]) if "words" in payload else {}
-    if not isinstance(words, dict) or (words and job.what != "window"):
+    if not isinstance(words, dict) or (words and job.what not in UNTOLD):
         raise ValueError(
-            f"words: expected a mapping that a window has found, got {str(words)[:80]} of {job.what}"
+            f"words: expected a mapping, of a window or a vote, got {str(words)[:80]} of {job.what}"
         )
     return words
 
@@ -584,7 +596,7 @@ def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
     """
     under_way = (one for one in jobs if one.what == "fit" and not one.over)
     fit_s = next((max(0.0, until_s - one.opened_s) for one in under_way), 0.0)
-    done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what != "window"]
+    done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what not in UNTOLD]
     own = [job.outcome for job in jobs if job.what == "fit" and job.outcome and not job.is_of_before]
     return {
         "results": [outcome for _, outcome in done[-RESULTS_TOLD:]],

@@ -297,10 +297,43 @@ class RankedLeases(LeaseBook):
         return not bool(self._done[self.ranks.index(rank) :: len(self.ranks)].all())
 
 
+class Ballots(LeaseBook):
+    """Votes of trainers: a lease for each, which no other takes; without its trainer it is void, and done.
+
+    Parameters
+    ----------
+    voters : sequence of int
+        Ranks of the trainers.
+    """
+
+    def __init__(self, voters: Sequence[int]) -> None:
+        super().__init__(np.zeros(len(voters), np.uint32))
+        self.voters = tuple(voters)
+
+    def trainer_lost(self, holder: Holder) -> list[int]:
+        """Free the lease of a trainer, which voids it."""
+        lost = super().trainer_lost(holder)
+        if holder[0] in self.voters:
+            place = self.voters.index(holder[0])
+            self._free.pop(place, None)
+            self._done[place] = True
+        return lost
+
+    def _choose(self, holder: Holder) -> int | None:
+        place = self.voters.index(holder[0]) if holder[0] in self.voters else None
+        return place if place in self._free else None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the whole state as plain values, for `book_of`."""
+        return super().plain() | {"voters": list(self.voters)}
+
+
 def book_of(plain: Mapping[str, Any]) -> LeaseBook:
     """Build the book that returned this `LeaseBook.plain`."""
     windows = np.frombuffer(plain["windows"], "<u4").astype(np.uint32)
     book = LeaseBook(windows) if plain["ranks"] is None else RankedLeases(windows, plain["ranks"])
+    if "voters" in plain:
+        book = Ballots(plain["voters"])
     book.take_plain(plain)
     return book
 

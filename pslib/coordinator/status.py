@@ -21,6 +21,7 @@ _PHASES = {
     "save": "saving",
     "load": "loading",
     "window": "waiting for files",
+    "vote": "agreeing whether to stop",
 }
 _LONG = ("bins_", "staleness_counts")
 

@@ -128,13 +128,14 @@ class Job:
         )
         answer = client.ask_coordinator(message)
         self._may_wait = spec.what == "window"  # for files, without a limit
+        self._votes = spec.what == "vote"
         self.ranks: tuple[int, ...] = ()
         """Trainers that share the leases of a job ``by_rank``."""
         self.examples_before = 0
         """Examples of it that an earlier run has trained."""
         if isinstance(answer, Result):
-            self.ranks = tuple(answer.values["ranks"])
-            self.examples_before = int(answer.values["examples_before"])
+            self.ranks = tuple(answer.values.get("ranks", ()))
+            self.examples_before = int(answer.values.get("examples_before", 0))
 
     def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
         """Yield leases for this trainer until all leases of the job (of all trainers) are done.
@@ -163,7 +164,8 @@ class Job:
             if now_s - max(reported_s, waiting_since) > report_s and alone:
                 reported_s, reports = now_s, reports + 1
                 hold = self._who_holds() if reports % NAMED_FROM == 0 else hold
-                log.warning("pslib: waiting %.0f s for leases that %s", now_s - waiting_since, hold)
+                awaited = "votes of other trainers" if self._votes else f"leases that {hold}"
+                log.warning("pslib: waiting %.0f s for %s", now_s - waiting_since, awaited)
             self._look.wait(pause_s)
             pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -37,6 +37,8 @@ class FitTools:
     settings: TrainerSettings
     gate: CheckpointPause
     maintain: Maintain
+    between: Callable[[], None]
+    """Called between two batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Fit:
                 ),
                 lambda step, staleness: self.rate * settings.rate(step, staleness),
                 lambda item: tools.history.before_batch(self._epoch_of(item.lease)),
+                tools.between,
             )
             pipeline.run(computer)
 

@@ -16,6 +16,7 @@ from pslib.table.optimizers import OPTIMIZERS, Adam, Optimizer, dense_problem, r
 from pslib.table.schedules import SCHEDULES, Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
+from pslib.trainer.callbacks import Callback
 from pslib.trainer.model import ALL_PARTS, ModelInParts, TrainableModel, own_table_of, takes_products
 
 EVERY_S_MAX = 1e9
@@ -431,6 +432,10 @@ class TrainerSettings(TrainingSettings):
     tensorboard: Annotated[
         bool, Setting("Event files are written to ``out/tensorboard``; needs tensorboardX.")
     ] = False
+    callbacks: Annotated[
+        tuple[Callback, ...],
+        Setting("Called at epochs, evaluations and checkpoints; see `pslib.Callback`.", example="[Stop()]"),
+    ] = ()
     share: Annotated[
         bool,
         Setting("It may train what another Trainer of the cluster, or another model, trains too."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -25,14 +25,15 @@ from pslib.storage import place_of
 from pslib.table.tables import DenseSpec
 from pslib.text import counted
 from pslib.trainer.call_log import Calls, collective
+from pslib.trainer.callbacks import Callbacks
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
 from pslib.trainer.collective import HeldLease, Job, spec_of
 from pslib.trainer.consistency.modes import JobPlan, TrainingMode, plan_of
 from pslib.trainer.evaluation.batch_norm_stats import StatisticsJobs
 from pslib.trainer.evaluation.early_stopping import (
-    WATCH,
     EarlyStopping,
+    Result,
     check_epochs,
     check_stopping,
     followed,
@@ -52,6 +53,7 @@ from pslib.trainer.run_records import check_out, record
 from pslib.trainer.settings import LoadSettings, RankingSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 from pslib.trainer.training_history import TrainingHistory
+from pslib.trainer.vote import voted
 from pslib.validation import checked, checked_calls
 
 NO_STREAM_SETTINGS = StreamSettings()
@@ -108,9 +110,18 @@ class Trainer:
         )
         gate = CheckpointPause(self._client, self._progress)
         self._cuts = self._checkpoints.cuts(gate, lambda: self._position)
+        self._callbacks = Callbacks(self, settings.callbacks)
         self._history = TrainingHistory(self._progress, self._client.endpoint.clock)
         self._tools = FitTools(
-            self._client, model, self._layout, self._progress, self._history, settings, gate, self._maintain
+            self._client,
+            model,
+            self._layout,
+            self._progress,
+            self._history,
+            settings,
+            gate,
+            self._maintain,
+            self._tell_checkpoints,
         )
         self._statistics = StatisticsJobs(
             cluster, self._progress, model, self._layout, settings.seed, self._calls
@@ -179,18 +190,19 @@ class Trainer:
         if valid is not None:
             check_label(self.model, "fit with valid", "fit_and_rank(data, valid)")
         self._by_files = False
-        if valid is None:
+        if valid is None and not self._callbacks.by_epoch:
             for first in range(0, epochs, EPOCHS_A_JOB):
                 count = min(EPOCHS_A_JOB, epochs - first)
                 self._fit(train, count, to_come=epochs - first - count)
             return []
-        checked = open_data(valid, self.model.schema, key_kinds=self._key_kinds, name="valid")
+        schema, kinds = self.model.schema, self._key_kinds
+        checked = None if valid is None else open_data(valid, schema, key_kinds=kinds, name="valid")
 
-        def one_epoch(rate: float, to_come: int) -> EvalResult:
-            self._fit(train, 1, rate, to_come)
-            return self._evaluate(checked, name="valid")
+        def evaluate() -> EvalResult | None:
+            return None if checked is None else self._evaluate(checked, name="valid")
 
-        return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best, self._epochs)
+        results = self._epoch_by_epoch(train, epochs, evaluate, stopping, best)
+        return [one for one in results if one is not None]
 
     def fit_stream(
         self, folder: PathTo, settings: StreamSettings = NO_STREAM_SETTINGS
@@ -226,6 +238,39 @@ class Trainer:
         self._by_files = True
         return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
 
+    def _epoch_by_epoch(
+        self,
+        data: ParquetData,
+        epochs: int,
+        evaluate: Callable[[], Result],
+        stopping: EarlyStopping | None,
+        best: PathTo | None,
+    ) -> list[Result]:
+        """Train and evaluate, until an evaluation or a callback stops the fit; return the results."""
+
+        def one_epoch(rate: float, to_come: int) -> Result:
+            self._fit(data, 1, rate, to_come)
+            result = evaluate()
+            self._callbacks.epoch_end(self._epochs, result)
+            return result
+
+        return followed(
+            stopping, epochs, one_epoch, self.save, self.load, best, self._epochs, self._why_stopped
+        )
+
+    def _why_stopped(self) -> str:
+        """Return the callback that stops the fit, of any trainer, or nothing; all trainers get the same."""
+        if not self._callbacks.stop:
+            return ""
+        own = self._callbacks.stopping()  # an error in it leaves no vote behind
+        stop = f"{own} (trainer {self.cluster.rank})" if own else ""
+        return voted(self._calls, self._client, self._progress, stop)
+
+    def _tell_checkpoints(self) -> None:
+        """Call back for checkpoints that this trainer has written during a fit."""
+        while self._cuts.written:
+            self._callbacks.checkpoint(self._cuts.written.popleft())
+
     @collective
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
         """Train one job; ``to_come`` epochs of the same call follow it."""
@@ -243,6 +288,7 @@ class Trainer:
         self._epochs, self._steps = self._epochs + epochs, steps.end
         self._history.end(self._epochs)
         self._cuts.finish()
+        self._tell_checkpoints()
         self._statistics.measure(data, self._epochs, self._steps)
 
     def _train(self, fit: Fit, job: Job, steps: JobPlan) -> None:
@@ -334,6 +380,7 @@ class Trainer:
             result = scorer.work_at(job, reader, files)
         if what == "evaluate":
             self._history.evaluated(result, {**self._behind, **said_of(self.model.schema, task, name)})
+            self._callbacks.evaluated(name, result)
         return result
 
     # --- ranking items --------------------------------------------------------------------------------------
@@ -391,8 +438,7 @@ class Trainer:
         watched = place_of_metric(stopping.metric) if stopping else None
         places = at if watched is None or watched in at else [*at, watched]
 
-        def one_epoch(rate: float, to_come: int) -> RankResult:
-            self._fit(train, 1, rate, to_come)
+        def evaluate() -> RankResult:
             return self.rank(
                 valid,
                 items or data,
@@ -403,9 +449,7 @@ class Trainer:
                 name="valid",
             )
 
-        if stopping is None:
-            return [one_epoch(1.0, epochs - 1 - done) for done in range(epochs)]
-        return followed(stopping, epochs, one_epoch, self.save, self.load, best, self._epochs)
+        return self._epoch_by_epoch(train, epochs, evaluate, stopping, best)
 
     @checked()
     @collective
@@ -451,6 +495,7 @@ class Trainer:
         how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
         result = self._retrieval.rank(data, items, how, name)
         self._history.evaluated(result, {**self._behind, "name": name})
+        self._callbacks.evaluated(name, result)
         return result
 
     @checked()
@@ -562,7 +607,10 @@ class Trainer:
         CheckpointFullError
             If there is no space for it.
         """
-        return self._checkpoints.save(path, keep_last, self._position, space_s)
+        place, is_ours = self._checkpoints.save(path, keep_last, self._position, space_s)
+        if is_ours:
+            self._callbacks.checkpoint(place)
+        return place
 
     def save_as_it_is(self) -> None:
         """Save what is trained, as for SIGTERM, after an error in a call and before this trainer leaves.

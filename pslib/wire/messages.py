@@ -507,7 +507,8 @@ class OpenJob(Message):
 
     With ``by_rank`` each trainer gets leases of its own (`RankedLeases`); the reply is `Result` with
     ``ranks``, those that share the job, fixed when the first trainer opens it. It is `Result`, too, where an
-    earlier run has trained ``examples_before`` of the job's examples.
+    earlier run has trained ``examples_before`` of the job's examples. A ``vote`` has a lease for each
+    trainer, whatever ``windows`` say.
 
     ``resume`` is empty, or the table of a `CutTable`: jobs before this one are skipped, and this one
     continues with its leases.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.coordinator.coordinator import Coordinator
 from pslib.coordinator.jobs import CollectiveJob
-from pslib.coordinator.leases import LeaseBook, RankedLeases, book_of
+from pslib.coordinator.leases import Ballots, LeaseBook, RankedLeases, book_of
 from pslib.coordinator.session import CoordinatorSession
 from pslib.metrics.metrics import ScoreCounts
 from pslib.transport import MemoryTransport
@@ -60,10 +60,11 @@ def test_a_reader_of_an_image_is_where_its_writer_was_and_goes_on_like_it(
     assert told == expected
 
 
-@pytest.mark.parametrize("by_rank", [False, True])
-def test_a_book_of_leases_comes_back_as_it_was(by_rank: bool) -> None:
-    windows = np.arange(20, dtype=np.uint32) // 3
-    book = RankedLeases(windows, [0, 2]) if by_rank else LeaseBook(windows)
+WINDOWS = np.arange(20, dtype=np.uint32) // 3
+
+
+@pytest.mark.parametrize("book", [LeaseBook(WINDOWS), RankedLeases(WINDOWS, [0, 2]), Ballots([0, 2, 3])])
+def test_a_book_of_leases_comes_back_as_it_was(book: LeaseBook) -> None:
     for holder in ((0, 7), (2, 8), (0, 7)):
         book.next(holder, [index for index, held in book._held.items() if held.holder == holder], 1.5)
     book.progress((0, 7), {0: 3})

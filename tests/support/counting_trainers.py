@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,24 @@ def stop_after(batches: int, saved: Path) -> Callable[[Batch, Any], None]:
                 time.sleep(0.01)
             if is_saved:
                 raise StopError
+
+    return on_step
+
+
+def stop_in(call: int, batches: int, saved: Path) -> Callable[[Batch, Any], None]:
+    """Raises in the first batch after so many that sees a checkpoint of this call in a folder."""
+    steps = count(1)
+
+    def is_saved() -> bool:
+        return any(saved.glob("*/manifest.json")) and saved_in(saved)["cut"]["table"]["job"] == call
+
+    def on_step(batch: Batch, rows: Any) -> None:
+        slowly(batch, rows)
+        end_s, late = time.monotonic() + 1.0, next(steps) > batches  # a cut may wait for this batch
+        while late and time.monotonic() < end_s:
+            if is_saved():
+                raise StopError
+            time.sleep(0.01)
 
     return on_step
 

@@ -21,7 +21,7 @@ from tests.support.counting_trainers import (
     counted_examples,
     counting,
     slowly,
-    stop_after,
+    stop_in,
 )
 from tests.support.hand_clock import HandClock
 from tests.support.training import at_step, one_trainer, trainer_on
@@ -151,7 +151,7 @@ def test_examples_count_on_in_a_script_that_goes_on_with_an_unfinished_fit(
         expected = rows_of(trainer, "event", "epoch", "examples")
     every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
     with cluster_of(timing=QUICK) as running:
-        trainer = counting(running.join(), stop_after(100, tmp_path / "saved"), checkpoint=every)
+        trainer = counting(running.join(), stop_in(3, 100, tmp_path / "saved"), checkpoint=every)
         with pytest.raises(StopError):
             script(trainer)
     with cluster_of(timing=QUICK) as running:

@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,8 @@ class TrainerCuts:
         self._led: _Led | None = None
         self._thread: threading.Thread | None = None
         self._no_base = False
+        self.written: deque[str] = deque()
+        """Paths of checkpoints that this trainer has written and not told of yet."""
         if client.member.on_cut is None:  # else the first one may be training
             client.member.on_cut = self.on_cut
 
@@ -195,6 +198,7 @@ class TrainerCuts:
         self._step(led, "saved", details)
         # Only now: until it knows of this checkpoint, the coordinator names the one before as the start.
         prune(self._settings.path, self._settings.keep_last)
+        self.written.append(led.place)
 
     def _begin(self, led: _Led) -> None:
         """Mark the instant on all servers; if one can't make an increment, all save everything."""

@@ -139,8 +139,8 @@ class CheckpointJobs:
     def _client(self) -> Client:
         return self._cluster.client
 
-    def save(self, path: Any, keep_last: int, position: Position, space_s: float = 0.0) -> str:
-        """See `pslib.Trainer.save`; return the checkpoint's path."""
+    def save(self, path: Any, keep_last: int, position: Position, space_s: float = 0.0) -> tuple[str, bool]:
+        """See `pslib.Trainer.save`; return the checkpoint's path, and whether this trainer has written it."""
         check_keep_last(keep_last)
         place = place_of(path)
         is_ours = self._single(
@@ -151,7 +151,7 @@ class CheckpointJobs:
         )
         if keep_last and is_ours:  # the job is over: until then the coordinator names the one before
             prune(place, keep_last)
-        return newest(place) if keep_last else place
+        return newest(place) if keep_last else place, is_ours
 
     def _save_patiently(
         self, folder: str, keep_last: int, position: Position, space_s: float, job: Job, lease: HeldLease

@@ -19,7 +19,7 @@ from pslib.table.tables import TableSpec
 from pslib.text import counted
 
 log = logging.getLogger("pslib")
-Result = TypeVar("Result", EvalResult, RankResult)
+Result = TypeVar("Result", EvalResult, RankResult, EvalResult | None)
 
 METRICS = {"auc": 1.0, "logloss": -1.0}
 """Click metrics to watch, with the sign that makes larger better."""
@@ -100,10 +100,6 @@ class EarlyStopping(Settings):
             "better; false: with those of its last."
         ),
     ] = True
-
-
-WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
-"""Default: validation results have no effect."""
 
 
 def check_epochs(epochs: int) -> int:
@@ -211,19 +207,21 @@ class Plateau:
 
 
 def followed(
-    settings: EarlyStopping,
+    settings: EarlyStopping | None,
     epochs: int,
     one_epoch: Callable[[float, int], Result],
     save: Callable[[str | os.PathLike[str]], object],
     load: Callable[[str | os.PathLike[str]], object],
     best: str | os.PathLike[str] | None,
     before: int = 0,
+    stopped: Callable[[], str] = str,
 ) -> list[Result]:
-    """Train epoch by epoch until the results stop the fit; return them.
+    """Train epoch by epoch until the results or a callback stop the fit; return the results.
 
     Parameters
     ----------
-    settings : EarlyStopping
+    settings : EarlyStopping or None
+        None: the results have no effect.
     epochs : int
         Maximum number of epochs.
     one_epoch : callable
@@ -235,14 +233,31 @@ def followed(
         Path of the best epoch's checkpoint.
     before : int
         Epochs trained before this fit.
+    stopped : callable
+        Asked after each epoch but the last: what stops the fit, or an empty text.
     """
-    plateau, results, kept = Plateau(settings), list[Result](), best if settings.restore else None
-    while len(results) < epochs and not plateau.is_over:
-        results.append(one_epoch(plateau.rate, epochs - 1 - len(results)))
-        if plateau.seen(results[-1]) and kept is not None:
+    plateau = Plateau(settings) if settings else None
+    results, kept = list[Result](), best if settings and settings.restore else None
+    why = ""
+    while len(results) < epochs and not why:
+        result = one_epoch(plateau.rate if plateau else 1.0, epochs - 1 - len(results))
+        results.append(result)
+        if plateau and result is not None and plateau.seen(result) and kept is not None:
             save(kept)
-    if len(results) < epochs:
-        log.warning("pslib: %s", plateau.ended(before, epochs))
-    if kept is not None and 0 <= plateau.best_epoch < len(results) - 1:
+        if len(results) < epochs:
+            why = _why_over(plateau, stopped, before, epochs, len(results))
+    if why:
+        log.warning("pslib: %s", why)
+    if kept is not None and plateau and 0 <= plateau.best_epoch < len(results) - 1:
         load(kept)
     return results
+
+
+def _why_over(
+    plateau: Plateau | None, stopped: Callable[[], str], before: int, epochs: int, done: int
+) -> str:
+    """Describe why a fit ends before its last epoch; empty if it goes on."""
+    if plateau and plateau.is_over:
+        return plateau.ended(before, epochs)
+    by = stopped()
+    return f"stopped after epoch {before + done} of {before + epochs}: should_stop of {by}" if by else ""

@@ -194,6 +194,8 @@ class Computer:
         Factor of the learning rates for a step of this number and staleness.
     before_batch : callable
         Called with each batch, in order, before it is counted.
+    between : callable
+        Called in the caller's thread before each batch is computed.
     """
 
     def __init__(
@@ -205,8 +207,9 @@ class Computer:
         step_seed: Callable[[Prefetched], int],
         rate: Callable[[int, int], float],
         before_batch: Callable[[Prefetched], None],
+        between: Callable[[], None],
     ) -> None:
-        self._before_batch = before_batch
+        self._before_batch, self._between = before_batch, between
         self._model, self._layout, self._rows = model, layout, rows
         self._progress, self._step_seed, self._rate = progress, step_seed, rate
 
@@ -223,6 +226,7 @@ class Computer:
         failed : callable
             Called with an error that occurs after this call.
         """
+        self._between()
         pulled = item.pull.wait()
         views = self._layout.views(pulled.dense)
         arguments = item.batch, pulled.rows, views, self._step_seed(item)
