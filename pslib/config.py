@@ -15,6 +15,8 @@ CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
 """The id that the cluster must have."""
 KEYS_VARIABLE = "PSLIB_KEYS"
 """Names the file of a key, never a key: environments are inherited, listed and logged."""
+CACHE_VARIABLE = "PSLIB_CACHE"
+"""Names the folder of text that was converted to Parquet."""
 DEBUG_VARIABLE = "PSLIB_DEBUG"
 """With 1 every error is shown with its traceback."""
 

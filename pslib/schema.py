@@ -105,7 +105,7 @@ class SparseField(Column):
 
 @dataclass(frozen=True, slots=True)
 class RaggedField(Column):
-    """Any number of keys an example (a list column), pooled to one vector."""
+    """Any number of keys an example (a list column, or texts with a separator), pooled to one vector."""
 
     AT = "ragged field {name!r}: "
 
@@ -115,6 +115,13 @@ class RaggedField(Column):
         Setting("Joins the rows of one example; an empty or null list gives zeros.", choices=POOLINGS),
     ] = "mean"
     vocabulary: Vocabulary = None
+    separator: Annotated[
+        str | None,
+        Setting(
+            "Splits the texts of a column without lists, as ``Drama|Comedy``; empty parts are left out.",
+            pattern=NOT_EMPTY,
+        ),
+    ] = None
 
     @property
     def salt(self) -> int:
@@ -151,6 +158,16 @@ def _listed(what: str, given: Iterable[Any], or_what: str = "") -> tuple[Any, ..
             f"{what}: expected a list of column names{or_what}, got {came(given)}{write}"
         )
     return tuple(given)
+
+
+def _ragged_dict(field: RaggedField) -> dict[str, object]:
+    """Plain form; a separator only where there is one, as in checkpoints of before there was any."""
+    plain: dict[str, object] = {
+        "name": field.name,
+        "pooling": field.pooling,
+        "vocabulary": field.vocabulary,
+    }
+    return plain if field.separator is None else plain | {"separator": field.separator}
 
 
 def _sparse_dict(field: SparseField) -> dict[str, object]:
@@ -287,9 +304,7 @@ class Schema(Settings):
             "label": self.label,
             "dense": [{"name": f.name, "fill": f.fill, "log1p": f.log1p} for f in self.dense],
             "sparse": [_sparse_dict(field) for field in self.sparse],
-            "ragged": [
-                {"name": f.name, "pooling": f.pooling, "vocabulary": f.vocabulary} for f in self.ragged
-            ],
+            "ragged": [_ragged_dict(field) for field in self.ragged],
             **more,
         }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from pslib.config import CACHE_VARIABLE
 from tests.support.kernel_age import older_kernels
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
@@ -37,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         queue = PROCESSES if starts_processes(item.path) else str(item.path.relative_to(TESTS))
         item.add_marker(pytest.mark.xdist_group(queue))
     items.sort(key=lambda item: not starts_processes(item.path))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for text that tests, and the processes that they start, convert: none of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(folder := tmp_path_factory.mktemp("cache")))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from launch.cli.command import FILE, argument, group, json_option, option, overwrite_option, show, together
+from launch.cli.command import (
+    FILE,
+    argument,
+    flag,
+    group,
+    json_option,
+    option,
+    overwrite_option,
+    show,
+    together,
+)
 from pslib.errors import EXIT_DONE
 
 
@@ -33,6 +43,7 @@ FILE_OPTIONS = (
 )
 COLUMN_OPTIONS = (
     option("--label", "NAME", "column of 0 and 1 (default: label)", default="label"),
+    flag("--no-label", "keep all columns, typed by all their values, as training on SRC itself reads them"),
     option("--dense", "NAMES", "number columns, with commas between", _names),
     option("--sparse", "NAMES", "key columns, with commas between", _names),
 )
@@ -47,11 +58,15 @@ def _add(name: str, text: str, examples: str, *options: Callable[[Any], Any]) ->
         from launch.job.sections import schema_yaml
         from pslib.data.convert import convert as converters
 
+        if settings.pop("no_label", False):
+            settings["label"] = None
         report = getattr(converters, f"convert_{name}")(source, out, **settings)
         rejects = [{"line": record.line, "reason": record.reason} for record in report.first_rejects]
-        plain = asdict(report) | {"first_rejects": rejects, "schema": report.schema.to_dict()}
-        schema = schema_yaml(report.schema).rstrip("\n")
-        show(plain, [*report.lines(), "for the job file:", schema], as_json)
+        schema, lines = report.schema, report.lines()
+        plain = asdict(report) | {"first_rejects": rejects, "schema": schema and schema.to_dict()}
+        if schema is not None:
+            lines += ["for the job file:", schema_yaml(schema).rstrip("\n")]
+        show(plain, lines, as_json)
         return EXIT_DONE
 
 
@@ -63,10 +78,13 @@ _add(
 _add(
     "csv",
     "Convert comma-separated values whose first line names the columns.",
-    "pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item",
+    """
+pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item
+pslib convert csv new.csv.gz new.parquet --no-label
+""",
     *COLUMN_OPTIONS,
     option("--integers", "NAMES", "key columns to store as integers", _names, default=""),
-    option("--delimiter", "C", "one character, or tab (default: ,)", _delimiter, default=","),
+    option("--delimiter", "C", "one character, or tab (default: that of the header)", _delimiter),
 )
 _add(
     "jsonl",

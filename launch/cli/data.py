@@ -117,7 +117,7 @@ def data_command() -> None:
 def check_command(
     files: tuple[str, ...], config: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> int:
-    """Say what is in Parquet files, and the first bad value."""
+    """Say what is in data files, and the first bad value."""
     from launch.job.job import read_job
     from launch.job.preflight import kinds_of_job, schema_for
     from pslib.data.inspect.check import check

@@ -22,12 +22,12 @@ checkpoint_argument = argument(
 @command(
     "predict",
     """
-pslib predict runs/clicks/checkpoint new.parquet --out scores.csv
+pslib predict runs/clicks/checkpoint new.csv --out scores.csv
 pslib predict runs/clicks/checkpoint clicks/march --out scores.parquet --keep user --keep item
 """,
 )
 @checkpoint_argument
-@argument("data", "DATA...", "Parquet files or folders", FILE, nargs=-1, required=True)
+@argument("data", "DATA...", "files or folders of Parquet, CSV or JSON lines", FILE, nargs=-1, required=True)
 @option(
     "--out", "FILE", "the file that is written: CSV if it ends in .csv, else Parquet", FILE, required=True
 )

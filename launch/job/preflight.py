@@ -110,15 +110,14 @@ def schema_for(job: Job, paths: Sequence[str]) -> Schema:
 
 def _names_in(paths: Sequence[str]) -> set[str]:
     """Return the columns of the first of some files; empty if it can't be read, which the check reports."""
-    import pyarrow as pa
-
     from pslib.data.data_files import data_files
     from pslib.data.dataset import open_parquet
+    from pslib.data.parquet_files import UNREADABLE
 
     try:
         with open_parquet(data_files(paths[0]).files[0]) as opened:
             return set(opened.schema_arrow.names)
-    except (OSError, pa.ArrowException, UnicodeDecodeError, IndexError):
+    except (*UNREADABLE, IndexError):
         return set()
 
 
@@ -168,7 +167,7 @@ def _label_problems(data: ParquetData) -> list[str]:
                 table = pa.Table.from_batches(group_batches(opened, 0, names, SCAN_ROWS))
         except (OSError, pa.ArrowException) as error:
             return [unreadable(groups[file], names, error)]
-        (batch,) = table.combine_chunks().to_batches()
+        batch = data.casts.batch(*table.combine_chunks().to_batches())
         return [first_problem(batch.column(name), LABEL, file, 0, 0, name) for name in names]
 
     found = data.row_groups if names else ()

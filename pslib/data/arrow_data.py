@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from pslib.data.column_casts import ColumnCasts
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
 from pslib.data.columns import plain_batch
 from pslib.data.dataset import ParquetData, RowGroup
@@ -44,7 +45,7 @@ Data: TypeAlias = (
     | Sequence[Table]
     | Iterator[str | os.PathLike[str] | Table]
 )
-"""Input of `open_data`: paths of Parquet, a table in memory, its record batches, or a list of records."""
+"""Input of `open_data`: paths of files, a table in memory, its record batches, or a list of records."""
 
 
 class ArrowData(ParquetData):
@@ -75,8 +76,8 @@ class ArrowData(ParquetData):
         may_be_empty: bool = False,
         key_kinds: KeyKinds | None = None,
     ) -> None:
-        kinds = ColumnKinds(schema, key_kinds or {})
-        problems = column_problems(table.schema, schema, name) or kinds.conflicts(table.schema, name)
+        kinds, columns = ColumnKinds(schema, key_kinds or {}), ColumnCasts(schema).schema(table.schema)
+        problems = column_problems(columns, schema, name) or kinds.conflicts(columns, name) + kinds.settle()
         if not problems and not table.num_rows and not may_be_empty:
             problems = [f"{name}: expected at least one row, got none"]
         if problems:
@@ -84,7 +85,7 @@ class ArrowData(ParquetData):
         if key_kinds is not None:
             key_kinds |= kinds.seen
         self.schema, self.names, self.rows = schema, frozenset(table.column_names), table.num_rows
-        self.table = table.select(list(schema.columns))
+        self.table, self.casts = table.select(list(schema.columns)), ColumnCasts(schema, kinds.of_columns())
         starts = range(0, max(1, self.rows), GROUP_ROWS)
         self.row_groups = tuple(
             RowGroup(name, place, min(GROUP_ROWS, self.rows - start), start)
@@ -139,7 +140,7 @@ class TableScanner:
         """Yield record batches of the slice, each with the number of its first row."""
         first = self._data.row_groups[piece.row_group].first_row + piece.start
         for batch in self._data.table.slice(first, piece.rows).to_batches(SCAN_ROWS):
-            yield first, plain_batch(batch)
+            yield first, self._data.casts.batch(plain_batch(batch))
             first += len(batch)
 
     def close(self) -> None:
@@ -159,8 +160,9 @@ def open_data(
     Parameters
     ----------
     data : path, several paths, or a table
-        A table is anything with the Arrow C stream interface (pyarrow, pandas, Polars, DuckDB), a dataset of
-        pyarrow or Hugging Face, a dict of columns, a dict with a single value (one row), or a list of dicts.
+        Paths are those of Parquet, CSV or JSON lines (`pslib.data.data_files`). A table is anything with the
+        Arrow C stream interface (pyarrow, pandas, Polars, DuckDB), a dataset of pyarrow or Hugging Face, a
+        dict of columns, a dict with a single value (one row), a list of dicts, or an iterator of batches.
     schema, may_be_empty, key_kinds
         As for `ParquetData`.
     name : str
@@ -181,8 +183,13 @@ def open_data(
 
 
 def lasting(data: Data) -> Data:
-    """Return data that can be opened for every epoch, unlike the result of `Path.glob`."""
-    return cast("Data", list(data)) if isinstance(data, Iterator) else data
+    """Return data that can be opened for every epoch, unlike the result of `Path.glob`.
+
+    Record batches that come one by one are kept: leases and a resumed training read them in any order.
+    """
+    if isinstance(data, Iterator):
+        return cast("Data", pa.table(data) if hasattr(data, STREAM) else list(data))
+    return data
 
 
 def paths_in(data: Data) -> list[str]:
@@ -225,14 +232,17 @@ def _table_of(data: Any, columns: Sequence[str] | None) -> pa.Table | None:
         return data.to_table(
             columns=[name for name in columns or data.schema.names if name in data.schema.names]
         )
-    if hasattr(data, "with_format"):  # datasets.Dataset
-        return data.with_format("arrow")[:]
+    if hasattr(data, "with_format") and not isinstance(data, Mapping):  # datasets.Dataset
+        tables = data.with_format("arrow")
+        return tables[:] if hasattr(data, "__len__") else pa.concat_tables(tables.iter(SCAN_ROWS))
     return _of_python(data)
 
 
 def _of_python(data: Any) -> pa.Table | None:
     """Return columns, a record, records or record batches as a table; None for paths."""
     if isinstance(data, Mapping):
+        if hasattr(data, "with_format"):  # datasets.DatasetDict
+            raise ConfigurationError(f"data: expected one data set, got {', '.join(data)}: give one of them")
         return _of_records([data]) if any(map(_is_single, data.values())) else _of_columns(data)
     many = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     if all(isinstance(one, str | os.PathLike) for one in many):

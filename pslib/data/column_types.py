@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -13,6 +15,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import types
 
+from pslib.data.column_casts import (
+    INTEGER_KIND,
+    LEFT_OUT,
+    NO_NUMBER,
+    NO_TIME,
+    STRING_KIND,
+)
 from pslib.data.columns import is_list, storage_type
 from pslib.data.features import field_problem
 from pslib.schema import Schema, SparseField
@@ -61,10 +70,10 @@ def key_kind(kind: pa.DataType) -> str | None:
     if types.is_null(kind):
         return "null"
     if types.is_integer(kind) or types.is_boolean(kind):
-        return "integer"
+        return INTEGER_KIND
     tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
              types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)  # fmt: skip
-    return "string" if any(test(kind) for test in tests) else None
+    return STRING_KIND if any(test(kind) for test in tests) else None
 
 
 def label_problem(kind: pa.DataType) -> str | None:
@@ -138,6 +147,8 @@ def _ragged_problem(kind: pa.DataType) -> str | None:
     hint = _inside(kind)
     if is_list(kind):
         hint = "; flatten it" if is_list(kind.value_type) else "; cast what is in it"
+    elif key_kind(kind) == STRING_KIND:
+        hint = "; did you mean a sparse column? texts of lists need a separator: {name: tags, separator: '|'}"
     elif key_kind(kind) is not None:
         hint = "; did you mean a sparse column?"
     return f"a ragged column is a list of integers or strings, got {kind}{hint}"
@@ -182,14 +193,27 @@ def column_problem(
     """Problem that keeps one column from being read; ``check`` is that of its role."""
     places = arrow_schema.get_all_field_indices(name)
     if len(places) == 1:
-        problem = check(storage_type(arrow_schema.field(places[0]).type))
-        return f"{where}: column {name!r}: {problem}" if problem else None
+        field = arrow_schema.field(places[0])
+        problem = check(storage_type(field.type))
+        return f"{where}: column {name!r}: {problem}{_first_text(field, check)}" if problem else None
     if places:
         return f"{where}: column {name!r} is there {len(places)} times; rename all but one"
     hint = _suggestion(name, arrow_schema.names)
     if value := folder_columns(where).get(name):
         hint = f"it stands in the name of a folder ({name}={value}): write it as a column"
+    left_out = json.loads((arrow_schema.metadata or {}).get(LEFT_OUT, b"{}"))
+    if name in left_out:
+        return f"{where}: column {name!r}: {left_out[name]}"
     return f"{where}: no column {name!r}; {hint}"
+
+
+def _first_text(field: pa.Field, check: Callable[[pa.DataType], str | None]) -> str:
+    """Say which value of a file of text makes its column one of text, where numbers or times are expected."""
+    metadata = field.metadata or {}
+    for mark, kind, noun in ((NO_TIME, pa.timestamp("us"), "time"), (NO_NUMBER, pa.float64(), "number")):
+        if mark in metadata and check(kind) is None:
+            return f" (it is text, as {metadata[mark].decode()} is no {noun})"
+    return ""
 
 
 def _suggestion(name: str, names: list[str]) -> str:
@@ -207,7 +231,18 @@ def _from_csv(kind: str, column: str, arrow_type: pa.DataType) -> str:
 
 
 class ColumnKinds:
-    """Check that the keys of each vocabulary are of one kind, integer or string, in all files."""
+    """Kinds of the keys of each vocabulary, integer or string, over all files.
+
+    Columns of Parquet and of tables in memory have types that must agree. Columns of text files, and parts of
+    texts with a separator, are cast to the kind of their vocabulary. Where no earlier data and no typed
+    column has one, `settle` chooses: string if a column of a text file is, else integer if one is.
+
+    Parameters
+    ----------
+    schema : Schema
+    before : KeyKinds
+        Those of earlier data.
+    """
 
     def __init__(self, schema: Schema, before: KeyKinds) -> None:
         self.columns: list[tuple[str, str]] = []
@@ -219,15 +254,31 @@ class ColumnKinds:
             places = enumerate(field.columns)
             self.columns += [(column, f"{name}\0{i}" if crossed else name) for i, column in places]
         self.columns += [(field.name, field.vocabulary or field.name) for field in schema.ragged]
+        self._separated = {field.name for field in schema.ragged if field.separator is not None}
         self.seen = dict(before)
+        self._untyped: dict[_Untyped, str] = {}
 
-    def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:
-        """Lines about columns of a file whose key kind differs from that of earlier files."""
+    def conflicts(self, arrow_schema: pa.Schema, file: str, *, typed: bool = True) -> list[str]:
+        """Lines about typed columns of a file whose key kind differs from that of earlier files.
+
+        Parameters
+        ----------
+        arrow_schema : pyarrow.Schema
+            Types after `pslib.data.column_casts.ColumnCasts.schema`.
+        file : str
+        typed : bool
+            False of a file of text.
+        """
         problems: list[str] = []
         for name, vocabulary in self.columns:
             arrow_type = storage_type(arrow_schema.field(name).type)
             kind = key_kind(arrow_type.value_type if is_list(arrow_type) else arrow_type)
             if kind is None or kind == "null":
+                continue
+            split = name in self._separated and kind == STRING_KIND
+            if split or not typed:
+                is_bool = pa.types.is_boolean(arrow_type)
+                self._untyped.setdefault(_Untyped(name, vocabulary, kind, split, is_bool), file)
                 continue
             first_kind, first_name, first_file = self.seen.setdefault(vocabulary, (kind, name, file))
             if kind != first_kind:
@@ -239,3 +290,47 @@ class ColumnKinds:
                     f"keys; write both with one type{_from_csv(kind, name, arrow_type)}"
                 )
         return list(dict.fromkeys(problems))
+
+    def settle(self) -> list[str]:
+        """Choose the kinds that are open when all files are known; return lines about what can't be cast."""
+        for some in _connected(self._untyped):
+            known = [self.seen[one.vocabulary][0] for one in some if one.vocabulary in self.seen]
+            whole = {one.kind for one in some if not one.split}
+            kind = known[0] if known else STRING_KIND if STRING_KIND in whole else min(whole or {STRING_KIND})
+            for one in some:
+                self.seen.setdefault(one.vocabulary, (kind, one.name, self._untyped[one]))
+        bools = {one: self.seen[one.vocabulary] for one in self._untyped if one.is_bool}
+        return [
+            f"{self._untyped[one]}: column {one.name!r} is boolean, but {kind} in {file}: equal values would "
+            "get different keys; write true and false as 1 and 0"
+            for one, (kind, _, file) in bools.items()
+            if kind != INTEGER_KIND
+        ]
+
+    def of_columns(self) -> dict[str, str]:
+        """Return the kind of each column's keys, where it is known."""
+        return {name: self.seen[words][0] for name, words in self.columns if words in self.seen}
+
+
+@dataclass(frozen=True, slots=True)
+class _Untyped:
+    """Column of keys whose type says nothing: that of a file of text, or of parts of texts."""
+
+    name: str
+    vocabulary: str
+    kind: str
+    split: bool
+    is_bool: bool
+
+
+def _connected(some: Iterable[_Untyped]) -> Iterable[list[_Untyped]]:
+    """Group columns that share a name or a vocabulary, directly or through others."""
+    groups: dict[tuple[str, str], list[_Untyped]] = {}
+    for one in some:
+        group = [one]
+        at = (("name", one.name), ("vocabulary", one.vocabulary))
+        for other in {id(groups[place]): groups[place] for place in at if place in groups}.values():
+            group += other
+        for each in group:
+            groups["name", each.name] = groups["vocabulary", each.vocabulary] = group
+    return {id(group): group for group in groups.values()}.values()

@@ -2,9 +2,11 @@
 
 Training, `check`, `describe`, predictions and streams list their files here.
 
-- A file that is given, by its path or by a pattern that matches it, is read whatever its name.
-- A file in a folder is read if its name ends with one of `SUFFIXES` and neither it nor a folder on the way to
-  it is hidden, by a ``.`` or ``_`` in front. A folder ``_name=value`` is a partition, as for Spark.
+- A file that is given, by its path or by a pattern that matches it, is read whatever its name: as text if
+  `text_format` knows the name, else as Parquet.
+- A file in a folder is read if its name ends as those of Parquet (`PARQUET`) or of text (`TEXT`), and neither
+  it nor a folder on the way to it is hidden, by a ``.`` or ``_`` in front. A folder ``_name=value`` is a
+  partition, as for Spark. Text in a folder with Parquet is left out: often the Parquet was made of it.
 - What else is in a folder is left out, and `DataFiles.note` says so in one line.
 - A file is read once. A second way to it is a problem: given again, a link, a hard link, a loop of links.
 - A folder of a table format is a problem: its log says which of its files are alive (`_TABLES`).
@@ -26,11 +28,17 @@ from stat import S_ISREG
 import pyarrow.fs as pafs
 
 from pslib.errors import ConfigurationError
-from pslib.storage import file_identity, is_uri, open_uri, shown, with_inner
+from pslib.storage import file_identity, is_uri, open_uri, parent_and_name, shown, with_inner
 from pslib.text import counted, listed, one_line
 
-SUFFIXES = (".parquet", ".parq", ".pq")
-"""Suffixes of names that are read in a folder, in small or capital letters."""
+PARQUET = (".parquet", ".parq", ".pq")
+"""Suffixes of Parquet that is read in a folder, in small or capital letters."""
+TEXT = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+"""Suffixes of text that is read in a folder, likewise, and their formats."""
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".lz4")
+"""Suffixes of packed text, behind those of `TEXT`."""
+REJECTS = ".rejects.tsv"
+"""End of the names of files with the records that a conversion could not read; no data."""
 LOOKS = 8
 """Tries to list a folder in which others create and remove folders; 2 of 40,000 failed in a stress test."""
 
@@ -77,11 +85,14 @@ class DataFiles:
         Files that are not read because of their names; a hidden folder as one, with a slash at its end.
     problems : tuple of str
         One line each.
+    told : str
+        Names that are read in a folder, for the note.
     """
 
     files: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    told: str = ""
 
     def note(self) -> str | None:
         """Line about what is left out; None if nothing is."""
@@ -90,8 +101,9 @@ class DataFiles:
         first = sorted(self.left_out, key=lambda name: (_is_hidden(Path(name).name), name))
         return (
             f"{counted(len(first), 'file or folder', 'files or folders')} left out by name: "
-            f"{listed(map(shown, first))}; in a folder {_SUFFIXES_TOLD} files are read, if neither they nor "
-            "their folders begin with . or _ (but for _name=value); to read another, give it or a pattern"
+            f"{listed(map(shown, first))}; in a folder {self.told or NAMES_TOLD} files are read, if neither "
+            "they nor their folders begin with . or _ (but for _name=value); to read another, give it or a "
+            "pattern"
         )
 
     def tell(self) -> DataFiles:
@@ -103,7 +115,8 @@ class DataFiles:
         return self
 
 
-_SUFFIXES_TOLD = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+PARQUET_TOLD = ", ".join(f"*{suffix}" for suffix in PARQUET)
+NAMES_TOLD = f"{PARQUET_TOLD} or, without these, {', '.join(f'*{suffix}' for suffix in TEXT)} (also packed)"
 
 
 def data_files(paths: Paths) -> DataFiles:
@@ -128,7 +141,7 @@ def data_files(paths: Paths) -> DataFiles:
     return DataFiles(tuple(first.values()), tuple(left_out), tuple(dict.fromkeys(problems)))
 
 
-def files_in(filesystem: pafs.FileSystem, folder: str, path: str) -> DataFiles:
+def files_in(filesystem: pafs.FileSystem, folder: str, path: str, *, parquet_only: bool = False) -> DataFiles:
     """List the files in a folder by their names below it.
 
     Parameters
@@ -138,6 +151,8 @@ def files_in(filesystem: pafs.FileSystem, folder: str, path: str) -> DataFiles:
         Path in the file system.
     path : str
         The folder as it was given, for messages.
+    parquet_only : bool
+        Leave text out, also where there is no Parquet.
 
     Raises
     ------
@@ -154,17 +169,35 @@ def files_in(filesystem: pafs.FileSystem, folder: str, path: str) -> DataFiles:
         inside = folder.rstrip("/")
     if tables := [*_tables_among(names, path), *_tables_around(filesystem, inside)]:
         return DataFiles((), (), tuple(tables))
-    files, left_out = list[str](), list[str]()
-    for name in names:
-        (files if is_data(name) else left_out).append(name)
-    return DataFiles(tuple(files), tuple(left_out), tuple(problems))
+    files = list(filter(is_data, names))
+    if parquet_only or any(map(_is_parquet, files)):
+        files = list(filter(_is_parquet, files))
+    read = set(files)
+    left_out = tuple(name for name in names if name not in read)
+    return DataFiles(tuple(files), left_out, tuple(problems))
 
 
 def is_data(name: str) -> bool:
-    """Return whether a file is read, by its name below the folder that was given."""
+    """Return whether a file may be read, by its name below the folder that was given."""
     *folders, file = name.split("/")
     hidden = file.startswith((".", "_")) or any(map(_is_hidden, folders))
-    return file.lower().endswith(SUFFIXES) and not hidden
+    is_text = text_format(file) is not None and not file.lower().endswith((REJECTS, ".json"))
+    return (is_text or _is_parquet(file)) and not hidden
+
+
+def _is_parquet(name: str) -> bool:
+    return name.lower().endswith(PARQUET)
+
+
+def text_format(file: str) -> str | None:
+    """Return ``"csv"`` or ``"jsonl"`` of a file of text, by its name; None of any other.
+
+    A ``.json`` is JSON lines if it is given; in a folder it is left out, where it usually is about the data.
+    """
+    name = parent_and_name(file)[1].lower()
+    packed = next((suffix for suffix in PACKED if name.endswith(suffix)), "")
+    suffix = os.path.splitext(name.removesuffix(packed))[1]
+    return "jsonl" if suffix == ".json" else TEXT.get(suffix)
 
 
 def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
@@ -327,7 +360,7 @@ def _files_of_folder(path: str, filesystem: pafs.FileSystem, inner: str) -> Data
     problems = found.problems
     if not (found.files or problems):
         others = f" but {listed(found.left_out)}" if found.left_out else ""
-        problems = (f"{shown(path)}: expected a folder with {_SUFFIXES_TOLD} files, got none{others}",)
+        problems = (f"{shown(path)}: expected a folder with {NAMES_TOLD} files, got none{others}",)
 
     def named(name: str) -> str:
         return with_inner(path, inner, f"{inner}/{name}") if is_uri(path) else os.path.join(path, name)

@@ -1,4 +1,4 @@
-"""Parquet data set: opens files, checks them against the schema up front, lists their row groups."""
+"""Data set of files: opens them, checks them against the schema up front, lists their row groups."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pslib.data.column_casts import ColumnCasts
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
-from pslib.data.data_files import DataFiles, Paths, data_files
-from pslib.data.parquet_files import about_each, footer_of, open_file, parquet_from
+from pslib.data.data_files import DataFiles, Paths, data_files, text_format
+from pslib.data.parquet_files import UNREADABLE, about_each, footer_of, open_file, parquet_from
+from pslib.data.text_cache import text_bytes
 from pslib.data.value_checks import statistics_problems
 from pslib.errors import DataError
 from pslib.schema import Schema
@@ -21,8 +23,8 @@ from pslib.storage import is_uri, parent_and_name, shown
 from pslib.table.tables import text_hash
 from pslib.text import listed, one_line
 
-TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".libsvm", ".svm")
-"""Suffixes of text formats that `pslib convert` reads."""
+OTHER_TEXT = (".txt", ".libsvm", ".svm")
+"""Suffixes of text that `pslib convert` reads, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class RowGroup:
 
 
 class ParquetData:
-    """All row groups of a set of Parquet files, with the columns of a schema.
+    """All row groups of a set of files of Parquet or text, with the columns of a schema.
+
+    Text is read from its Parquet in the cache (`pslib.data.text_cache`).
 
     Parameters
     ----------
@@ -85,6 +89,8 @@ class ParquetData:
         file of the same size are not detected, since that would require reading the whole file.
     names : frozenset of str
         All columns of a file, including those that the schema does not read.
+    casts : ColumnCasts
+        Casts of the columns that are read.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class ParquetData:
         for file, look in zip(found.files, about_each(found.files, partial(_look, schema)), strict=True):
             problems += _taken(file, look, kinds, groups, marks)
             names.update(() if look.columns is None else look.columns.names)
+        problems += kinds.settle()
         if not (problems or may_be_empty or any(group.rows for group in groups)):
             problems.append(
                 f"{listed(map(shown, found.files))}: expected at least one row, got none; is this the data "
@@ -114,14 +121,18 @@ class ParquetData:
             raise DataError(*problems)
         if key_kinds is not None:
             key_kinds |= kinds.seen
+        self.casts = ColumnCasts(schema, kinds.of_columns())
         self.row_groups, self.names = tuple(groups), frozenset(names)
         self.rows = sum(group.rows for group in groups)
         self.fingerprint = text_hash(*marks)
 
     @classmethod
-    def known(cls, schema: Schema, row_groups: Sequence[RowGroup], fingerprint: int) -> ParquetData:
+    def known(
+        cls, schema: Schema, row_groups: Sequence[RowGroup], fingerprint: int, key_kinds: KeyKinds
+    ) -> ParquetData:
         """Build from metadata gathered by another process; opens no file before it is read."""
         data = cls.__new__(cls)
+        data.casts = ColumnCasts(schema, ColumnKinds(schema, key_kinds).of_columns())
         data.schema, data.row_groups, data.names = schema, tuple(row_groups), frozenset()
         data.rows = sum(group.rows for group in row_groups)
         data.fingerprint = fingerprint
@@ -142,7 +153,7 @@ class _Look:
 def _look(schema: Schema, file: str) -> _Look:
     try:
         with open_file(file) as source:
-            size, footer = source.size(), footer_of(source)
+            size, footer = text_bytes(file) or source.size(), footer_of(source)
         with parquet_from(pa.BufferReader(footer)) as opened:
             metadata = opened.metadata
             counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -150,10 +161,11 @@ def _look(schema: Schema, file: str) -> _Look:
                 raise pa.ArrowInvalid(
                     f"its footer says {metadata.num_rows:,} rows, and its row groups {sum(counts):,}"
                 )
-            problems = column_problems(opened.schema_arrow, schema, shown(file))
+            columns = ColumnCasts(schema).schema(opened.schema_arrow)
+            problems = column_problems(columns, schema, shown(file))
             of_values = [] if problems else statistics_problems(file, footer, metadata, schema)
-            return _Look(counts, opened.schema_arrow, size, problems, of_values)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # last: a damaged name
+            return _Look(counts, columns, size, problems, of_values)
+    except UNREADABLE as error:
         return _Look([], None, 0, [not_parquet(file, error)])
 
 
@@ -170,18 +182,21 @@ def _taken(
     name = parent_and_name(file)[1]
     name = unquote(name) if is_uri(file) else name
     marks.append(f"{name} {look.bytes} {','.join(map(str, look.counts))}")
-    return look.of_columns or kinds.conflicts(look.columns, shown(file)) or look.of_values
+    typed = text_format(file) is None
+    return look.of_columns or kinds.conflicts(look.columns, shown(file), typed=typed) or look.of_values
 
 
 def not_parquet(file: str, error: Exception) -> str:
-    """Error line for a file that can't be opened as Parquet, with a hint."""
+    """Error line for a file that can't be opened, with a hint."""
+    if isinstance(error, DataError):  # of text
+        return "; ".join(error.problems)
     if isinstance(error, PermissionError) and not is_uri(file):
         who = f"this user (uid {os.geteuid()}) may not read it"
         return f"{file}: {who}: chmod a+r it, or let its owner do so; a folder above it needs a+x"
     text = f"{shown(file)}: expected a Parquet file; {one_line(error)}"
     name = file.lower().removesuffix(".gz")
     advice = "write it anew, or take it out of the data"
-    return f"{text.rstrip('.')}; {'make one with: pslib convert' if name.endswith(TEXT_SUFFIXES) else advice}"
+    return f"{text.rstrip('.')}; {'make one with: pslib convert' if name.endswith(OTHER_TEXT) else advice}"
 
 
 def open_parquet(file: str) -> pq.ParquetFile:

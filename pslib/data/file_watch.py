@@ -1,6 +1,7 @@
 """Folder watch for streaming training: selects complete new files and detects the end of the stream.
 
-A file counts by the rule of `pslib.data.data_files`: a writer gives it a hidden name until it is complete,
+A file of Parquet counts by the rule of `pslib.data.data_files`, text does not (a stream of it would be
+converted file by file, while trainers wait): a writer gives it a hidden name until it is complete,
 and renames it within the file system (object stores show complete files only). With a marker, say
 ``_SUCCESS``, a file counts if a file of that name is in its folder. A file once counted must not change, nor
 reappear under another name. What does not count is logged once, when a
@@ -17,7 +18,7 @@ from typing import Annotated
 
 from pyarrow import fs as pafs
 
-from pslib.data.data_files import DataFiles, files_in
+from pslib.data.data_files import PARQUET_TOLD, DataFiles, files_in
 from pslib.errors import DataError
 from pslib.settings import Setting, Settings
 from pslib.storage import below, escaped, is_uri, open_uri, shown
@@ -131,7 +132,7 @@ class FileWatch:
 
     def _list(self) -> DataFiles:
         try:
-            found = files_in(self._filesystem, self._inner, self.folder)
+            found = files_in(self._filesystem, self._inner, self.folder, parquet_only=True)
         except OSError as error:
             raise self._unreadable(error) from error
         if found.problems:
@@ -147,9 +148,8 @@ class FileWatch:
         new = [name for name in left_out if name in settled and name not in self._told]
         self._left_out = frozenset(left_out)
         self._told.update(new)
-        note = DataFiles(
-            (), tuple(n for n in new if n not in (self._settings.stop, self._settings.marker))
-        ).note()
+        own = (self._settings.stop, self._settings.marker)
+        note = DataFiles((), tuple(name for name in new if name not in own), told=PARQUET_TOLD).note()
         if note is not None:
             log.warning("pslib: %s: %s", shown(self.folder), note)
 

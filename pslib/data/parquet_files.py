@@ -26,6 +26,8 @@ import pyarrow.parquet as pq
 
 from pslib.clock import Clock, SystemClock
 from pslib.data.columns import plain_batch
+from pslib.data.text_cache import stored_as
+from pslib.errors import DataError
 from pslib.storage import is_uri, open_uri
 from pslib.text import counted
 
@@ -36,6 +38,9 @@ FILES_FEW = 8
 """Up to this many local files are read faster than threads start."""
 
 REPORT_S = 5.0
+
+UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, DataError)
+"""Errors of opening a file: it is missing or damaged, a name in it is no text, or it can't be converted."""
 
 log = logging.getLogger("pslib")
 FoundT = TypeVar("FoundT")
@@ -99,9 +104,17 @@ def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
     Parameters
     ----------
     file : str
+        Of text its Parquet is opened (`pslib.data.text_cache`).
     whole : bool
         The whole file will be read: fetch a small file of an object store at once.
+
+    Raises
+    ------
+    OSError
+    DataError
+        If it is text that can't be converted.
     """
+    file = stored_as(file)
     filesystem, path = open_uri(file)
     source = filesystem.open_input_file(path)
     if not whole or not is_far(file) or source.size() > WHOLE_BYTES:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+INTEGER = r"0|-?[1-9]\d{0,18}"
+"""A whole number as it is written in one way alone: no 007, no +7, no 7.0."""
 WHOLE = r"\s*[+-]?\d+\s*"
 NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 INFINITE = r"(?i)\s*[+-]?inf(inity)?\s*"

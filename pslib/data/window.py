@@ -285,7 +285,8 @@ class GroupScanner:
         assert self._file is not None
         columns = list(self._data.schema.columns)
         _check_same(self._file, columns, group)
-        self._batches = group_batches(self._file, group.row_group, columns, SCAN_ROWS)
+        found = group_batches(self._file, group.row_group, columns, SCAN_ROWS)
+        self._batches = map(self._data.casts.batch, found)
         self._group, self._position, self._rest = index, 0, None
 
 

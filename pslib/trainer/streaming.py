@@ -137,7 +137,7 @@ class WindowJobs:
             for i, rows in enumerate(counts):
                 groups.append(RowGroup(self._arrivals.place(name), i, rows, first))
                 first += rows
-        return ParquetData.known(self._schema, groups, int(words["fingerprint"]))
+        return ParquetData.known(self._schema, groups, int(words["fingerprint"]), self._key_kinds)
 
 
 def windows(

@@ -160,12 +160,12 @@ class Trainer:
         stopping: EarlyStopping | None = None,
         best: PathTo | None = None,
     ) -> list[EvalResult]:
-        """Train on Parquet data; with ``valid``, evaluate after every epoch and return the results.
+        """Train on data; with ``valid``, evaluate after every epoch and return the results.
 
         Parameters
         ----------
-        data : path, or several
-            Files, folders or globs.
+        data : path, several paths, or a table
+            Files, folders or globs of Parquet, CSV or JSON lines, or what `pslib.data.arrow_data` takes.
         epochs : int
             Number of times that every example is seen.
         valid : path, or several, or None
@@ -358,6 +358,7 @@ class Trainer:
         task = task_of(self.model.schema, label)
         if predictions is None:
             check_label(self.model, "evaluate", "rank(data, items)")
+        data = lasting(data)
         self._look()
         asked = data_of(data, self.model.schema, task, self._key_kinds, predictions is not None)
         files = None if predictions is None else PredictionFiles(predictions, paths_in(data))

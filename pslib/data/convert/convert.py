@@ -11,13 +11,14 @@ More than a given share of them stops the run, which then leaves no files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
 
 import pyarrow as pa
 
+from pslib.data.convert.by_values import convert_by_values, delimiter_of
 from pslib.data.convert.csv_criteo import (
     CRITEO_DENSE,
     CRITEO_LABEL,
@@ -30,7 +31,7 @@ from pslib.data.convert.csv_criteo import (
     roles_of,
     with_fractions,
 )
-from pslib.data.convert.job import Conversion, ConvertReport, Progress
+from pslib.data.convert.job import ADVICE, Conversion, ConvertReport, Progress
 from pslib.data.convert.json_lines import json_columns, json_parser
 from pslib.data.convert.libffm import FfmFields, ffm_notes, ffm_parser, ffm_schema, looker
 from pslib.data.convert.records import Piece, Rejects, parse_piece, pieces
@@ -84,11 +85,11 @@ def convert_csv(
     source: str | Path,
     out: str | Path,
     *,
-    label: str = "label",
+    label: str | None = "label",
     dense: Iterable[str] | None = None,
     sparse: Iterable[str] | None = None,
     integers: Iterable[str] = (),
-    delimiter: str = ",",
+    delimiter: str | None = None,
     overwrite: bool = False,
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
@@ -99,8 +100,9 @@ def convert_csv(
     ----------
     source, out, overwrite, rejects_max_share, progress
         As for `convert_criteo`.
-    label : str
-        Column of 0 and 1 (also -1 and 1, true and false), becomes int8.
+    label : str or None
+        Column of 0 and 1 (also -1 and 1, true and false), becomes int8. None: all columns have the types of
+        their values (`pslib.data.convert.by_values`), as where the file itself is the data of a training.
     dense : iterable of str, optional
         Columns of numbers, become float64. Default when ``sparse`` is not given either: columns with
         numbers only, one with a fraction, in the first 4 MiB, 10,000 rows at most. (Whole numbers may be
@@ -110,8 +112,8 @@ def convert_csv(
     integers : iterable of str
         Sparse columns to store as int64 instead of string, also where they are written as 7.0. "7" and 7 are
         different keys, so choose the same for all files of a job.
-    delimiter : str
-        One character, e.g. ``"\t"``.
+    delimiter : str or None
+        One character, e.g. ``"\t"``; None: of comma, tab, semicolon and bar the one that the header has most.
 
     Notes
     -----
@@ -127,16 +129,22 @@ def convert_csv(
         As for `convert_criteo`; also when a named column is missing or the header is not usable.
     """
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
-    if len(delimiter.encode()) != 1 or delimiter in '"\n\r':
+    if delimiter is not None and (len(delimiter.encode()) != 1 or delimiter in '"\n\r'):
         raise ConfigurationError(
             f"delimiter: expected one ASCII character, no quote or newline, got {delimiter!r}"
         )
-    dense, sparse = _listed(dense), _listed(sparse)
+    dense, sparse, integers = _listed(dense), _listed(sparse), [*integers]
+    if label is None:
+        _refuse_roles(dense, sparse, integers)
+        return convert_by_values(run, "csv", delimiter=delimiter)
+    delimiter = delimiter or delimiter_of(run.source)
     found = pieces(run.source, quoted_by=delimiter.encode())
     first = next(found, None)
     if first is None:
         raise DataError(f"{run.source}: expected a header and rows, got an empty file")
     names, body = header_of(first, delimiter, run.source)
+    if len(names) < 2:
+        raise DataError(f"{run.source}: only one column: is {delimiter!r} the right delimiter?")
     roles = roles_of(names, label, dense, sparse, integers, run.source)
     notes: list[str] = []
     if dense is None and sparse is None:
@@ -236,7 +244,7 @@ def convert_libffm(
     """
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
     seen: list[FfmFields] = []
-    look, passed_over = looker(seen), Rejects(Path(os.devnull), str(run.source), rejects_max_share)
+    look, passed_over = looker(seen), Rejects(Path(os.devnull), str(run.source), rejects_max_share, ADVICE)
     with closing(passed_over):
         for piece in pieces(run.source, comment=b"#"):
             passed_over.lines += piece.lines
@@ -251,7 +259,7 @@ def convert_jsonl(
     source: str | Path,
     out: str | Path,
     *,
-    label: str = "label",
+    label: str | None = "label",
     dense: Iterable[str] | None = None,
     sparse: Iterable[str] | None = None,
     overwrite: bool = False,
@@ -267,8 +275,9 @@ def convert_jsonl(
         (uint64 for ids above 2^63), float64, string, bool, or lists of integers or string. An absent member
         is a null; a member that none of these records has, or a value of another type, makes its record a
         reject.
-    label : str
-        Member with 0 or 1, true or false, as a number or a string; becomes int8.
+    label : str or None
+        Member with 0 or 1, true or false, as a number or a string; becomes int8. None: as for `convert_csv`,
+        and the types are those of all records.
     dense : iterable of str, optional
         Members that are numbers to compute with, become float64. Default when ``sparse`` is not given either:
         those with a fraction somewhere.
@@ -284,6 +293,9 @@ def convert_jsonl(
     """
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
     dense, sparse = _listed(dense), _listed(sparse)
+    if label is None:
+        _refuse_roles(dense, sparse)
+        return convert_by_values(run, "jsonl")
     found = pieces(run.source)
     first = next(found, None)
     if first is None:
@@ -319,6 +331,11 @@ def convert_jsonl(
 def _listed(names: Iterable[str] | None) -> list[str] | None:
     """Names as a list, since a generator can be iterated only once."""
     return None if names is None else list(names)
+
+
+def _refuse_roles(*columns: Sequence[str] | None) -> None:
+    if any(columns):
+        raise ConfigurationError("without a label all columns are kept, typed by their values: name none")
 
 
 def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:

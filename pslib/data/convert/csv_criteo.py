@@ -98,11 +98,11 @@ def no_other_numbers(
     return Parsed(parsed.table, sorted((bad | dict(parsed.bad)).items())) if bad else parsed
 
 
-def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
+def csv_parser(types: dict[str, pa.DataType], label: str | None, delimiter: str, *, quotes: bool) -> Parser:
     """Parser of delimited text with these columns; empty cells are nulls, ``""`` is the empty string.
 
-    In a column of numbers the texts of `MISSING` are nulls too. The parser raises ValueError for a record
-    that does not match.
+    The label, if there is one, becomes int8. In a column of numbers the texts of `MISSING` are nulls too. The
+    parser raises ValueError for a record that does not match.
     """
     layout = pacsv.ParseOptions(
         delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
@@ -151,7 +151,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
             raise ValueError(_csv_reason(str(error), names)) from error
         in_words = cache(lambda: read(raw, dict.fromkeys(names, pa.string()), floats))
         return no_other_numbers(
-            labelled(table, label),
+            Parsed(table, []) if label is None else labelled(table, label),
             lambda name: read(raw, {name: pa.int64()}, [name], *MISSING).column(0),
             lambda name, row: str(in_words().column(name)[row].as_py()),
         )
@@ -206,8 +206,6 @@ def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Pi
         for place, name in enumerate(names)
         if not name
     ]
-    if len(names) < 2:
-        problems.append(f"{source}: line {line}: only one column: is {delimiter!r} the right delimiter?")
     if problems:
         raise DataError(*problems)
     skipped = line + text.count(b"\n") - piece.first_line + 1

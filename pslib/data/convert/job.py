@@ -21,6 +21,8 @@ from pslib.schema import Schema
 from pslib.text import as_line, counted
 
 ROW_GROUP_ROWS = 65_536  # four per shuffle window of the reader
+ROW_GROUP_BYTES = 1 << 30
+ADVICE = "allow more by --rejects-max-share"
 
 Progress = Callable[[int], None]
 
@@ -49,8 +51,11 @@ class ConvertReport:
         Missing values by column, for columns with any.
     positives : int
         Rows with label 1.
-    schema : Schema
-        Schema that reads every column of the file (but not ``values``, see `convert_libsvm`).
+    columns : dict of str to str
+        Arrow types by column.
+    schema : Schema or None
+        Schema that reads every column of the file (but not ``values``, see `convert_libsvm`); None without a
+        label.
     infinite : dict of str to int
         Infinite numbers by dense column, for columns with any. They became nulls, which `nulls` counts.
     notes : sequence of str
@@ -66,19 +71,21 @@ class ConvertReport:
     first_rejects: Sequence[RejectedRecord]
     nulls: dict[str, int]
     positives: int
-    schema: Schema
+    columns: dict[str, str]
+    schema: Schema | None
     infinite: dict[str, int]
     notes: Sequence[str]
 
     def lines(self) -> list[str]:
         """The report as lines."""
-        kinds = ((self.schema.dense, "dense"), (self.schema.sparse, "sparse"), (self.schema.ragged, "ragged"))
-        counts = ", ".join(f"{len(some)} {kind}" for some, kind in kinds if some)
-        said = [
-            f"{self.out}: {counted(self.rows, 'row')} of {counted(self.source_lines, 'line')}, "
-            f"{self.positives / self.rows:.2%} positive",
-            f"columns: label {self.schema.label!r}, {counts}",
-        ]
+        said = [f"{self.out}: {counted(self.rows, 'row')} of {counted(self.source_lines, 'line')}"]
+        if self.schema is None:
+            said.append(f"columns: {', '.join(f'{name} {kind}' for name, kind in self.columns.items())}")
+        else:
+            said[0] += f", {self.positives / self.rows:.2%} positive"
+            fields = {"dense": self.schema.dense, "sparse": self.schema.sparse, "ragged": self.schema.ragged}
+            counts = ", ".join(f"{len(some)} {kind}" for kind, some in fields.items() if some)
+            said.append(f"columns: label {self.schema.label!r}, {counts}")
         if self.nulls:
             cells = sum(self.nulls.values())
             said.append(f"missing values: {cells:,} in {counted(len(self.nulls), 'column')}, kept as nulls")
@@ -101,7 +108,20 @@ def rejects_path(out: str | Path) -> Path:
 
 
 class Conversion:
-    """Conversion of one source to one output, with its rejects and counts."""
+    """Conversion of one source to one output, with its rejects and counts.
+
+    Parameters
+    ----------
+    source, out : path
+    overwrite : bool
+        True if ``out`` may be replaced.
+    share_max : float
+        Largest share of bad records.
+    progress : callable or None
+        Called with the number of lines read so far; of a source that is read twice, in both passes.
+    advice : str
+        End of the error line about too many bad records.
+    """
 
     def __init__(
         self,
@@ -111,9 +131,10 @@ class Conversion:
         overwrite: bool,
         share_max: float,
         progress: Progress | None,
+        advice: str = ADVICE,
     ) -> None:
         self.source, self.out = Path(source), Path(out)
-        self._share_max, self._progress = share_max, progress
+        self._share_max, self._progress, self._advice = share_max, progress, advice
         if not 0 <= share_max <= 1:
             raise ConfigurationError(f"rejects_max_share: expected a share from 0 to 1, got {share_max}")
         if os.path.isdir(self.source):  # `Path.is_dir` raises for a name that is too long
@@ -126,43 +147,65 @@ class Conversion:
                 raise ConfigurationError(f"out: {written} is the source: give another out")
         refuse_existing(self.out, rejects_path(out), overwrite=overwrite)
 
+    def report_lines(self, lines: int) -> None:
+        """Tell the progress."""
+        if self._progress:
+            self._progress(lines)
+
     def over(
         self,
         found: Iterable[Piece],
         parse: Parser,
-        schema: Schema,
+        schema: Schema | None,
         *,
         lines_before: int = 0,
         notes: Callable[[], Sequence[str]] = list,
+        empty: pa.Table | None = None,
+        group: tuple[int, int] = (ROW_GROUP_ROWS, ROW_GROUP_BYTES),
     ) -> ConvertReport:
-        """Write all valid records of ``found``; ``lines_before`` of the source have been read already.
+        """Write all valid records.
 
-        ``notes`` of the report are asked for at the end.
+        Parameters
+        ----------
+        found : iterable of Piece
+        parse : callable
+            Parser of their text.
+        schema : Schema or None
+            Schema of the table; None without a label.
+        lines_before : int
+            Lines of the source that have been read already.
+        notes : callable
+            Gives the notes of the report, at the end.
+        empty : pyarrow.Table or None
+            Table that is written if there is no record; None: that is an error.
+        group : (int, int)
+            Rows and bytes of a row group; it ends with either.
 
         Raises
         ------
         DataError
-            If there is none, or too many are invalid.
+            If there is no record, or too many are invalid.
         """
         rejects_file = real_file(rejects_path(self.out))
         with ExitStack() as files:
             target = files.enter_context(atomic_output(self.out))
             bad_target = rejects_file.with_name(target.name + ".rejects")
             files.callback(bad_target.unlink, missing_ok=True)
-            rejects = Rejects(bad_target, str(self.source), self._share_max)
+            rejects = Rejects(bad_target, str(self.source), self._share_max, self._advice)
             files.callback(rejects.close)
-            output = files.enter_context(_Output(target, schema))
+            output = files.enter_context(_Output(target, schema, group))
             rejects.lines, blank = lines_before, 0
             for piece in found:
                 rejects.lines += piece.lines
                 tables, blank_here = parse_piece(piece, parse, rejects)
                 blank += blank_here
                 output.take(tables)
-                if self._progress:
-                    self._progress(rejects.lines)
+                self.report_lines(rejects.lines)
             rejects.judge(rejects.lines)
+            if empty is not None and not output.rows:
+                output.take([empty])
             output.close()
-            if not output.rows:
+            if empty is None and not output.rows:
                 raise DataError(f"{self.source}: expected at least one record, got none")
             rejects.close()
             rejects_file.unlink(missing_ok=True)
@@ -178,6 +221,7 @@ class Conversion:
             first_rejects=tuple(rejects.first),
             nulls=output.nulls,
             positives=output.positives,
+            columns=output.columns,
             schema=schema,
             infinite=output.infinite,
             notes=tuple(notes()),
@@ -190,14 +234,16 @@ class _Output:
     In a dense column an infinite number becomes null, as training refuses a whole file for one.
     """
 
-    def __init__(self, path: Path, schema: Schema) -> None:
-        self._path, self._label = path, schema.label or ""
-        self._dense = {field.name for field in schema.dense}
+    def __init__(self, path: Path, schema: Schema | None, group: tuple[int, int]) -> None:
+        self._path, self._label = path, schema.label if schema else None
+        self._dense = {field.name for field in schema.dense} if schema else set[str]()
+        self._group_rows, self._group_bytes = group
         self._writer: Any = None
         self._waiting: list[Any] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self.rows = self.positives = 0
         self.nulls: dict[str, int] = {}
+        self.columns: dict[str, str] = {}
         self.infinite: dict[str, int] = {}
 
     def __enter__(self) -> _Output:
@@ -210,18 +256,26 @@ class _Output:
     def take(self, tables: Sequence[Any]) -> None:
         """Append tables of one Arrow schema."""
         for table in map(self._finite, tables):
+            self.columns = {field.name: str(field.type) for field in table.schema}
             self.rows += table.num_rows
-            self.positives += pc.sum(table.column(self._label)).as_py() or 0
+            if self._label is not None:
+                self.positives += pc.sum(table.column(self._label)).as_py() or 0
             for name, column in zip(table.schema.names, table.columns, strict=True):
                 if column.null_count:
                     self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             self._waiting.append(table)
             self._waiting_rows += table.num_rows
-        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self._waiting_bytes += table.nbytes
+        rows = self._group_rows
+        if self._waiting_rows >= rows:
             whole = pa.concat_tables(self._waiting)
-            ready = whole.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
+            ready = whole.num_rows // rows * rows
             self._write(whole.slice(0, ready))
-            self._waiting, self._waiting_rows = [whole.slice(ready)], whole.num_rows - ready
+            rest = whole.slice(ready)
+            self._waiting, self._waiting_rows, self._waiting_bytes = [rest], rest.num_rows, rest.nbytes
+        elif self._waiting_bytes >= self._group_bytes:
+            self._write(pa.concat_tables(self._waiting))
+            self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _finite(self, table: Any) -> Any:
         for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
@@ -235,7 +289,7 @@ class _Output:
 
     def close(self) -> None:
         """Write the last row group and the footer."""
-        if self._waiting_rows:
+        if self._waiting_rows or (self._waiting and self._writer is None):
             self._write(pa.concat_tables(self._waiting))
         if self._writer is not None:
             self._writer.close()
@@ -243,4 +297,4 @@ class _Output:
     def _write(self, table: Any) -> None:
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, table.schema, compression="zstd", compression_level=1)
-        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._writer.write_table(table, row_group_size=self._group_rows)

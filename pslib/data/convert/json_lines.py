@@ -45,21 +45,27 @@ def json_columns(records: Iterable[bytes], source: Path) -> tuple[dict[str, pa.D
     DataError
         If no record is an object, or a column has mixed types; lists all such columns at once.
     """
+    types, reasons, wholes = json_kinds(islice(records, SAMPLE_ROWS))
+    if not (types or reasons):
+        raise DataError(f"{source}: expected a JSON object a line, found none in the first {SAMPLE_ROWS:,}")
+    if reasons:
+        raise DataError(*(f"{source}: column {name!r}: {why}" for name, why in reasons.items()))
+    return types, wholes
+
+
+def json_kinds(records: Iterable[bytes]) -> tuple[dict[str, pa.DataType], dict[str, str], set[str]]:
+    """Return columns and types as `json_columns`, those of no type with the reason, and those of its set."""
     plain: dict[str, set[str]] = defaultdict(set)
     lists: dict[str, set[str]] = defaultdict(set)
-    for record in _objects(islice(records, SAMPLE_ROWS)):
+    for record in _objects(records):
         for name, value in record.items():
             _look(value, plain[name], lists[name])
-    if not plain:
-        raise DataError(f"{source}: expected a JSON object a line, found none in the first {SAMPLE_ROWS:,}")
     found = {name: _type_of(plain[name], lists[name]) for name in plain}
     if "" in found:
         found[""] = "expected a name, got none"
     types = {name: one for name, one in found.items() if not isinstance(one, str)}
-    if len(types) < len(found):
-        raise DataError(*(f"{source}: column {name!r}: {found[name]}" for name in found if name not in types))
     wholes = {name for name, kind in types.items() if kind == pa.float64() and _FRACTION not in plain[name]}
-    return types, wholes
+    return types, {name: one for name, one in found.items() if isinstance(one, str)}, wholes
 
 
 def _objects(records: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -139,13 +145,15 @@ def _lines(raw: bytes) -> int:
     return newlines.size + 1
 
 
-def json_parser(types: Mapping[str, pa.DataType], label: str, pointed: Sequence[str] = ()) -> Parser:
-    """Parser of objects with these columns; an absent member is null, an unknown one makes a reject.
+def json_parser(types: Mapping[str, pa.DataType], label: str | None, pointed: Sequence[str] = ()) -> Parser:
+    """Parser of objects with these columns; an absent member is null.
 
-    Columns named in ``pointed`` are float64 in ``types``, and become int64: 7.0 is an id too.
+    The label becomes int8, and an unknown member makes a reject; without a label it is left out. Columns in
+    ``pointed`` are float64 in ``types``, and become int64: 7.0 is an id too.
     """
     meaning = pajson.ParseOptions(
-        explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="error"
+        explicit_schema=pa.schema(list(types.items())),
+        unexpected_field_behavior="ignore" if label is None else "error",
     )
 
     def parse(raw: bytes) -> Parsed:
@@ -157,9 +165,7 @@ def json_parser(types: Mapping[str, pa.DataType], label: str, pointed: Sequence[
                 table.validate(full=True)  # Arrow copies bytes that are not UTF-8 unchecked
         except pa.ArrowInvalid as error:
             raise ValueError(_reason(str(error), list(types))) from error
-        place = table.schema.get_field_index(label)
-        text = table.column(place).cast(pa.string())
-        parsed = labelled(table.set_column(place, label, text), label)
+        parsed = Parsed(table, []) if label is None else _labelled(table, label)
         if table.num_rows != lines:  # two records on a line: refused, no place for numbers
             return parsed
 
@@ -174,6 +180,11 @@ def json_parser(types: Mapping[str, pa.DataType], label: str, pointed: Sequence[
         return Parsed(_without_points(found.table, pointed), found.bad)
 
     return parse
+
+
+def _labelled(table: Any, label: str) -> Parsed:
+    place = table.schema.get_field_index(label)
+    return labelled(table.set_column(place, label, table.column(place).cast(pa.string())), label)
 
 
 def _without_points(table: Any, pointed: Sequence[str]) -> Any:

@@ -119,6 +119,8 @@ class Rejects:
         Name of the input file, for messages.
     share_max : float
         A reject beyond this share of the lines read so far, and of 100,000, raises.
+    advice : str
+        What to do about too many.
 
     Attributes
     ----------
@@ -130,8 +132,8 @@ class Rejects:
         The first three.
     """
 
-    def __init__(self, path: Path, source: str, share_max: float) -> None:
-        self._path, self._source, self._share_max = path, source, share_max
+    def __init__(self, path: Path, source: str, share_max: float, advice: str = "") -> None:
+        self._path, self._source, self._share_max, self._advice = path, source, share_max, advice
         self._file: IO[bytes] | None = None
         self.lines = self.count = 0
         self.first: list[RejectedRecord] = []
@@ -157,7 +159,7 @@ class Rejects:
             f"{self._source}: {counted(self.count, 'bad record')} in the first "
             f"{counted(self.lines, 'line')}, more than the share of {self._share_max:g} that is allowed, so "
             f"nothing was written: {shown}"
-            f"{'; ...' if self.count > len(self.first) else ''}; allow more by --rejects-max-share"
+            f"{'; ...' if self.count > len(self.first) else ''}; {self._advice}"
         )
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pslib.data.column_casts import ColumnCasts
 from pslib.data.column_types import KeyKinds, folder_columns, key_kind, unread_reason
 from pslib.data.columns import is_list, storage_type
 from pslib.data.data_files import Paths, data_files
@@ -17,6 +18,7 @@ from pslib.data.features import seconds_note
 from pslib.data.inspect.column_reader import parts_of
 from pslib.data.inspect.column_scan import ColumnReport, ColumnScan, read_alike
 from pslib.data.inspect.row_sample import RowSample
+from pslib.data.parquet_files import UNREADABLE
 from pslib.errors import DataError
 from pslib.schema import Schema, SparseField
 from pslib.storage import shown
@@ -150,13 +152,14 @@ def check(
         try:
             opened = open_parquet(file)
             columns = opened.schema_arrow  # rebuilt at each access; raises for a damaged name
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             _say(scans.problems, not_parquet(file, error))
             continue
         with opened:
             scans.files.append(_file_report(file, opened))
             scans.unread = dict(_unread(file, columns)) | scans.unread
-            _scan_file(file, opened, columns, dict(_roles(schema, label, columns)), scans)
+            casts = None if schema is None else ColumnCasts(schema)
+            _scan_file(file, opened, columns, dict(_roles(schema, label, columns)), casts, scans)
     bad = [problem for scan in scans.columns.values() for problem in scan.problems()]
     # A problem found by statistics is reported once, with the number of such values.
     problems = [line for line in scans.problems if not any(one.startswith(line) for one in bad)] + bad
@@ -206,19 +209,27 @@ def _once(arrow_schema: pa.Schema) -> list[str]:
 
 
 def _scan_file(
-    file: str, opened: pq.ParquetFile, columns: pa.Schema, roles: Mapping[str, str], scans: _Scans
+    file: str,
+    opened: pq.ParquetFile,
+    columns: pa.Schema,
+    roles: Mapping[str, str],
+    casts: ColumnCasts | None,
+    scans: _Scans,
 ) -> None:
-    """Read the columns with a role, and add them to their scans."""
+    """Read the columns with a role, cast as a training casts them, and add them to their scans."""
+    read = columns if casts is None else casts.schema(columns)
     rows = opened.metadata.num_rows
     group_rows = scans.files[-1].group_rows
     mine = {}
     for name, role in roles.items():
-        kind = storage_type(columns.field(name).type)
+        kind = storage_type(read.field(name).type)
         mine[name] = scans.of(name, kind, role)
         mine[name].begin(kind, file, group_rows)
     if scans.sample is not None:
         scans.sample.begin(rows, len(mine))
-    for name, array, first_row in parts_of(file, opened, list(mine), scans.problems):
+    for name, given, first_row in parts_of(file, opened, list(mine), scans.problems):
+        is_cast = casts is not None and read.field(name).type != columns.field(name).type
+        array = casts.column(name, given) if casts and is_cast else given
         mine[name].add(array, first_row)
         if scans.sample is not None:
             scans.sample.add(name, array, first_row)

@@ -1,0 +1,302 @@
+r"""Text to Parquet without a schema: the type of each column by all of its values.
+
+A column is of the first type that all of its values are of; an empty one, and ``\N``, is missing::
+
+    int64        7, -7: written as Python writes it, so that its text is known from the number
+    float64      0.5, 1e-3, inf; at least one with a point or an exponent; nan, NA ... (`MISSING`) are missing
+    bool         true, false, in any case
+    date32       2024-05-01
+    timestamp    2024-05-01 12:30, also with T, seconds and a fraction; in UTC if each has a zone
+    string       any: 007, +7 and A12 are ids as they are written
+    null         nothing at all
+
+JSON has types of its own; of its strings only dates and times become others. Lists are those of integers or
+of strings. A column that has none of these types (objects, say) is left out.
+
+The file is read twice: for the types, and to convert it. The table depends on nothing but the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pslib.data.column_casts import LEFT_OUT, NO_NUMBER, NO_TIME, NUMBERS, integers_in, numbers_in
+from pslib.data.convert.csv_criteo import csv_parser, header_of
+from pslib.data.convert.job import Conversion, ConvertReport
+from pslib.data.convert.json_lines import json_kinds, json_parser
+from pslib.data.convert.records import Parsed, Parser, Piece, Rejects, parse_piece, pieces
+from pslib.data.text_values import INFINITE, WHOLE
+from pslib.errors import DataError
+from pslib.text import quoted
+
+VERSION = 1
+"""Version of these rules: under another the same text may give another table."""
+DELIMITERS = ",\t;|"
+"""Delimiters of values in a CSV file: the one that its first line has most often."""
+GROUP_ROWS, GROUP_BYTES = 1 << 20, 128 << 20
+"""Rows of a row group, as of a table in memory, so that both are trained in one order; or bytes, if fewer."""
+
+_EXACT = 2**53
+_WHOLE, _INFINITE = f"^(?:{WHOLE})$", f"^(?:{INFINITE})$"
+
+
+def _integers(texts: pa.Array) -> pa.Array:
+    if integers_in(texts).false_count:
+        raise pa.ArrowInvalid("not an integer as it is written in one way alone")
+    return texts.cast(pa.int64())
+
+
+def _numbers(texts: pa.Array) -> pa.Array:
+    """Numbers, none of which changes: no whole one from 2^53 on, no fraction beyond float64."""
+    numbers = numbers_in(texts)
+    large = pc.and_(pc.greater_equal(pc.abs(numbers), _EXACT), pc.match_substring_regex(texts, _WHOLE))
+    beyond = pc.and_not(pc.is_inf(numbers), pc.match_substring_regex(texts, _INFINITE))
+    if pc.any(pc.or_(large, beyond), min_count=0).as_py():
+        raise pa.ArrowInvalid("a number that float64 does not hold")
+    return numbers
+
+
+def _fractions(texts: pa.Array) -> pa.Array:
+    """Numbers, of which the whole ones are written as integers are: 007 is an id, also beside 0.5."""
+    if pc.any(pc.and_not(pc.match_substring_regex(texts, _WHOLE), integers_in(texts))).as_py():
+        raise pa.ArrowInvalid("a whole number that is not written as an integer")
+    return _numbers(texts)
+
+
+def _truths(texts: pa.Array) -> pa.Array:
+    place = pc.index_in(pc.ascii_lower(texts), pa.array(["false", "true"]))
+    if place.null_count != texts.null_count:
+        raise pa.ArrowInvalid("no truth value")
+    return place.cast(pa.bool_())
+
+
+_CASTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
+    "integer": _integers,
+    "fraction": _fractions,
+    "truth": _truths,
+    "date": lambda texts: texts.cast(pa.date32()),
+    "time": lambda texts: texts.cast(pa.timestamp("us")),
+    "zoned": lambda texts: texts.cast(pa.timestamp("us", "UTC")),
+    "number": _numbers,
+}
+"""Kinds of values and their casts, in the order of choice.
+
+A column of numbers with 007 or NA among them is of the last kind alone: it stays text, for its ids, and is
+marked as `NUMBERS`, for a field of numbers.
+"""
+_OF_JSON = ("date", "time", "zoned", "number")
+"""Kinds of the strings of JSON."""
+_MARKS = {NO_NUMBER: ("number",), NO_TIME: ("time", "zoned")}
+"""Metadata that names the first value which leaves a column none of some kinds."""
+
+
+class ColumnValues:
+    """Kinds of all values of a column so far.
+
+    Parameters
+    ----------
+    kinds : iterable of str
+        Those that it may have.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self.kinds = list(kinds)
+        self._rows = 0
+        self._any = self._empty = self._fractions = False
+        self._others: dict[bytes, str] = {}
+
+    def look(self, values: pa.Array) -> None:
+        """Drop the kinds that these values are not all of."""
+        given = _given(values)
+        self._any = self._any or len(given) > 0
+        self._empty = self._empty or len(given) + values.null_count < len(values)
+        self.kinds = [kind for kind in self.kinds if _fits(kind, given)]
+        for mark, kinds in _MARKS.items():
+            if mark not in self._others and not {*kinds} & {*self.kinds}:
+                row = _first_other(kinds, values)
+                self._others[mark] = f"{quoted(values[row].as_py())} in row {self._rows + row} (from 0)"
+        if "fraction" in self.kinds and not self._fractions:
+            whole = pc.or_(pc.match_substring_regex(given, _WHOLE), pc.is_null(numbers_in(given)))
+            self._fractions = bool(whole.false_count)
+        self._rows += len(values)
+
+    def typed(self, texts: pa.Array) -> pa.Array:
+        """Cast values of the column to its type."""
+        kind = self._kind()
+        if kind:
+            return _CASTS[kind](pc.if_else(pc.equal(texts, ""), None, texts))
+        return texts if self._any or self._empty else pa.nulls(len(texts))
+
+    def field(self, name: str) -> pa.Field:
+        """Return name and type, and what messages say of a column of text."""
+        kind = self.typed(pa.array([], pa.string())).type
+        marks = {}
+        if not self._kind():
+            marks = {NUMBERS: ""} if "number" in self.kinds else self._others
+        return pa.field(name, kind, metadata=marks or None)
+
+    def _kind(self) -> str:
+        """Return the kind that is taken; empty for text, or without any value."""
+        kinds = [kind for kind in self.kinds if kind != "number" and (kind != "fraction" or self._fractions)]
+        return kinds[0] if kinds and self._any else ""
+
+
+def _given(values: pa.Array) -> pa.Array:
+    """Values that are there."""
+    return values.filter(pc.not_equal(values, ""))
+
+
+def _fits(kind: str, given: pa.Array) -> bool:
+    try:
+        _CASTS[kind](given)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_other(kinds: Iterable[str], values: pa.Array) -> int:
+    """Return the first value that is of none of some kinds, by halves."""
+    first, rows = 0, len(values)
+    while rows > 1:
+        half = rows // 2
+        given = _given(values.slice(first, half))
+        if any(_fits(kind, given) for kind in kinds):
+            first, rows = first + half, rows - half
+        else:
+            rows = half
+    return first
+
+
+class _Csv:
+    """A CSV file: its columns, and parsers of its records."""
+
+    kinds = tuple(_CASTS)
+
+    def __init__(self, source: Path, delimiter: str | None) -> None:
+        self._source, self._delimiter = source, delimiter or delimiter_of(source)
+        names = self._opened()[0]
+        self.columns = dict.fromkeys(names, pa.string())
+        self.left_out: dict[str, str] = {}
+
+    def records(self) -> tuple[Iterator[Piece], int]:
+        """Return the pieces after the header, and the number of lines before them."""
+        return self._opened()[1:]
+
+    def _opened(self) -> tuple[list[str], Iterator[Piece], int]:
+        found = pieces(self._source, quoted_by=self._delimiter.encode())
+        first = next(found)
+        names, body = header_of(first, self._delimiter, self._source)
+        return names, chain([body] if body.lines else [], found), first.lines - body.lines
+
+    def parser(self) -> Parser:
+        """Return the parser of records to texts."""
+        return csv_parser(self.columns, None, self._delimiter, quotes=True)
+
+
+def delimiter_of(source: Path) -> str:
+    """Return the delimiter of a CSV file, by its first line.
+
+    Raises
+    ------
+    DataError
+        If the file is empty, or can't be read.
+    """
+    if (first := next(pieces(source), None)) is None:
+        raise DataError(f"{source}: expected a header and rows, got an empty file")
+    line = first.raw.lstrip().partition(b"\n")[0].decode(errors="replace")
+    return max(DELIMITERS, key=line.count)
+
+
+class _JsonLines:
+    """A file of JSON lines: its columns, and parsers of its records."""
+
+    kinds = _OF_JSON
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        texts = (text for piece in pieces(source) for _, text in piece.split())
+        self.columns, self.left_out, _ = json_kinds(texts)
+        if not self.columns:
+            raise DataError(f"{source}: expected a JSON object with values a line, found none")
+
+    def records(self) -> tuple[Iterator[Piece], int]:
+        """Return the pieces, and no line before them."""
+        return pieces(self._source), 0
+
+    def parser(self) -> Parser:
+        """Return the parser of records to the types of JSON."""
+        return json_parser(self.columns, None)
+
+
+def convert_by_values(
+    run: Conversion, form: str, *, delimiter: str | None = None, may_be_empty: bool = False
+) -> ConvertReport:
+    """Convert a file of text with all of its columns.
+
+    Parameters
+    ----------
+    run : Conversion
+    form : str
+        ``"csv"`` or ``"jsonl"``.
+    delimiter : str or None
+        Of CSV; None: that of `DELIMITERS` which the header has most often.
+    may_be_empty : bool
+        Write a file without rows for a header alone.
+
+    Raises
+    ------
+    DataError
+        If the source can't be read, or too many records are bad.
+    """
+    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run.source)
+    columns = {name: ColumnValues(text.kinds) for name, kind in text.columns.items() if kind == pa.string()}
+    for name, values in _first_pass(run, text):
+        columns[name].look(values)
+    fields = [
+        columns[name].field(name) if name in columns else pa.field(name, kind)
+        for name, kind in text.columns.items()
+    ]
+    schema = pa.schema(fields, {LEFT_OUT: json.dumps(text.left_out)} if text.left_out else None)
+    found, before = text.records()
+    return run.over(
+        found,
+        _typed(text.parser(), columns, schema),
+        None,
+        lines_before=before,
+        notes=lambda: [f"column {name!r} is left out: {why}" for name, why in text.left_out.items()],
+        empty=schema.empty_table() if may_be_empty else None,
+        group=(GROUP_ROWS, GROUP_BYTES),
+    )
+
+
+def _first_pass(run: Conversion, text: _Csv | _JsonLines) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the values of all columns of texts, piece by piece; the second pass counts bad records."""
+    names = [name for name, kind in text.columns.items() if kind == pa.string()]
+    passed_over, parse = Rejects(Path(os.devnull), str(run.source), 1.0), text.parser()
+    found, lines = text.records()
+    with closing(passed_over):
+        for piece in found if names else ():
+            lines += piece.lines
+            for table in parse_piece(piece, parse, passed_over)[0]:
+                yield from ((name, table.column(name).combine_chunks()) for name in names)
+            run.report_lines(lines)
+
+
+def _typed(parse: Parser, columns: Mapping[str, ColumnValues], schema: pa.Schema) -> Parser:
+    """Parser to typed columns of one to texts."""
+
+    def parse_typed(raw: bytes) -> Parsed:
+        parsed = parse(raw)
+        named = zip(parsed.table.column_names, parsed.table.columns, strict=True)
+        found = [columns[name].typed(one.combine_chunks()) if name in columns else one for name, one in named]
+        return Parsed(pa.table(found, schema), parsed.bad)
+
+    return parse_typed

@@ -1,0 +1,218 @@
+"""Cache of converted text: a file of CSV or JSON lines is converted to Parquet once, and read from there.
+
+Leases, exact resume, shuffling and checks are then those of Parquet. Every process of a machine finds the
+same file; hosts that do not share the folder convert the same text to the same row groups
+(`pslib.data.convert.by_values`).
+
+- An entry is named by the text's path, size and time of change, and by the version of the conversion: text
+  that has changed is converted anew.
+- A process that converts holds a lock; others wait for it. The file appears when it is complete.
+- The folder is ``PSLIB_CACHE``, else ``pslib`` in ``XDG_CACHE_HOME``, else ``~/.cache/pslib``, else, where
+  none can be written, ``pslib-UID`` in the folder for temporary files. It is for its user alone.
+- A conversion removes entries that were not used for `KEPT_DAYS`, and while all take more than `KEPT_BYTES`
+  those that were used longest ago.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from stat import S_ISDIR
+
+from pslib.clock import Clock, SystemClock
+from pslib.config import CACHE_VARIABLE
+from pslib.data.convert.by_values import VERSION, convert_by_values
+from pslib.data.convert.convert import REJECTS_SHARE_MAX
+from pslib.data.convert.job import Conversion, ConvertReport
+from pslib.data.data_files import text_format
+from pslib.errors import DataError
+from pslib.storage import is_uri, open_uri, shown, unwritable
+from pslib.text import counted
+
+KEPT_DAYS = 30
+KEPT_BYTES = 64 << 30
+REPORT_S = 5.0
+NAME_CHARS = 60
+"""Characters of the text's name in that of its entry."""
+
+log = logging.getLogger("pslib")
+_converting = threading.Lock()
+"""One conversion at a time: it uses several cores, and as much memory as a row group."""
+_told: set[str] = set()
+"""Folders that this process has named in its log."""
+
+
+def stored_as(file: str) -> str:
+    """Return the path or URI of the Parquet with the rows of a data file; text is converted if need be.
+
+    Parameters
+    ----------
+    file : str
+        Path or URI; of any but text it is returned.
+
+    Raises
+    ------
+    DataError
+        If the text can't be read, or too many of its records.
+    OSError
+        If it is not there.
+    """
+    form = text_format(file)
+    if form is None:
+        return file
+    source = _local(file)
+    entry = cache_folder() / _entry_name(source)
+    if not entry.exists():
+        with _converting, _locked(entry):
+            if not entry.exists():  # another process has converted it meanwhile
+                _convert(source, entry, form)
+    with suppress(OSError):
+        os.utime(entry)  # for `_prune`
+    return str(entry)
+
+
+def text_bytes(file: str) -> int | None:
+    """Return the size of a file of text; None of any other."""
+    return None if text_format(file) is None else _local(file).stat().st_size
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache; make it if need be.
+
+    Raises
+    ------
+    DataError
+        If there is none to write to.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = _usable(os.environ.get(CACHE_VARIABLE), home, tempfile.gettempdir())
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@cache
+def _usable(named: str | None, home: str, temporary: str) -> Path:
+    """Return the first folder that can be written; one that is not named must be this user's."""
+    if named and unwritable(Path(named).absolute()) is None:
+        return Path(named).absolute()
+    own = Path(home).absolute() / "pslib"
+    for folder in (own, Path(temporary) / f"pslib-{os.geteuid()}"):
+        with suppress(OSError):
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            about = folder.stat(follow_symlinks=folder == own)
+            if S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and unwritable(folder) is None:
+                return folder
+    raise DataError(
+        f"{own}: can't be written, nor {folder}; name a folder for converted text: {CACHE_VARIABLE}"
+    )
+
+
+def _local(file: str) -> Path:
+    if is_uri(file) and not file.lower().startswith("file:"):
+        raise DataError(
+            f"{shown(file)}: expected Parquet in an object store, got text; copy it to a local disk, or make "
+            "Parquet of it: pslib convert"
+        )
+    return Path(open_uri(file)[1])
+
+
+def _entry_name(source: Path) -> str:
+    about = source.stat()
+    key = f"{source.absolute()}\0{about.st_size}\0{about.st_mtime_ns}\0{VERSION}"
+    return f"{source.name[:NAME_CHARS]}-{blake2b(os.fsencode(key), digest_size=8).hexdigest()}.parquet"
+
+
+@contextmanager
+def _locked(entry: Path) -> Iterator[None]:
+    """Hold the lock of an entry; some file systems have none, and there each process converts for itself."""
+    lock = entry.with_suffix(".lock")
+    with lock.open("wb") as held:
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _convert(source: Path, entry: Path, form: str) -> None:
+    folder = str(entry.parent)
+    if folder not in _told:
+        _told.add(folder)
+        log.warning(
+            "pslib: text is converted to Parquet once and kept in %s; %s names another folder",
+            folder,
+            CACHE_VARIABLE,
+        )
+    advice = f"mend them, or allow more: pslib convert {form} --no-label --rejects-max-share SHARE"
+    run = Conversion(
+        source,
+        entry,
+        overwrite=True,
+        share_max=REJECTS_SHARE_MAX,
+        progress=_Progress(source),
+        advice=advice,
+    )
+    report = convert_by_values(run, form, may_be_empty=True)
+    entry.chmod(0o600)
+    if entry.name != _entry_name(source):
+        entry.unlink(missing_ok=True)
+        raise DataError(f"{source}: it was changed while it was read; start again when it is complete")
+    _tell(source, report)
+    _prune(entry)
+
+
+class _Progress:
+    """Progress of a conversion in the log, every few seconds."""
+
+    def __init__(self, source: Path, clock: Clock | None = None) -> None:
+        self._source, self._clock = source, clock or SystemClock()
+        self._said_s, self._lines, self._pass = self._clock.now_s(), 0, 1
+
+    def __call__(self, lines: int) -> None:
+        if lines <= self._lines:
+            self._pass = 2
+        self._lines = lines
+        if self._clock.now_s() - self._said_s > REPORT_S:
+            self._said_s = self._clock.now_s()
+            log.warning(
+                "pslib: %s: converting, %s of pass %d of 2", self._source, counted(lines, "line"), self._pass
+            )
+
+
+def _tell(source: Path, report: ConvertReport) -> None:
+    for note in report.notes:
+        log.warning("pslib: %s: %s", source, note)
+    if report.rejected:
+        first = report.first_rejects[0]
+        log.warning(
+            "pslib: %s: %s left out, see %s; the first: line %d: %s",
+            source,
+            counted(report.rejected, "bad record"),
+            report.rejects,
+            first.line,
+            first.reason,
+        )
+
+
+def _prune(newest: Path) -> None:
+    """Remove entries that were not used for long, and more while all are too large."""
+    used = []
+    for entry in newest.parent.glob("*.parquet"):
+        with suppress(OSError):
+            about = entry.stat()
+            used.append((about.st_mtime, about.st_size, entry))
+    now, left = newest.stat().st_mtime, sum(size for _, size, _ in used)
+    for time, size, entry in sorted(used):
+        if entry != newest and (now - time > KEPT_DAYS * 86_400 or left > KEPT_BYTES):
+            entry.unlink(missing_ok=True)
+            Path(f"{entry}.rejects.tsv").unlink(missing_ok=True)
+            left -= size

@@ -1,0 +1,227 @@
+"""A file of text is converted once for all processes of a machine, and anew when it has changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pslib.config import CACHE_VARIABLE
+from pslib.data import text_cache
+from pslib.data.text_cache import cache_folder, stored_as, text_bytes
+from pslib.errors import DataError
+
+DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Sources of the conversions of this process."""
+    seen: list[Path] = []
+    convert = text_cache.convert_by_values
+
+    def counted(run, form, **options):
+        seen.append(run.source)
+        return convert(run, form, **options)
+
+    monkeypatch.setattr(text_cache, "convert_by_values", counted)
+    return seen
+
+
+def written(path: Path, rows: int = 3) -> str:
+    path.write_text("a,b\n" + "".join(f"{i},x\n" for i in range(rows)))
+    return str(path)
+
+
+def test_text_is_converted_once_and_anew_when_it_has_changed(tmp_path: Path, conversions: list[Path]) -> None:
+    file = written(tmp_path / "in.csv")
+    first = stored_as(file)
+    assert stored_as(file) == stored_as(f"file://{file}") == first
+    assert pq.read_table(first)["a"].to_pylist() == [0, 1, 2]
+    assert len(conversions) == 1
+    about = os.stat(written(tmp_path / "in.csv", rows=3))  # the same size, at another time
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns + 1))
+    assert stored_as(file) != first
+    assert len(conversions) == 2
+    assert text_bytes(file) == os.path.getsize(file)
+
+
+def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    about = os.stat(one := written(tmp_path / "in.csv"))
+    two = written(tmp_path / "other" / "in.csv")
+    os.utime(two, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert stored_as(one) != stored_as(two)
+
+
+def test_what_is_no_text_is_stored_as_it_is() -> None:
+    assert stored_as("s3://bucket/a.parquet") == "s3://bucket/a.parquet"
+    assert text_bytes("a.parquet") is None
+
+
+def test_text_in_an_object_store_is_refused() -> None:
+    with pytest.raises(
+        DataError, match="expected Parquet in an object store, got text; copy it to a local disk"
+    ):
+        stored_as("s3://bucket/a.csv.gz?region=x")
+
+
+def test_threads_convert_a_file_once(tmp_path: Path, conversions: list[Path]) -> None:
+    file = written(tmp_path / "in.csv", rows=20_000)
+    found: set[str] = set()
+    threads = [threading.Thread(target=lambda: found.add(stored_as(file))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(found), len(conversions)) == (1, 1)
+
+
+SCRIPT = """
+import sys
+from pslib.data import text_cache
+convert = text_cache.convert_by_values
+def told(run, form, **options):
+    print("converts", flush=True)
+    return convert(run, form, **options)
+text_cache.convert_by_values = told
+print(text_cache.stored_as(sys.argv[1]))
+"""
+
+
+def test_processes_that_begin_together_convert_a_file_once(tmp_path: Path) -> None:
+    file = written(tmp_path / "in.csv", rows=200_000)
+    started = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT, file], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    lines = [process.communicate(timeout=120)[0].split() for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert sum("converts" in some for some in lines) == 1
+    assert len({some[-1] for some in lines}) == 1
+
+
+def test_a_failed_conversion_leaves_nothing_and_says_what_to_do(tmp_path: Path, own_cache: Path) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n1\n")
+    with pytest.raises(
+        DataError,
+        match=r"1 bad record .* mend them, or allow more: pslib convert csv --no-label --rejects-max",
+    ):
+        stored_as(str(tmp_path / "in.csv"))
+    assert list(own_cache.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        stored_as(str(tmp_path / "absent.csv"))
+
+
+def test_bad_records_and_left_out_columns_are_told(
+    tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = ['{"a": 1, "o": {}}'] * 2000
+    lines[1000] = "bad"
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    with caplog.at_level(logging.WARNING, "pslib"):
+        stored = stored_as(str(tmp_path / "in.jsonl"))
+    told = [record.getMessage() for record in caplog.records if "in.jsonl" in record.getMessage()]
+    assert told[0].endswith("column 'o' is left out: expected a value or a list of values, got an object; make columns of what is in it")  # fmt: skip # noqa: E501
+    assert f"1 bad record left out, see {stored}.rejects.tsv; the first: line 1001: " in told[1]
+    assert (own_cache / f"{Path(stored).name}.rejects.tsv").read_text().startswith("1001\t")
+
+
+def test_text_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert, file = text_cache.convert_by_values, written(tmp_path / "in.csv")
+
+    def appended(run, form, **options):
+        report = convert(run, form, **options)
+        with open(file, "a") as more:
+            more.write("7,y\n")
+        return report
+
+    monkeypatch.setattr(text_cache, "convert_by_values", appended)
+    with pytest.raises(DataError, match="it was changed while it was read; start again when it is complete"):
+        stored_as(file)
+    assert list(own_cache.iterdir()) == []
+
+
+def test_the_folder_is_that_of_the_variable_of_the_desktop_or_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv(CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "pslib"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "pslib"
+
+
+def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(text_cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert cache_folder() == tmp_path / f"pslib-{os.geteuid()}"
+    assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700
+
+
+def test_a_link_in_the_folder_for_temporary_files_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / f"pslib-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv(CACHE_VARIABLE, "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(text_cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    with pytest.raises(DataError, match=f"name a folder for converted text: {CACHE_VARIABLE}"):
+        cache_folder()
+
+
+def test_the_files_are_for_their_user_alone(tmp_path: Path, own_cache: Path) -> None:
+    stored = stored_as(written(tmp_path / "in.csv"))
+    assert stat.S_IMODE(os.stat(stored).st_mode) == 0o600
+    assert stat.S_IMODE(own_cache.stat().st_mode) == 0o700
+
+
+def test_entries_leave_when_they_are_old_or_too_large_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {}
+    for number, days in enumerate((40, 20, 10, 0)):
+        entries[days] = Path(stored_as(written(tmp_path / f"{number}.csv", rows=1000)))
+        used_s = entries[days].stat().st_mtime - days * DAY_S
+        os.utime(entries[days], (used_s, used_s))
+    stored_as(written(tmp_path / "new.csv"))
+    assert [days for days, entry in entries.items() if entry.exists()] == [20, 10, 0]
+    monkeypatch.setattr(text_cache, "KEPT_BYTES", 2 * entries[0].stat().st_size)
+    stored_as(written(tmp_path / "newer.csv", rows=1))
+    assert [days for days, entry in entries.items() if entry.exists()] == [0]
+
+
+def test_the_folder_is_named_once_and_slow_conversions_tell_how_far_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_cache, "REPORT_S", -1)
+    with caplog.at_level(logging.WARNING, "pslib"):
+        stored_as(written(tmp_path / "in.csv"))
+        stored_as(written(tmp_path / "two.csv"))
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "text is converted to Parquet once and kept in" in line]) == 1
+    assert f"pslib: {tmp_path}/in.csv: converting, 4 lines of pass 1 of 2" in told
+    assert f"pslib: {tmp_path}/two.csv: converting, 4 lines of pass 2 of 2" in told
