@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -18,11 +19,12 @@ from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
+from pslib.process.interruption import Interruption
 from pslib.settings import settings_as_keywords
 from pslib.storage import place_of
 from pslib.table.tables import DenseSpec
 from pslib.text import counted
-from pslib.trainer.call_log import Calls, collective
+from pslib.trainer.call_log import Calls, collective, repeatable
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
 from pslib.trainer.collective import HeldLease, Job, spec_of
@@ -51,6 +53,7 @@ from pslib.trainer.settings import LoadSettings, RankingSettings, TrainerSetting
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 from pslib.validation import checked, checked_calls
 
+log = logging.getLogger("pslib")
 NO_STREAM_SETTINGS = StreamSettings()
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
@@ -89,6 +92,7 @@ class Trainer:
     @checked("model", "cluster")
     def __init__(self, model: TrainableModel, cluster: Cluster, settings: TrainerSettings) -> None:
         """Create the model's table and dense parameters on the servers, or join those that are there."""
+        settings = settings.with_place(cluster.embedded)
         self.settings = settings
         self._table = table_of(model, settings.table)
         self.model, self.cluster, self._client = model, cluster, cluster.client
@@ -125,6 +129,7 @@ class Trainer:
     # --- training -----------------------------------------------------------------------------------------
 
     @collective
+    @repeatable
     def fit(
         self,
         data: Data,
@@ -135,6 +140,9 @@ class Trainer:
         best: PathTo | None = None,
     ) -> list[EvalResult]:
         """Train on Parquet data; with ``valid``, evaluate after every epoch and return the results.
+
+        Ctrl-C ends it after the batch, with KeyboardInterrupt; the same call made again trains the rest.
+        `evaluate`, `predict` and `save` may come in between. A second Ctrl-C ends it at once.
 
         Parameters
         ----------
@@ -220,16 +228,39 @@ class Trainer:
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
-        job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
-        steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
-        if not job.passed:
-            fit = Fit(data, order, first_epoch, counts, rate)
-            self._in_step = bool(job.ranks)
-            fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
-            self._in_step = False
-        self._epochs, self._steps = self._epochs + epochs, steps.end
+        with Interruption() as interruption:
+            job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
+            steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
+            if not job.passed:
+                fit = Fit(data, order, first_epoch, counts, rate)
+                self._in_step = bool(job.ranks)
+                mode = self._mode.of_job(job, steps)
+                try:
+                    fit.train(self._tools, job, mode, steps, self._seconds, interruption)
+                except KeyboardInterrupt:
+                    self._pause(job, interruption)
+                    raise
+                self._in_step = False
+            self._epochs, self._steps = self._epochs + epochs, steps.end
         self._cuts.finish()
         self._statistics.measure(data, self._epochs, self._steps)
+
+    def _pause(self, job: Job, interruption: Interruption) -> None:
+        """Leave an interrupted fit so that the same call goes on with it; save it where there is a place.
+
+        A second Ctrl-C saves nothing: a batch may be half done.
+        """
+        if not self._calls.may_repeat:
+            return
+        saves = self.settings.checkpoint and interruption.asked and not interruption.hurried
+        saved = saves and not self._in_step and self._cuts.save_as_it_is()
+        job.pause()
+        status = self.cluster.status()
+        line = f"interrupted at example {status['examples']:,} of {status['examples_total']:,}"
+        if saved:
+            place = status["saved"]
+            line += f"; saved in {place}: in another process the script goes on after trainer.load({place!r})"
+        log.warning("pslib: %s; the same call of fit goes on", line)
 
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int
@@ -312,6 +343,7 @@ class Trainer:
 
     @checked()
     @collective
+    @repeatable
     def fit_and_rank(
         self,
         data: Data,
