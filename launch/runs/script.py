@@ -85,7 +85,9 @@ def run_script(
         go_on = "go on, when there is room, with" if outcome.final else "go on with"
         say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")
     elif outcome.exit_code in ENDED_EARLY and saved:
-        say(f"the checkpoint is {saved}; a script goes on with trainer.load({saved!r}) before its other calls")
+        say(
+            f"the checkpoint is {saved}; a script goes on with trainer.load({saved!r}) before its other calls"
+        )
     if folder is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)
     return outcome.exit_code
