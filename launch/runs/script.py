@@ -61,7 +61,7 @@ def run_script(
     launcher, servers, trainers = _place(script, machines, log, run.resume)
     config = replace(config, servers=servers, trainers=trainers)
     keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
-    folder = None if run.out is None else _folder(Path(run.out), run)
+    folder = None if run.out is None else _folder(run.out, run)
     launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
     update_log = launch.log or log_folder(config, log, folder or logs)
@@ -93,10 +93,10 @@ def run_script(
     return outcome.exit_code
 
 
-def _folder(out: Path, run: RunOptions) -> Path:
+def _folder(out: str, run: RunOptions) -> Path:
     """Make the folder of the run: with a number where another run has it."""
     check_local("out", out)
-    return prepare_out(folder_of_run(out, run.overwrite, run.resume), run.overwrite, run.resume)
+    return prepare_out(folder_of_run(Path(out), run.overwrite, run.resume), run.overwrite, run.resume)
 
 
 def _place(script: str, machines: HostOptions, log: str | None, resume: bool) -> tuple[Launcher, int, int]:

@@ -121,6 +121,6 @@ def test_a_run_that_is_done_leaves_no_checkpoint_of_the_unfinished_training(
     path = write_job(tmp_path, examples, {"epochs": 2}, {"servers": 1, "trainers": 1})
     command = start("train", path, "--set", "checkpoint.every_batches=20")
     assert command.finish(60) == 0, command.output
-    assert len(command.lines(f"pslib: saved {tmp_path}/out/checkpoint-unfinished/checkpoint-0")) > 1
+    assert command.lines(f"pslib: saved {tmp_path}/out/checkpoint-unfinished/checkpoint-0")
     assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
     assert not (tmp_path / "out" / "checkpoint-unfinished").exists()
