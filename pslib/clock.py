@@ -75,6 +75,11 @@ def utc_now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def utc_stamp() -> str:
+    """Return the current time in milliseconds, as a log line begins with it: ``2027-01-15T08:00:00.000Z``."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def utc_now_s() -> float:
     """Seconds since 1970, for files that are drawn against time; never used in a decision."""
     return datetime.now(UTC).timestamp()

@@ -58,7 +58,7 @@ def _look(
         members = [one for one in status["members"] if one["role"] == "server"]
         servers = [one["address"] if one["state"] == "live" else "" for one in members]
         stats = watcher.server_stats(servers, PATIENCE_S)
-        return status, stats, diagnose(status, stats)
+        return status, stats, diagnose(status, stats, address)
     except AccessError:
         raise
     except PslibError as error:
@@ -137,8 +137,8 @@ def _moves(moves: Mapping[str, Any]) -> list[str]:
 
 def _line_of(member: Mapping[str, Any]) -> str:
     """Describe one member in a line."""
-    head = f"{member['role']} {member['rank']}".ljust(13) + f" {member['state']}, "
-    head += f"heard {member['silent_s']:.1f} s ago" if member["state"] == "live" else member["where"]
+    head = f"{member['role']} {member['rank']}".ljust(13) + f" {member['state']}, {member['where']}"
+    head += f", heard {member['silent_s']:.1f} s ago" if member["state"] == "live" else ""
     if member["role"] == "trainer":
         waits = [f"{what} to {peer} for {seconds:.0f} s" for peer, what, seconds in member.get("waits", ())]
         examples = counted(member.get("examples", 0), "example")

@@ -27,7 +27,7 @@ GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
     "Use a model": ("predict", "nearest", "vectors", "eval", "recommend"),
     "Data": ("describe", "data", "convert"),
-    "A running cluster": ("doctor", "scale", "server", "forget", "keys"),
+    "A running cluster": ("doctor", "logs", "stop", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
     "Planning": ("plan", "bench"),
     "Settings": ("config", "completion", "version"),
@@ -42,6 +42,9 @@ HOMES = {
     "describe": "data",
     "server": "scale",
     "bench": "plan",
+    "demo": "train",
+    "logs": "runs",
+    "stop": "runs",
 }
 """Modules of commands that do not have one of the same name."""
 

@@ -1,4 +1,4 @@
-"""``pslib train``."""
+"""``pslib train`` and ``pslib demo``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.cli.command import (
+    FOLDER,
     command,
     job_options,
     machine_options,
+    option,
+    quiet_option,
     read_job_with,
     run_options,
     trainers_option,
@@ -52,3 +55,15 @@ def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions
         folder = folder_of_run(Path(job.out), run.overwrite, run.resume)
         job = job.model_copy(update={"out": str(folder)})
     return run_job(job, run, hosts, machines.port)
+
+
+@command("demo", "pslib demo --out runs/demo")
+@option("--out", "DIR", "folder of the run (default: runs/demo)", FOLDER, default="runs/demo")
+@quiet_option
+def demo_command(out: str, quiet: bool) -> int:
+    """Make data whose best AUC is known, and train DeepFM with 2 servers and 2 trainers."""
+    from launch.runs.demo import run_demo
+    from pslib.storage import check_local
+
+    check_local("out", out)
+    return run_demo(Path(out), progress=not quiet)

@@ -134,8 +134,8 @@ def _ranking_problems(job: Job) -> list[str]:
 
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
-PREEMPTED = "preempted"
-"""Suffix of the folder for checkpoints that are made when the run is asked to leave."""
+UNFINISHED = "unfinished"
+"""Suffix of the folder for checkpoints of a training that goes on, or that was asked to leave."""
 
 
 class Job(Section):
@@ -201,13 +201,13 @@ def saved_place(job: Job) -> str:
     return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
 
 
-def preempted_place(job: Job) -> str:
-    """Return the folder of the numbered checkpoints that are made when the run is asked to leave."""
+def unfinished_place(job: Job) -> str:
+    """Return the folder of the numbered checkpoints that are made before the training is done."""
     place = saved_place(job)
     if job.checkpoint.keep_last:
         return place
     folder, name = parent_and_name(place)
-    return below(folder, f"{name}-{PREEMPTED}")
+    return below(folder, f"{name}-{UNFINISHED}")
 
 
 def read_job(

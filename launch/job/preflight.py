@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
-    *("tensorboard", "checkpoint", "checkpoint-preempted", "best"),
+    *("tensorboard", "checkpoint", "checkpoint-unfinished", "best"),
 )
 """Patterns of the files of a run in its folder, which ``--overwrite`` removes; other files are the user's.
 

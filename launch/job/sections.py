@@ -20,6 +20,7 @@ from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.settings import NOT_EMPTY, Setting, Settings
 from pslib.trainer.evaluation.early_stopping import EarlyStopping
 from pslib.trainer.settings import (
+    EVERY_S,
     EveryBatches,
     EverySeconds,
     Increments,
@@ -122,20 +123,18 @@ class CheckpointSection(Settings):
     path: Annotated[
         str | None,
         Setting(
-            "Folder or URI, with keep_last of numbered checkpoints; none: ``checkpoint`` in ``out``.",
+            "Folder or URI, with keep_last of numbered checkpoints; none: ``checkpoint`` in ``out``. Without "
+            "keep_last those of a training that goes on are beside it, with the suffix ``-unfinished``.",
             pattern=NOT_EMPTY,
         ),
     ] = None
     keep_last: KeepLast = 0
-    every_s: EverySeconds = 0.0
+    every_s: EverySeconds = EVERY_S
     every_batches: EveryBatches = 0
     incremental: Increments = 0
 
     def _problems(self) -> Iterator[str]:
-        scheduled = self.every_s > 0 or self.every_batches > 0
-        if scheduled and self.keep_last == 0:
-            yield "keep_last: expected at least 1 with every_s or every_batches, got 0"
-        if self.incremental and not scheduled:
+        if self.incremental and not (self.every_s or self.every_batches):
             yield "incremental: expected every_s or every_batches with it"
 
 

@@ -1,4 +1,4 @@
-"""Folders of runs: a new run gets one of its own, ``clicks``, ``clicks-2``, ``clicks-3``; none replaces another."""
+"""Folders of runs: a new run gets one of its own, ``clicks-2`` after ``clicks``; none replaces another."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def run_script(
     launcher, servers, trainers = _place(script, machines, log, run.resume)
     config = replace(config, servers=servers, trainers=trainers)
     keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
-    folder = None if run.out is None else _folder(Path(run.out), run)
+    folder = None if run.out is None else _folder(run.out, run)
     launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
     update_log = launch.log or log_folder(config, log, folder or logs)
@@ -85,16 +85,18 @@ def run_script(
         go_on = "go on, when there is room, with" if outcome.final else "go on with"
         say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")
     elif outcome.exit_code in ENDED_EARLY and saved:
-        say(f"the checkpoint is {saved}; a script goes on with trainer.load({saved!r}) before its other calls")
+        say(
+            f"the checkpoint is {saved}; a script goes on with trainer.load({saved!r}) before its other calls"
+        )
     if folder is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)
     return outcome.exit_code
 
 
-def _folder(out: Path, run: RunOptions) -> Path:
+def _folder(out: str, run: RunOptions) -> Path:
     """Make the folder of the run: with a number where another run has it."""
     check_local("out", out)
-    return prepare_out(folder_of_run(out, run.overwrite, run.resume), run.overwrite, run.resume)
+    return prepare_out(folder_of_run(Path(out), run.overwrite, run.resume), run.overwrite, run.resume)
 
 
 def _place(script: str, machines: HostOptions, log: str | None, resume: bool) -> tuple[Launcher, int, int]:

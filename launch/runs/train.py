@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.job.compatibility import check_same_training
-from launch.job.job import Job
+from launch.job.job import Job, unfinished_place
 from launch.job.paths import from_here
 from launch.job.preflight import (
     check_content,
@@ -127,6 +127,7 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
         job, plan = step_back(outcome, job, plan, out, tried)
         tried += 1
     if outcome.exit_code == EXIT_DONE:
+        _remove_unfinished(job)
         for line in summary_lines(summary, out, best):
             print(line)
         if job.checkpoint.path:
@@ -190,6 +191,17 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
         say(line or "nothing was saved, so that nothing can go on: begin anew")
     elif by_data:
         say(f"nothing was saved of what was trained: begin anew; {what_saves(job)}")
+
+
+def _remove_unfinished(job: Job) -> None:
+    """Remove the checkpoints of the unfinished training from the run's folder: the last one has all of it."""
+    from pslib.checkpoint import prune
+
+    if not (job.checkpoint.path or job.checkpoint.keep_last):
+        place = unfinished_place(job)
+        prune(place, 0)
+        with suppress(OSError):  # there is none, or something else is in it
+            Path(place).rmdir()
 
 
 def _has_saved(job: Job) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pslib.text import counted
@@ -22,6 +23,9 @@ DISK_BYTES = 256 << 20
 """Free bytes of a disk with logs; compaction of a log needs as much again as its images."""
 IMBALANCE, IMBALANCE_ROWS = 1.5, 10_000
 """Largest over mean rows of servers; hashing keeps 100,000 rows within 1.05."""
+
+GONE = "a process that is no member any more,"
+SUCCESSOR = "a server that has ended? that trainer learns the address of its successor in a heartbeat or two"
 
 Stats = Sequence[Mapping[str, Any] | None]
 
@@ -42,7 +46,7 @@ class Finding:
     advice: str
 
 
-def diagnose(status: Mapping[str, Any], stats: Stats) -> list[Finding]:
+def diagnose(status: Mapping[str, Any], stats: Stats, coordinator: str = "") -> list[Finding]:
     """Return all findings, the likeliest cause first; none for a healthy cluster.
 
     Parameters
@@ -51,6 +55,8 @@ def diagnose(status: Mapping[str, Any], stats: Stats) -> list[Finding]:
         Status of the coordinator, with details.
     stats : sequence of mapping or None
         Reply of each server, by rank; None: no reply in time.
+    coordinator : str
+        Address of the coordinator.
     """
     rules: tuple[Callable[[Mapping[str, Any], Stats], Iterator[Finding]], ...] = (
         _failed,
@@ -58,7 +64,7 @@ def diagnose(status: Mapping[str, Any], stats: Stats) -> list[Finding]:
         _silent,
         _mute,
         _steps,
-        _waits,
+        partial(_waits, coordinator=coordinator),
         _queues,
         _memory,
         _disk,
@@ -138,7 +144,7 @@ def _longest(trainer: Mapping[str, Any]) -> float:
     return max((float(wait[2]) for wait in trainer.get("waits", ())), default=0.0)
 
 
-def _waits(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
+def _waits(status: Mapping[str, Any], stats: Stats, coordinator: str) -> Iterator[Finding]:
     servers = {one["address"]: one for one in _members(status, "server")}
     for trainer in _members(status, "trainer"):
         if trainer["state"] != "live":
@@ -147,10 +153,11 @@ def _waits(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
             if seconds <= WAIT_S:
                 continue
             server = servers.get(peer)
-            whom = f"server {server['rank']} at {peer}" if server else f"the coordinator at {peer}"
-            yield Finding(
-                f"trainer {trainer['rank']} waits {seconds:.0f} s for {whom} ({what})", _why(server, what)
-            )
+            # One machine has several addresses, but not two processes at one port.
+            is_coordinator = peer.rpartition(":")[2] == coordinator.rpartition(":")[2]
+            whom = _name(server) if server else f"{'the coordinator' if is_coordinator else GONE} at {peer}"
+            line = f"{_name(trainer)} waits {seconds:.0f} s for {whom}: {what}"
+            yield Finding(line, _why(server, what) if server or is_coordinator else SUCCESSOR)
 
 
 def _why(server: Mapping[str, Any] | None, what: str) -> str:

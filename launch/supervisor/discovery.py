@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +39,9 @@ def note_cluster(
     launch: int = 0,
     log: str | None = None,
     config: ClusterConfig | None = None,
+    launcher: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the addresses of the cluster and its update logs, its number of earlier launches, and its size.
+    """Write the addresses of the cluster and its update logs, its number of launches, its size and launcher.
 
     A launch that resumes from logs keeps the `BEGAN_WITH` values of the first launch, even if there are none.
     A full disk does not end the run.
@@ -52,6 +53,7 @@ def note_cluster(
             began = {name: before[name] for name in BEGAN_WITH if name in before}
     with suppress(OSError):
         about = {"coordinator": address, "cluster_id": cluster_id, "launch": launch, "log": log, **began}
+        about |= {"launcher": launcher} if launcher else {}
         text = json.dumps(about)
         (logs / NOTE).write_text(text, encoding="utf-8")
 
@@ -182,13 +184,13 @@ def note_earlier(job: Job, out: Path) -> None:
 
 
 def _places(job: Job) -> tuple[str, ...]:
-    """Return the save paths of a run: the regular one, and that of a requested stop."""
+    """Return the save paths of a run: the regular one, and that of a training that is not done."""
     from launch.job.job import (  # 0.3 s, which most readers of a folder do not need
-        preempted_place,
         saved_place,
+        unfinished_place,
     )
 
-    return tuple(dict.fromkeys((saved_place(job), preempted_place(job))))
+    return tuple(dict.fromkeys((saved_place(job), unfinished_place(job))))
 
 
 def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]], CheckpointError | None]:
@@ -214,7 +216,7 @@ def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]
 
 def what_is_left(out: Path, done: bool) -> str:
     """Describe the checkpoints and logs left by an ended run, by the same check as ``--resume``."""
-    from launch.job.job import CHECKPOINT, PREEMPTED, read_job
+    from launch.job.job import CHECKPOINT, UNFINISHED, read_job
     from pslib.checkpoint import list_checkpoints
 
     logs = "" if done or not (log := logs_of(out)) else f"all that was acknowledged is in its logs, {log}; "
@@ -222,7 +224,7 @@ def what_is_left(out: Path, done: bool) -> str:
         job = read_job(out / "job.yaml").model_copy(update={"out": str(out.resolve())})
         places, none = _places(job), "it left no checkpoint"
     except ConfigurationError:  # the run of a script
-        places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{PREEMPTED}"))
+        places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{UNFINISHED}"))
         none = "its folder holds no checkpoint"
     if remote := next((place for place in places if is_uri(place)), None):  # no wait for a store
         return f"{logs}its checkpoints, if any, are in {shown(remote)}"

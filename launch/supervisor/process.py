@@ -16,7 +16,7 @@ from typing import IO
 
 from launch.supervisor.run_spec import Command, Identity, Launcher, Plan, Task
 from launch.supervisor.worker_output import WorkerOutput
-from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX
+from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, log_line
 from launch.worker.watchdog import FROM_INPUT, LEAVE
 from pslib.errors import ConfigurationError
 
@@ -186,13 +186,14 @@ def _pump(
     listen: Callable[[Task, str], None],
     remarks: str,
 ) -> None:
+    process = task.name.replace(" ", "-")
     with output, log:
         while data := output.readline(LINE_BYTES_MAX):
             if data.startswith(MESSAGE_PREFIX.encode()) and not data.endswith(b"\n"):
                 data += output.readline(MESSAGE_BYTES_MAX)
-            with suppress(OSError):  # a full disk must not stop the copy, or the worker would block
-                log.write(data)
             line = data.decode("utf-8", "replace").rstrip("\r\n")
+            with suppress(OSError):  # a full disk must not stop the copy, or the worker would block
+                log.write(f"{log_line(line, process)}\n".encode())
             if not line.startswith(LOG_PREFIX):  # log lines must not displace the lines on its exit
                 tail.append(line)
             if not is_remark(line, remarks):

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.job.job import Job, preempted_place, saved_place
+from launch.job.job import Job, saved_place, unfinished_place
 from launch.job.paths import from_here, literal
 from launch.job.yaml12 import read_yaml
 from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
@@ -260,7 +260,7 @@ def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> 
 def _with_its_keys(saved: str, job: Job) -> str:
     """Restore the credentials of a checkpoint URI, which a status leaves out, from the job."""
     name = parent_and_name(saved)[1]
-    for place in (saved_place(job), preempted_place(job), *([job.load.path] if job.load else [])):
+    for place in (saved_place(job), unfinished_place(job), *([job.load.path] if job.load else [])):
         for one in (place, below(place, name)):
             if shown(one) == saved:
                 return one

@@ -15,6 +15,7 @@ from typing import Any
 from launch.supervisor.discovery import note_cluster
 from launch.supervisor.exit_report import ExitReport
 from launch.supervisor.graceful_stop import EndSignals, GracefulStop, LastSave, WaitReporter
+from launch.supervisor.launcher_process import this_process
 from launch.supervisor.outcome import ALL_LOST, Verdict, judge
 from launch.supervisor.process import Running, Starts
 from launch.supervisor.restarts import Restarts
@@ -155,7 +156,10 @@ class _Run:
         self._poller = StatusPoller(
             lambda: self._watch(address, plan.cluster_id), lambda: self._worker_output.last_status
         )
-        note_cluster(plan.logs, address, plan.cluster_id, self._starts.launch.launch, plan.log, plan.config)
+        launch = self._starts.launch.launch
+        note_cluster(
+            plan.logs, address, plan.cluster_id, launch, plan.log, plan.config, launcher=this_process()
+        )
         self._starts.the_others()
 
     def _follow(self, until: Callable[[], bool]) -> Verdict | None:

@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from launch.supervisor.run_spec import Task
-from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX
+from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, PEOPLE_PREFIX
 
-PEOPLE_PREFIX = "pslib: "
 WORDS = ("started", "listening", "result", "over", "final", "asked")
 FAILED_S = 2.0
 """Delay of a failure's cause: a failed run ends within a heartbeat or two; a hanging one shows it."""

@@ -1,14 +1,32 @@
-"""Lines of a worker for its launcher: prefixes, and log records that are for its log file only."""
+"""Lines of a worker for its launcher, their prefixes, and lines of its log file."""
 
 from __future__ import annotations
 
 import logging
+
+from pslib.clock import utc_stamp
 
 MESSAGE_PREFIX = "pslib-"
 """Prefix of a worker's messages to its launcher: ``pslib-word rest of the line``."""
 
 LOG_PREFIX = "pslib-log "
 """Prefix of lines that a launcher copies to the worker's log only."""
+
+PEOPLE_PREFIX = "pslib: "
+"""Prefix of lines that a launcher shows to the user."""
+
+
+def log_line(line: str, process: str) -> str:
+    """Return a line of a process as its log file has it: time, level, process, text.
+
+    The level is info or, of a line that the user sees too, warning; output of scripts and libraries has none.
+    """
+    level = "output"
+    if line.startswith(MESSAGE_PREFIX):
+        level, line = "info", line.removeprefix(LOG_PREFIX)
+    elif line.startswith(PEOPLE_PREFIX):
+        level = "warning"
+    return f"{utc_stamp()} {level:<7} {process} {line}"
 
 
 class _Level(int):

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job.job import Job, of_trainer, preempted_place, read_job, saved_place
+from launch.job.job import Job, of_trainer, read_job, saved_place, unfinished_place
 from launch.job.model import ranks_items
 from launch.job.preflight import check_like_training, schema_asked
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
@@ -244,15 +244,14 @@ def _check_ranks(job: Job) -> None:
 
 
 def _when_saved(job: Job) -> CheckpointSettings:
-    """Return the save schedule of the job file; default: only on request."""
+    """Return the save schedule of the job file; without one, only on request."""
     from pslib.trainer.settings import EVERY_S_MAX, CheckpointSettings
 
     when = job.checkpoint
-    if when.every_s or when.every_batches:
-        return CheckpointSettings(
-            saved_place(job), when.every_s, when.every_batches, when.keep_last, when.incremental
-        )
-    return CheckpointSettings(preempted_place(job), every_s=EVERY_S_MAX, keep_last=when.keep_last or 1)
+    every_s = when.every_s or (0.0 if when.every_batches else EVERY_S_MAX)
+    return CheckpointSettings(
+        unfinished_place(job), every_s, when.every_batches, when.keep_last or 1, when.incremental
+    )
 
 
 def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:

@@ -195,7 +195,7 @@ class CheckpointBarrier:
     def _is_taken_over(self, number: int) -> bool:
         """Return True if more may be applied than a job's table says: of this job, or of a later one."""
         later = self._registry.jobs[number + 1 :]
-        if any(one.what not in (*READING, *LOOKING) and one.book.begun for one in later):
+        if any(one.what not in (*READING, *LOOKING, "save") and one.book.begun for one in later):
             return True
         return self._what(number) == "fit" and self._registry.jobs[number].book.taken_over
 

@@ -42,6 +42,8 @@ from pslib.wire.messages import (
 
 UNTOLD = ("window", "vote")
 """Kinds of calls in which trainers agree on something: their outcomes are no results of the run."""
+BESIDE = ("evaluate", "predict", "rank", "recommend", "export", "save")
+"""Calls that change no row: an interrupted fit may go on after them."""
 SCORES_KEPT = 16
 """Parts of an evaluation kept before they are merged."""
 
@@ -70,7 +72,9 @@ class CollectiveJob:
     examples_before : int
         Examples of a fit that were trained in an earlier run, which this one continues.
     failed_at : set of (int, int)
-        Trainers, with incarnations, whose call has failed and was not retried since.
+        Trainers, with incarnations, whose call has failed or was interrupted, and was not retried since.
+    paused_s : float
+        When a trainer was interrupted in it (a fit) and has not gone on since; 0: it goes on.
     """
 
     what: str
@@ -85,6 +89,7 @@ class CollectiveJob:
     given_up: bool = False
     examples_before: int = 0
     failed_at: set[tuple[int, int]] = field(default_factory=set)
+    paused_s: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -129,6 +134,25 @@ class CollectiveJob:
         self.book.trainer_lost(holder)
         self.failed_at.add(holder)
 
+    def left(self, now_s: float, holder: tuple[int, int], payload: Mapping[str, NDArray[Any]]) -> bool:
+        """Let a trainer leave it before it is done; return False if its lease ends in order.
+
+        One that was interrupted (``paused``) keeps its leases, to go on later.
+        """
+        if "given_back" in payload:
+            self.take_back(holder)
+        elif "paused" in payload:
+            self.failed_at.add(holder)
+            self.paused_s = now_s
+        else:
+            return False
+        return True
+
+    def end_pause(self, now_s: float) -> None:
+        """Go on after an interruption, which counts as no time of training."""
+        if self.paused_s:
+            self.opened_s, self.paused_s = self.opened_s + now_s - self.paused_s, 0.0
+
     def needs(self, rank: int) -> bool:
         """Return True if the job can't be done without this trainer."""
         return isinstance(self.book, RankedLeases) and self.book.needs(rank)
@@ -157,6 +181,7 @@ class CollectiveJob:
             "given_up": self.given_up,
             "examples_before": self.examples_before,
             "failed_at": [list(holder) for holder in sorted(self.failed_at)],
+            "paused_s": self.paused_s,
         }
 
     @staticmethod
@@ -171,7 +196,7 @@ class CollectiveJob:
         given_up, before = bool(plain.get("given_up")), int(plain.get("examples_before", 0))
         failed_at = {(rank, incarnation) for rank, incarnation in plain.get("failed_at", ())}
         job = CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words, given_up, before)
-        job.failed_at = failed_at
+        job.failed_at, job.paused_s = failed_at, float(plain.get("paused_s", 0.0))
         return job
 
     def give_up(self, now_s: float) -> None:
@@ -260,6 +285,7 @@ class JobRegistry:
         if job.given_up:
             return _given_up(message, job)
         self._leave_earlier(now_s, message)
+        job.end_pause(now_s)
         if job.book.done:
             self._finish(now_s, message.job)
         told: dict[str, Any] = {"examples_before": job.examples_before} if job.examples_before else {}
@@ -325,8 +351,7 @@ class JobRegistry:
         if message.stream >> 32 != message.job or index >= job.book.windows.size:
             return Failure("configuration", f"job {message.job} has no lease {message.stream}")
         was_done = job.book.is_done(index)
-        if "given_back" in message.payload:
-            job.take_back((message.rank, message.incarnation))
+        if job.left(now_s, (message.rank, message.incarnation), message.payload):
             return Done()
         payload = message.payload  # read before the lease ends: a broken one must not lose its scores
         words, place = _words_of(job, payload), _place_of(payload)
@@ -479,11 +504,21 @@ class JobRegistry:
             self._tell(f"call {number} ({job.what}) is given up, with {job.book.done_count} of {leases} done")
 
     def _leave_earlier(self, now_s: float, message: OpenJob) -> None:
-        """Release a trainer's leases of earlier calls: it is through with them, done or not."""
+        """Release a trainer's leases of earlier calls: it is through with them, done or not.
+
+        A fit that it was interrupted in stays its call as long as others only read or save.
+        """
         if member := self._members.at("trainer", message.rank):
+            if message.what in BESIDE and self._is_paused(member):
+                return
             member.call = max(member.call, message.job)
             self.give_up(now_s)
             self.free_leases(member, "has gone on without its part of a sync job", below=message.job)
+
+    def _is_paused(self, member: Member) -> bool:
+        """Return whether a trainer was interrupted in its call, and may go on with it."""
+        open_calls = range(self.first_open, len(self.jobs))
+        return member.call in open_calls and bool(self.jobs[member.call].paused_s)
 
     def _job_of(self, message: NextLease | EndLease | Clock) -> CollectiveJob | Failure:
         if self._members.find("trainer", message.rank, message.incarnation) is None:
@@ -595,7 +630,7 @@ def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
     A fit under way counts until ``until_s``: an abandoned one has no other end.
     """
     under_way = (one for one in jobs if one.what == "fit" and not one.over)
-    fit_s = next((max(0.0, until_s - one.opened_s) for one in under_way), 0.0)
+    fit_s = next((max(0.0, (one.paused_s or until_s) - one.opened_s) for one in under_way), 0.0)
     done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what not in UNTOLD]
     own = [job.outcome for job in jobs if job.what == "fit" and job.outcome and not job.is_of_before]
     return {

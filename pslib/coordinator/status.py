@@ -68,8 +68,11 @@ def _trained_until_s(members: Membership, now_s: float) -> float:
 
 def phase_of(members: Membership, registry: JobRegistry, now_s: float) -> str:
     """Return the activity of a run that has not ended, for its progress line."""
-    what = "" if registry.all_done else registry.jobs[registry.first_open].what
-    return _PHASES.get(what, what) if what else _waiting(members, registry, now_s)
+    open_jobs = [job for job in registry.jobs[registry.first_open :] if not job.over]
+    if not open_jobs:
+        return _waiting(members, registry, now_s)
+    what = next((job.what for job in open_jobs if not job.paused_s), "interrupted")
+    return _PHASES.get(what, what)
 
 
 def _waiting(members: Membership, registry: JobRegistry, now_s: float) -> str:

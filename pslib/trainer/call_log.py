@@ -4,14 +4,19 @@ A script that resumes from a checkpoint of an unfinished `fit` makes the same ca
 skipped, the one under way continues with its leases, and all others are new. A script that begins with a
 read-only call, where the original script trained, does not resume: it may only read.
 
+A training call that Ctrl-C has ended, made again in the same process, goes on where it was: calls within it
+that are done are skipped, and its `fit` opens its old number. Reads and saves may come in between.
+
 A load that a script left while it waited (Ctrl-C, caught) may continue at another trainer: rows are then half
 of each, and this trainer does not know the position of its training. So the load must be the next call.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -23,7 +28,9 @@ from pslib.errors import ConfigurationError
 from pslib.storage import shown
 from pslib.trainer.collective import Job, JobSpec, PassedJob
 from pslib.trainer.progress import Progress
+from pslib.wire.messages import JobResult, Result
 
+log = logging.getLogger("pslib")
 LOOKS = ("evaluate", "predict", "rank", "recommend", "export")
 """Calls that read rows and change none."""
 Given = ParamSpec("Given")
@@ -35,7 +42,17 @@ class _OnACluster(Protocol):
     def cluster(self) -> Cluster: ...
 
 
+class _Trains(Protocol):
+    _calls: Calls
+
+    @property
+    def _position(self) -> Any: ...
+
+    def _stand_at(self, position: Any) -> None: ...
+
+
 On = TypeVar("On", bound=_OnACluster)
+Trained = TypeVar("Trained", bound=_Trains)
 
 
 def collective(
@@ -54,6 +71,39 @@ def collective(
     return call
 
 
+def repeatable(
+    method: Callable[Concatenate[Trained, Given], Back],
+) -> Callable[Concatenate[Trained, Given], Back]:
+    """Decorate a training call of `Trainer`: made again after Ctrl-C, it goes on where that has ended it."""
+
+    @wraps(method)
+    def call(trainer: Trained, /, *args: Given.args, **kwargs: Given.kwargs) -> Back:
+        return trainer._calls.again(trainer, lambda: method(trainer, *args, **kwargs))
+
+    return call
+
+
+class _OtherCallError(Exception):
+    """Signal that a call is another one than the interrupted one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A collective call within a training call."""
+
+    number: int
+    what: str
+    fingerprint: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    """A training call that Ctrl-C has ended: where it began, and the collective calls within it."""
+
+    began: Any
+    made: list[_Made]
+
+
 class Calls:
     """Numbering of the calls of one trainer's script.
 
@@ -66,6 +116,9 @@ class Calls:
         self._cluster = cluster
         self._table: Mapping[str, Any] = {}
         self._followed = self._left = False
+        self._made: list[_Made] | None = None  # within a training call that may be made again
+        self._interrupted: _Interrupted | None = None
+        self._to_repeat: deque[_Made] = deque()
 
     @property
     def cluster(self) -> Cluster:
@@ -119,6 +172,43 @@ class Calls:
         place = newest(given)
         return LoadSource(given, place, read_manifest(place))
 
+    def again(self, trainer: _Trains, work: Callable[[], Back]) -> Back:
+        """Do a training call; if it is the last one again, which Ctrl-C has ended, go on with that."""
+        before, stands = self._interrupted, trainer._position
+        if before is not None:
+            self._to_repeat.extend(before.made)
+            trainer._stand_at(before.began)
+            try:
+                return self._noting(before.began, work)
+            except _OtherCallError:
+                log.warning("pslib: this is another call than the interrupted one, which is left as it is")
+                trainer._stand_at(stands)
+            except BaseException:
+                if self._interrupted is before:  # refused before it has begun
+                    trainer._stand_at(stands)
+                raise
+            finally:
+                self._to_repeat.clear()
+        return self._noting(stands, work)
+
+    def _noting(self, began: Any, work: Callable[[], Back]) -> Back:
+        """Note the collective calls within a training call, for the next one."""
+        made: list[_Made] = []
+        self._made = made
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if made and self._cluster.embedded:  # elsewhere others have its leases
+                self._interrupted = _Interrupted(began, made)
+            raise
+        finally:
+            self._made = None
+
+    @property
+    def may_repeat(self) -> bool:
+        """True in a training call that goes on if it is made again after Ctrl-C."""
+        return self._made is not None and self._cluster.embedded
+
     def open(
         self, client: Client, progress: Progress, spec: JobSpec, source: LoadSource | None = None
     ) -> Job:
@@ -130,12 +220,15 @@ class Calls:
             If it differs from the call of the script whose checkpoint was loaded, or from a load that
             was abandoned, or trains on after the script has only read.
         """
+        if repeated := self._repeated(client, progress, spec):
+            return repeated
         if self._left and spec.what not in (*LOOKS, "load"):
             raise ConfigurationError(
                 f"{spec.what}: the script began with a look at its checkpoint, of an unfinished fit, which "
                 "goes on with the calls of its own script; make those first, or load with resume=False"
             )
         number = self._number(spec)
+        self._note(number, spec)
         self._followed = self._followed or number > 0
         jobs, under_way = self._table.get("jobs", ()), self._table.get("job", 0)
         if number and number == under_way == len(jobs):  # a cut in a read-only call: this or another begins
@@ -152,6 +245,32 @@ class Calls:
         if number == under_way:
             return Job(client, progress, number, replace(spec, resume=self._table))
         return PassedJob(number, then["outcome"] or {}, self._table["ranks"])
+
+    def _repeated(self, client: Client, progress: Progress, spec: JobSpec) -> Job | None:
+        """Return the call of an interrupted training call that this one repeats; None: it is a new one."""
+        if not self._to_repeat:
+            return None
+        made = self._to_repeat[0]
+        if (spec.what, spec.fingerprint) != (made.what, made.fingerprint):
+            if not self._made:
+                raise _OtherCallError
+            self._to_repeat.clear()
+            return None
+        answer = client.ask_coordinator(JobResult(made.number))
+        assert isinstance(answer, Result)
+        if not (answer.values["done"] or spec.what == "fit"):  # what it did is void, and is done anew
+            self._to_repeat.clear()
+            return None
+        self._note(self._to_repeat.popleft().number, spec)
+        if answer.values["done"]:
+            return PassedJob(made.number, answer.values["outcome"], ())
+        return Job(client, progress, made.number, spec)
+
+    def _note(self, number: int, spec: JobSpec) -> None:
+        if self._made is not None:
+            self._made.append(_Made(number, spec.what, spec.fingerprint))
+        if self._made is not None or spec.what not in (*LOOKS, "save"):
+            self._interrupted = None
 
     def load_is_over(self) -> None:
         """Mark the last load as done or failed here: other calls may follow."""

@@ -115,7 +115,7 @@ class Job:
     def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
         self.client, self.progress, self.number = client, progress, number
         self._look = threading.Event()
-        progress.forget_jobs_below(number)  # unfinished leases of earlier calls go to others
+        progress.forget_jobs_until(number)  # unfinished leases go to others, or here again after Ctrl-C
         message = OpenJob(
             client.rank,
             number,
@@ -155,7 +155,9 @@ class Job:
                 return
             if lease.state == "held":
                 self.progress.hold(lease.stream)
-                yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch, lease.time_s)
+                yield HeldLease(
+                    lease.stream, lease.index, lease.epoch, self._first_batch(lease), lease.time_s
+                )
                 pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
                 reports, hold = 0, "other trainers hold"  # the holders may differ next time
                 continue
@@ -168,6 +170,13 @@ class Job:
                 log.warning("pslib: waiting %.0f s for %s", now_s - waiting_since, awaited)
             self._look.wait(pause_s)
             pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
+
+    def _first_batch(self, lease: Lease) -> int:
+        """Return the first batch to train of a lease: of one that this trainer had, it knows more."""
+        endpoint = self.client.endpoint
+        with endpoint.lock:
+            known = endpoint.session.acked_below(lease.stream) if endpoint.session else 0
+        return max(lease.first_batch, known)
 
     def _who_holds(self) -> str:
         """Describe the holders of the leases that this trainer waits for."""
@@ -208,6 +217,10 @@ class Job:
         """Report how many batches are applied for this trainer; the pending gives `Clocks`."""
         message = Clock(self.client.rank, self.client.member.incarnation, self.number, clock)
         return self.client.endpoint.ask(self.client.member.coordinator, message)
+
+    def pause(self) -> None:
+        """Report that this trainer leaves a fit that it may go on with: no other call waits for it."""
+        self._end(HeldLease(self.number << 32, 0, 0, 0), {"paused": np.ones(1, np.uint8)}).wait()
 
     def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
         """Report that all batches of a lease are applied; the pending is done when it is recorded."""

@@ -11,6 +11,7 @@ from pslib.client.client import Client
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
+from pslib.process.interruption import Interruption
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.collective import HeldLease, Job
 from pslib.trainer.consistency.modes import JobPlan, Mode
@@ -63,8 +64,16 @@ class Fit:
     counts: list[int]
     rate: float = 1.0
 
-    def train(self, tools: FitTools, job: Job, mode: Mode, steps: JobPlan, began_s: float) -> None:
-        """Train on this trainer's share, until all leases of the job are done."""
+    def train(
+        self,
+        tools: FitTools,
+        job: Job,
+        mode: Mode,
+        steps: JobPlan,
+        began_s: float,
+        interruption: Interruption,
+    ) -> None:
+        """Train on this trainer's share, until all leases of the job are done, or it is interrupted."""
         settings = tools.settings
         sampler = sampler_of(tools.model, self.data, settings.seed)
         reader = LeaseReader(self.data, tools.model.schema, self.order, settings.batch_rows, sampler)
@@ -84,6 +93,7 @@ class Fit:
             mode.pace,
             ahead=mode.ahead,
             gate=tools.gate.begin_job(settings.consistency == "sync"),
+            interruption=interruption,
             began_s=began_s,
         )
         threads, overlap = settings.compute_threads, pipeline.pushes_behind

@@ -99,10 +99,10 @@ class Progress:
         with self._lock:
             self.streams.discard(stream)
 
-    def forget_jobs_below(self, job: int) -> None:
-        """Drop leases of earlier jobs: the coordinator has given them to others."""
+    def forget_jobs_until(self, job: int) -> None:
+        """Drop leases of this job and of earlier ones: the coordinator grants them again."""
         with self._lock:
-            self.streams = {stream for stream in self.streams if stream >> 32 >= job}
+            self.streams = {stream for stream in self.streams if stream >> 32 > job}
 
     def held(self) -> list[int]:
         """Streams of the leases that this trainer holds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, cast
 
 from pslib.checkpoint.folders import KEEP_LAST_MAX
@@ -19,8 +19,12 @@ from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.callbacks import Callback
 from pslib.trainer.model import ALL_PARTS, ModelInParts, TrainableModel, own_table_of, takes_products
 
+EVERY_S = 600.0
+"""Default interval: what an end by force loses at most. A cut pauses trainers for some milliseconds."""
 EVERY_S_MAX = 1e9
 """Maximum interval: thirty years."""
+UNFINISHED = "checkpoint-unfinished"
+"""Folder in that of a run: checkpoints of a training that goes on or was interrupted."""
 EverySeconds = Annotated[
     float, Setting("From one to the next; 0: time does not count.", ge=0, le=EVERY_S_MAX, unit="seconds")
 ]
@@ -58,7 +62,7 @@ class CheckpointSettings(Settings):
         str,
         Setting("Folder or URI of ``checkpoint-000001`` and so on, which all servers and trainers reach."),
     ]
-    every_s: EverySeconds = 0.0
+    every_s: EverySeconds = EVERY_S
     every_batches: EveryBatches = 0
     keep_last: KeepLast = 3
     incremental: Increments = 0
@@ -417,7 +421,8 @@ class TrainerSettings(TrainingSettings):
     checkpoint: Annotated[
         CheckpointSettings | None,
         Setting(
-            "When a `fit` is saved while it goes on; none: never.",
+            "When a `fit` is saved while it goes on; none: with ``out``, in its folder "
+            "``checkpoint-unfinished``, else never.",
             example='pslib.CheckpointSettings("runs/a", every_s=600)',
         ),
     ] = None
@@ -458,6 +463,13 @@ class TrainerSettings(TrainingSettings):
     def row_optimizers(self) -> Mapping[str, Optimizer]:
         """Optimizer of each named part; ``"*"`` stands for all parts; empty: the model's own."""
         return (isinstance(self.optimizers, OptimizerSettings) and self.optimizers.rows) or {}
+
+    def with_place(self, embedded: bool) -> TrainerSettings:
+        """Return the settings, with checkpoints in ``out`` if a script runs alone and says nothing else."""
+        if self.checkpoint is not None or self.out is None or not embedded:
+            return self
+        place = os.path.join(os.fspath(self.out), UNFINISHED)
+        return replace(self, checkpoint=CheckpointSettings(place, keep_last=1))
 
     @property
     def must_agree(self) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -19,12 +20,13 @@ from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
+from pslib.process.interruption import Interruption
 from pslib.recorder.history import History
 from pslib.settings import settings_as_keywords
 from pslib.storage import place_of
 from pslib.table.tables import DenseSpec
 from pslib.text import counted
-from pslib.trainer.call_log import Calls, collective
+from pslib.trainer.call_log import Calls, collective, repeatable
 from pslib.trainer.callbacks import Callbacks
 from pslib.trainer.checkpoints.pause import CheckpointPause
 from pslib.trainer.checkpoints.save_load import CheckpointJobs, Position, set_up
@@ -56,6 +58,7 @@ from pslib.trainer.training_history import TrainingHistory
 from pslib.trainer.vote import voted
 from pslib.validation import checked, checked_calls
 
+log = logging.getLogger("pslib")
 NO_STREAM_SETTINGS = StreamSettings()
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
@@ -94,6 +97,7 @@ class Trainer:
     @checked("model", "cluster")
     def __init__(self, model: TrainableModel, cluster: Cluster, settings: TrainerSettings) -> None:
         """Create the model's table and dense parameters on the servers, or join those that are there."""
+        settings = settings.with_place(cluster.embedded)
         self.settings = settings
         table = table_of(model, settings.table)
         model = with_row_optimizers(model, settings.row_optimizers)
@@ -151,6 +155,7 @@ class Trainer:
     # --- training -----------------------------------------------------------------------------------------
 
     @collective
+    @repeatable
     def fit(
         self,
         data: Data,
@@ -161,6 +166,9 @@ class Trainer:
         best: PathTo | None = None,
     ) -> list[EvalResult]:
         """Train on data; with ``valid``, evaluate after every epoch and return the results.
+
+        Ctrl-C ends it after the batch, with KeyboardInterrupt; the same call made again trains the rest.
+        `evaluate`, `predict` and `save` may come in between. A second Ctrl-C ends it at once.
 
         Parameters
         ----------
@@ -280,26 +288,46 @@ class Trainer:
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
-        job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
-        steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
-        self._history.begin(first_epoch, job.examples_before)
-        if not job.passed:
-            self._train(Fit(data, order, first_epoch, counts, rate), job, steps)
-        self._epochs, self._steps = self._epochs + epochs, steps.end
-        self._history.end(self._epochs)
+        with Interruption() as interruption:
+            job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
+            steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
+            self._history.begin(first_epoch, job.examples_before)
+            if not job.passed:
+                self._train(Fit(data, order, first_epoch, counts, rate), job, steps, interruption)
+            self._epochs, self._steps = self._epochs + epochs, steps.end
+            self._history.end(self._epochs)
         self._cuts.finish()
         self._tell_checkpoints()
         self._statistics.measure(data, self._epochs, self._steps)
 
-    def _train(self, fit: Fit, job: Job, steps: JobPlan) -> None:
-        """Train this trainer's share of a job; the history of one that fails tells how far it came."""
+    def _train(self, fit: Fit, job: Job, steps: JobPlan, interruption: Interruption) -> None:
+        """Train this trainer's share of a job; the history of one that ends early tells how far it came."""
         self._in_step = bool(job.ranks)
         try:
-            fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
-        except BaseException:
+            fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds, interruption)
+        except BaseException as error:
             self._history.fail()
+            if isinstance(error, KeyboardInterrupt):
+                self._pause(job, interruption)
             raise
         self._in_step = False
+
+    def _pause(self, job: Job, interruption: Interruption) -> None:
+        """Leave an interrupted fit so that the same call goes on with it; save it where there is a place.
+
+        A second Ctrl-C saves nothing: a batch may be half done.
+        """
+        if not self._calls.may_repeat:
+            return
+        saves = self.settings.checkpoint and interruption.asked and not interruption.hurried
+        saved = saves and not self._in_step and self._cuts.save_as_it_is()
+        job.pause()
+        status = self.cluster.status()
+        line = f"interrupted at example {status['examples']:,} of {status['examples_total']:,}"
+        if saved:
+            place = status["saved"]
+            line += f"; saved in {place}: in another process the script goes on after trainer.load({place!r})"
+        log.warning("pslib: %s; the same call of fit goes on", line)
 
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int
@@ -388,6 +416,7 @@ class Trainer:
 
     @checked()
     @collective
+    @repeatable
     def fit_and_rank(
         self,
         data: Data,

@@ -557,7 +557,8 @@ class EndLease(Message):
     """Request: end a lease, all batches applied everywhere; ``payload`` is its result. Reply: `Done`.
 
     For a save or load it has the ``place`` (JSON) of the checkpoint itself, as servers find it. With
-    ``given_back`` in it the lease has failed here, and is returned to other trainers.
+    ``given_back`` in it the lease has failed here, and is returned to other trainers. With ``paused`` the
+    sender leaves this fit, keeps its leases, and may go on with it.
     """
 
     senders = TRAINING

@@ -51,7 +51,7 @@ def kept_by(command: Command, said: str) -> tuple[str, list[str]]:
     assert command.finish(120) == 64, command.output
     assert command.lines(said), command.output
     (line,) = command.lines("go on with: pslib ")
-    place = newest(str(command.out / "checkpoint-preempted"))
+    place = newest(str(command.out / "checkpoint-unfinished"))
     assert f"the checkpoint is {place}" in line
     assert "Traceback" not in command.output
     return place, line.split("go on with: pslib ")[1].split()
@@ -149,7 +149,7 @@ def test_a_bad_row_far_down_in_the_data_costs_nothing_that_was_trained_before_it
 ) -> None:
     command = start("train", late_bad_row(tmp_path, consistency), "--quiet")
     line, recipe = recipe_of(command, tmp_path / "another")
-    place = newest(str(command.out / "checkpoint-preempted"))
+    place = newest(str(command.out / "checkpoint-unfinished"))
     assert f"the checkpoint is {place}" in line
     assert "; its checkpoint is " in doctor_of(command)
     leases = read_manifest(place).cut["table"]["leases"]

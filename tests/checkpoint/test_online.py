@@ -311,7 +311,7 @@ def test_the_checkpoint_that_the_coordinator_names_is_there_when_a_saver_dies(
 
 def test_settings_that_make_no_sense_are_told() -> None:
     with pytest.raises(ConfigurationError, match="every_s: expected above 0, or every_batches"):
-        pslib.CheckpointSettings("here")
+        pslib.CheckpointSettings("here", every_s=0)
     with pytest.raises(ConfigurationError, match="keep_last: expected at least 1"):
         pslib.CheckpointSettings("here", every_s=5, keep_last=0)
     with pytest.raises(ConfigurationError, match="every_s: expected seconds"):

@@ -119,23 +119,26 @@ class TrainerCuts:
         if self._thread is not None:
             self._thread.join(END_S)
 
-    def save_as_it_is(self) -> None:
-        """Request a cut, for at most `Timing.drain_s`, while this trainer is still in the failed call.
+    def save_as_it_is(self) -> bool:
+        """Request a cut while this trainer is in the call; return whether it is made within `Timing.drain_s`.
 
         It keeps its leases meanwhile, so that the call can't be over for the others.
         """
+        asked = soon = False
         clock, limit_s = self._client.endpoint.clock, self._client.joined.config.timing.drain_s
         until_s = clock.now_s() + limit_s
         with preemption.finishing():
             try:
                 answer = self._client.ask_coordinator(SaveSoon())
-                soon = isinstance(answer, Result) and bool(answer.values["asked"])
+                asked = soon = isinstance(answer, Result) and bool(answer.values["asked"])
                 while soon and clock.now_s() < until_s and not preemption.asked:
                     clock.sleep_s(LOOK_S)
                     status = self._client.ask_coordinator(Status())
                     soon = isinstance(status, Result) and bool(status.values["saves_soon"])
             except PslibError as error:  # logged: the reason, and that nothing was saved
                 log.info("pslib: not saved: %s", error)
+                return False
+        return asked and not soon
 
     def _lead(self, number: int) -> None:
         led = self._led = _Led(number)

@@ -19,6 +19,7 @@ from pslib.client.calls import Moment
 from pslib.client.client import Client
 from pslib.client.pending import PendingPush
 from pslib.errors import DataError, PreemptedError, PslibError
+from pslib.process.interruption import Interruption
 from pslib.process.shutdown import preemption
 from pslib.text import counted
 from pslib.trainer.checkpoints.pause import JobGate
@@ -103,6 +104,8 @@ class Pipeline:
         Maximum batches that wait for the computing thread, at least 1.
     gate : JobGate
         Gate that stops batches for a cut.
+    interruption : Interruption
+        Ctrl-C, by which it ends between two batches.
     began_s : float
         Seconds of training before this cluster began.
     """
@@ -118,11 +121,13 @@ class Pipeline:
         pace: Pace,
         ahead: int,
         gate: JobGate,
+        interruption: Interruption,
         began_s: float = 0.0,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
         self._plan_of, self._maintain = plan_of, maintain
         self._rows, self._pace, self._began_s, self._gate = rows, pace, began_s, gate
+        self._interruption = interruption
         self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
@@ -160,6 +165,8 @@ class Pipeline:
         ------
         PslibError
             The error of any stage.
+        KeyboardInterrupt
+            When the interruption is asked for, and all pushes are acknowledged.
         """
         for thread in self._threads:
             thread.start()
@@ -172,7 +179,7 @@ class Pipeline:
                     compute.train(prefetched, partial(self._push, state), self._stop)
                 compute.finish()
                 self._check()  # an error takes precedence over a request to leave
-                if preemption.asked:
+                if self._leaves():
                     self._drain()
                 if self._refused is not None:  # pushes in flight: see `_settle`
                     raise self._refused
@@ -185,13 +192,13 @@ class Pipeline:
 
     def _settle(self) -> None:
         """Wait for pushes in flight if the caller's thread was interrupted and nothing else failed."""
-        if self._error is None and not preemption.asked:
+        if self._error is None and not self._leaves():
             with self._pushed:
                 self._pushed.wait_for(lambda: not self._open or self._error, SETTLE_S)
 
     def _next(self) -> tuple[_LeaseState, Prefetched] | None:
-        """Return the next batch to compute; None at the end, or when this process is asked to leave."""
-        while not preemption.asked:
+        """Return the next batch to compute; None at the end, or when this process is to leave the fit."""
+        while not self._leaves():
             self._check()
             try:
                 return self._pulled.get(timeout=TURN_S)
@@ -203,7 +210,11 @@ class Pipeline:
     def _must_stop(self) -> bool:
         """Tell whether a batch that waits for a cut must not be computed at all."""
         self._check()
-        return preemption.asked or self._over.is_set()
+        return self._leaves() or self._over.is_set()
+
+    def _leaves(self) -> bool:
+        """Tell whether this process is asked to leave (SIGTERM), or the fit is interrupted (Ctrl-C)."""
+        return preemption.asked or self._interruption.asked
 
     def _drain(self) -> None:
         """Drain on a request to leave: start nothing, and wait until all pushes are acknowledged.
@@ -213,9 +224,12 @@ class Pipeline:
         too.
         """
         self._end()
+        limit_s = preemption.left_s if preemption.asked else None
         with self._pushed:
-            self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
+            self._pushed.wait_for(lambda: not self._open or self._error, limit_s)
         self._check()
+        if not preemption.asked:
+            raise KeyboardInterrupt
         left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
         raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
 

@@ -230,7 +230,7 @@ def test_a_run_that_goes_on_keeps_its_folder(tmp_path):
 
 
 def test_a_run_that_replaces_another_leaves_no_checkpoint_of_it_to_resume_from(tmp_path):
-    ours = ("checkpoint", "checkpoint-preempted", "best")
+    ours = ("checkpoint", "checkpoint-unfinished", "best")
     for name in (*ours, "mine"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
@@ -257,7 +257,7 @@ def test_the_demonstration_removes_nothing_that_is_not_its_own(tmp_path, capsys)
 
 def test_the_job_file_of_a_resumed_run_may_be_resumed_again(folder):
     """The job file names where the resumed run began: in its own folder, where no other run may begin."""
-    job = read_job(folder / "job.yaml", [f"load.path={folder / 'run' / 'checkpoint-preempted'}"])
+    job = read_job(folder / "job.yaml", [f"load.path={folder / 'run' / 'checkpoint-unfinished'}"])
     _check(job, None, resume=True)
     with pytest.raises(ConfigurationError, match=r"lies in .*run, where this run puts its own files"):
         _check(job, None, resume=False)

@@ -50,7 +50,8 @@ def status_of(now_s: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 def found(status: dict[str, Any], stats: list[Any] | None = None) -> list[str]:
     """Return the findings of `diagnose`; servers answer unless told otherwise."""
-    return [f"{one.what} -> {one.advice}" for one in diagnose(status, stats or [{}, {}])]
+    findings = diagnose(status, stats or [{}, {}], "tcp://10.0.0.1:7000")
+    return [f"{one.what} -> {one.advice}" for one in findings]
 
 
 def test_nothing_is_wrong_with_a_cluster_that_works() -> None:
@@ -102,11 +103,26 @@ def test_a_silent_member_is_named_with_the_time_it_has_left() -> None:
 def test_who_waits_for_whom_is_told_with_the_reason() -> None:
     waits = [["tcp://server:1", "Push", 7.0], ["tcp://server:0", "Pull", 0.5]]
     (line,) = found(status_of(trainer_0={"waits": waits}))
-    assert line.startswith("trainer 0 waits 7 s for server 1 at tcp://server:1 (Push)")
+    assert line.startswith(
+        "trainer 0 (pid 7 on host) waits 7 s for server 1 at tcp://server:1 (pid 7 on host): Push -> "
+    )
     (line,) = found(
         status_of(trainer_0={"waits": [["tcp://server:1", "Push of 9 bytes, for credit: ...", 7.0]]})
     )
     assert "credit_bytes" in line
+
+
+def test_the_address_of_a_server_that_is_gone_is_not_taken_for_the_coordinators() -> None:
+    waits = [["tcp://10.0.0.1:7000", "NextLease", 7.0], ["tcp://10.0.0.1:7001", "Pull", 8.0]]
+    first, second = found(status_of(trainer_0={"waits": waits}))
+    assert "waits 7 s for the coordinator at tcp://10.0.0.1:7000: NextLease -> is the coordinator " in first
+    assert "waits 8 s for a process that is no member any more, at tcp://10.0.0.1:7001: Pull -> " in second
+    assert "its successor" in second
+
+
+def test_every_member_is_listed_with_its_process() -> None:
+    lines = doctor_lines("tcp://c:1", status_of(), [])
+    assert len([line for line in lines if " live, pid 7 on host, heard 1.0 s ago; " in line]) == 4
 
 
 def test_a_sync_step_names_the_trainer_that_all_others_wait_for() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.job.job import Job, read_job
+from launch.job.job import Job, read_job, unfinished_place
 from launch.job.paths import expand
 from launch.job.yaml12 import read_yaml, write_yaml
 from launch.runs.demo import demo_job
@@ -231,8 +231,8 @@ SINGLE = [
 ]
 TOGETHER = [
     (
-        "checkpoint.every_s=60",
-        "checkpoint.keep_last: expected at least 1 with every_s or every_batches",
+        "checkpoint={every_s: 0, incremental: 2}",
+        "checkpoint.incremental: expected every_s or every_batches with it",
     ),
     (
         "cluster.log=logs",
@@ -268,7 +268,7 @@ def test_mistakes_of_several_settings_are_told_with_those_of_one(tmp_path, alone
     [
         ["training.maintain_every_batches=-1", "table.eviction=[{name: ByAge, age: 5}]"],
         ["training.maintain_every_batchs=9", "table.eviction=[{name: ByAge, age: 5}]"],
-        ["checkpoint.keep_last=-1", "checkpoint.every_s=60"],
+        ["checkpoint.every_s=-1", "checkpoint.incremental=2"],
         ["cluster.durability=logs", "cluster.log=logs"],
         ["data.valid=7", "training.stopping={}"],
         ["data.schema.label=7", "data.stream=true"],
@@ -434,13 +434,20 @@ def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path,
 # --- how trainers keep together ---
 
 
-def test_saving_while_training_needs_numbered_checkpoints(tmp_path):
+def test_a_training_is_saved_every_ten_minutes_beside_its_checkpoint(tmp_path):
+    """With keep_last its folder has numbered checkpoints anyway, and these go there."""
+    job = read(tmp_path, GOOD)
+    assert job.checkpoint.every_s == 600
+    assert unfinished_place(job) == f"{job.out}/checkpoint-unfinished"
+    job = read(tmp_path, GOOD, "checkpoint.keep_last=3")
+    assert unfinished_place(job) == f"{job.out}/checkpoint"
+
+
+def test_increments_need_a_time_to_save(tmp_path):
     job = read(tmp_path, GOOD, "checkpoint={every_s: 600, keep_last: 3, incremental: 5}")
     assert (job.checkpoint.every_s, job.checkpoint.incremental) == (600.0, 5)
     assert read(tmp_path, job.to_yaml()).checkpoint == job.checkpoint
-    (told,) = problems(tmp_path, GOOD, "checkpoint.every_batches=100")
-    assert "keep_last: expected at least 1 with every_s or every_batches, got 0" in told
-    (told,) = problems(tmp_path, GOOD, "checkpoint={incremental: 2, keep_last: 2}")
+    (told,) = problems(tmp_path, GOOD, "checkpoint={incremental: 2, every_s: 0}")
     assert "incremental: expected every_s or every_batches with it" in told
 
 

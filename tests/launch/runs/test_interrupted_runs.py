@@ -30,9 +30,7 @@ def summary_of(command: Command) -> dict[str, object]:
     return json.loads((command.out / "summary.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "times", [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
-)
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a_run_that_is_interrupted_at_any_moments_and_goes_on_ends_with_the_bits_of_one_that_was_not(
     start: Start, examples: Path, tmp_path: Path, times: int
 ) -> None:
@@ -69,7 +67,9 @@ def test_a_run_that_is_interrupted_at_any_moments_and_goes_on_ends_with_the_bits
     assert summary["examples"] == training["epochs"] * ROWS
     assert summary["epochs"] == training["epochs"]
     assert summary["pushes_sent"] == summary["pushes_applied"]
-    assert main(["checkpoint", "diff", *(str(tmp_path / one / "checkpoint") for one in ("whole", "out"))]) == 0
+    assert (
+        main(["checkpoint", "diff", *(str(tmp_path / one / "checkpoint") for one in ("whole", "out"))]) == 0
+    )
 
 
 def test_several_trainers_that_are_interrupted_count_every_example_once(
@@ -113,3 +113,14 @@ def test_a_script_with_logs_goes_on_after_ctrl_c_where_it_was(
     )  # fmt: skip
     assert again.finish(60) == 0, again.output
     assert_counted_once(tmp_path / "checkpoint", examples)
+
+
+def test_a_run_that_is_done_leaves_no_checkpoint_of_the_unfinished_training(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    path = write_job(tmp_path, examples, {"epochs": 2}, {"servers": 1, "trainers": 1})
+    command = start("train", path, "--set", "checkpoint.every_batches=20")
+    assert command.finish(60) == 0, command.output
+    assert command.lines(f"pslib: saved {tmp_path}/out/checkpoint-unfinished/checkpoint-0")
+    assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
+    assert not (tmp_path / "out" / "checkpoint-unfinished").exists()

@@ -57,10 +57,10 @@ def test_the_next_attempt_loads_the_last_checkpoint_and_is_another_cluster(
     assert read_job(tmp_path / "job.yaml").load == again.load
 
 
-@pytest.mark.parametrize("saved", ["run", "run/checkpoint-000002", "run-preempted/checkpoint-000001"])
+@pytest.mark.parametrize("saved", ["run", "run/checkpoint-000002", "run-unfinished/checkpoint-000001"])
 def test_keys_that_a_status_does_not_tell_are_those_of_the_job(tmp_path: Path, saved: str) -> None:
     store = "s3://{}@bucket/{}?endpoint_override=host:1&scheme=http"
-    keep_last = {"keep_last": 3} if "/" in saved and "preempted" not in saved else {}
+    keep_last = {"keep_last": 3} if "/" in saved and "unfinished" not in saved else {}
     job = job_of(tmp_path, checkpoint={"path": store.format("KEY:SECRET", "run"), **keep_last})
     plan = Plan(job.cluster_config, "a", (), tmp_path, launch=Identity("a"))
     told = Outcome(69, status={"saved": store.format("***", saved)})

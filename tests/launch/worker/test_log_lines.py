@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,13 @@ import pytest
 from launch.cli.main import main
 from launch.job.yaml12 import write_yaml
 from launch.runs.demo import demo_job
+from launch.worker.log_lines import log_line
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from tests.support.processes.standin_launch import run_standins
 
+LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (?P<level>\w+) +(?P<process>\S+) (?P<text>.*)"
+)
 SCRIPT = """\
 import logging
 import pslib
@@ -41,12 +46,13 @@ def test_the_log_of_a_trainer_says_with_what_it_multiplies_matrices_and_the_scre
     assert main(["train", "job.yaml", "--quiet", "--set", "training.compute_threads=1"]) == 0
     for trainer in (0, 1):
         lines = (data / "run" / "logs" / f"trainer-{trainer}.log").read_text().splitlines()
-        said = [
-            line for line in lines if line.startswith("pslib-log 1 compute thread(s); matrix products by ")
-        ]
-        assert said, lines
+        texts = [LINE.fullmatch(line) for line in lines]
+        assert all(texts), lines
+        assert {text["process"] for text in texts} == {f"trainer-{trainer}"}
+        assert {text["level"] for text in texts} == {"info"}
+        said = [text["text"] for text in texts if "matrix products by " in text["text"]]
+        assert said[0].startswith("1 compute thread(s); matrix products by ")
         assert said[0].endswith(", 1 thread")
-        assert [line for line in lines if not line.startswith("pslib-")] == []
     screen = capfd.readouterr()
     assert "matrix products" not in screen.out + screen.err
     assert screen.err == ""
@@ -70,8 +76,24 @@ def test_lines_for_the_log_neither_reach_the_screen_nor_hide_what_a_process_said
     )
     assert "ended with exit code 1: ZeroDivisionError" in said[0]
     assert capfd.readouterr().out == "hello\nZeroDivisionError\n"
-    assert (tmp_path / "logs" / "trainer-0.log").read_text().count("pslib-log matrices") == 50
+    assert (tmp_path / "logs" / "trainer-0.log").read_text().count("info    trainer-0 matrices") == 50
     assert outcome.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "text"),
+    [
+        ("pslib-log 7 moves", "info", "7 moves"),
+        ("pslib-started 12 vm", "info", "pslib-started 12 vm"),
+        ("pslib: waiting 5 s", "warning", "pslib: waiting 5 s"),
+        ("Traceback (most recent call last):", "output", "Traceback (most recent call last):"),
+        ("", "output", ""),
+    ],
+)
+def test_a_line_of_a_log_has_its_time_its_level_and_its_process(said: str, level: str, text: str) -> None:
+    match = LINE.fullmatch(log_line(said, "server-1"))
+    assert match is not None
+    assert (match["level"], match["process"], match["text"]) == (level, "server-1", text)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_a
     assert command.finish(60) == 75, command.output
     assert command.lines("saved "), command.output
     (line,) = command.lines("go on with: pslib ")
-    assert str(tmp_path / "out" / "checkpoint-preempted" / "checkpoint-") in line
+    assert str(tmp_path / "out" / "checkpoint-unfinished" / "checkpoint-") in line
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(90) == 0, again.output
     assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 20
@@ -282,7 +282,7 @@ def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_t
     assert cut.lines(" s] preempted, ")
     assert not cut.lines(" s] done")
     (line,) = cut.lines("go on with: pslib ")
-    assert str(tmp_path / "out" / "checkpoint-preempted" / "checkpoint-") in line
+    assert str(tmp_path / "out" / "checkpoint-unfinished" / "checkpoint-") in line
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(60) == 0, again.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -88,7 +88,9 @@ class Leaving:
         self.took_s = 0.0
         self._began_s = world.network.now_s
         self._waits: dict[str, float] = {}
-        self._draining = GracefulStop(_AllRunning(self.processes), DRAIN_S, self._waited, PreemptedError.exit_code)
+        self._draining = GracefulStop(
+            _AllRunning(self.processes), DRAIN_S, self._waited, PreemptedError.exit_code
+        )
         self._turn()
 
     def processes(self) -> dict[Task, Process]:

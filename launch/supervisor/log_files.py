@@ -1,0 +1,72 @@
+"""Log files of a run, read together: the lines of all its processes, in the order of their times."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from launch.supervisor.discovery import ended_run
+from pslib.clock import SystemClock
+from pslib.errors import ConfigurationError
+
+LOOK_S = 0.2
+
+
+class LogFiles:
+    """Reader of the logs of a run, each from where it was read before.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run, or of its logs.
+    role : str or None
+        One process, as ``server-1``, or all of a role, as ``trainer``; None: all.
+
+    Raises
+    ------
+    ConfigurationError
+        When there are no logs, or none of that process.
+    """
+
+    def __init__(self, folder: Path, role: str | None) -> None:
+        self._folder = folder
+        self._logs = folder / "logs" if (folder / "logs").is_dir() else folder
+        self._role = role
+        self._read: dict[Path, int] = {}
+        if not self._files():
+            names = ", ".join(file.stem for file in sorted(self._logs.glob("*.log")))
+            if role is not None and names:
+                raise ConfigurationError(f"--role: expected one of {names}, or a role of them; got {role!r}")
+            raise ConfigurationError(f"{folder}: expected the folder of a started run, with logs/*.log")
+
+    def _files(self) -> list[Path]:
+        files = sorted(self._logs.glob("*.log"))
+        return [one for one in files if self._role in (None, one.stem, one.stem.rpartition("-")[0])]
+
+    def news(self) -> Iterator[str]:
+        """Yield the whole lines that were written since the last call, by time."""
+        yield from heapq.merge(*map(self._news_of, self._files()), key=_time_of)
+
+    def _news_of(self, file: Path) -> list[str]:
+        with file.open("rb") as opened:
+            opened.seek(self._read.get(file, 0))
+            data = opened.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read[file] = self._read.get(file, 0) + len(whole)
+        return whole.decode("utf-8", "replace").splitlines()
+
+    def follow(self, show: Callable[[str], object]) -> None:
+        """Show the lines as they come, until the run has ended."""
+        ended = None
+        while ended is None:
+            ended = ended_run(self._folder)  # looked up before the lines are read: none is missed
+            for line in self.news():
+                show(line)
+            if ended is None:
+                SystemClock().sleep_s(LOOK_S)
+
+
+def _time_of(line: str) -> str:
+    """Return the time at the beginning of a line, as text, which sorts alike."""
+    return line.partition(" ")[0]

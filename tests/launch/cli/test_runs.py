@@ -1,0 +1,175 @@
+"""``pslib logs`` and ``pslib stop``, with made-up folders of runs and with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.cli.main import main
+from launch.supervisor.discovery import NOTE, note_cluster
+from launch.supervisor.log_files import LogFiles
+from tests.support.processes.counting_runs import Start, write_job
+
+# --- logs
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run with logs of two servers and a trainer."""
+    logs = tmp_path / "run" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "server-0.log").write_text("T1 info server-0 a\nT4 info server-0 d\n")
+    (logs / "server-1.log").write_text("T2 info server-1 b\n")
+    (logs / "trainer-0.log").write_text("T3 output trainer-0 c\n")
+    return tmp_path / "run"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The last word of each line that ``pslib logs`` prints."""
+    assert main(["logs", *map(str, arguments)]) == 0
+    return "".join(line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines())
+
+
+def test_the_lines_of_all_processes_are_shown_in_the_order_of_time(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(capsys, run) == shown(capsys, run / "logs") == "abcd"
+
+
+def test_one_process_or_one_role_may_be_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, run, "--role", "server-1") == "b"
+    assert shown(capsys, run, "--role", "server") == "abd"
+    assert main(["logs", str(run), "--role", "server-2"]) == 64
+    assert capsys.readouterr().err == (
+        "pslib: --role: expected one of server-0, server-1, trainer-0, or a role of them; got 'server-2'\n"
+    )
+
+
+def test_a_folder_without_logs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", str(tmp_path)]) == 64
+    assert "expected the folder of a started run, with logs/*.log" in capsys.readouterr().err
+
+
+def test_lines_are_followed_until_the_run_has_ended(run: Path) -> None:
+    """A line that is half written is shown when it is whole, and a process that comes later, too."""
+    got: list[str] = []
+    seen = threading.Event()
+    note_cluster(run / "logs", "tcp://127.0.0.1:5", "abc")
+
+    def show(line: str) -> None:
+        got.append(line)
+        seen.set()
+
+    with (run / "logs" / "server-1.log").open("a") as log:
+        log.write("T5 info server-1")
+        follower = threading.Thread(target=LogFiles(run, None).follow, args=(show,))
+        follower.start()
+        assert seen.wait(20)
+        log.write(" e\n")
+    (run / "logs" / "server-2.log").write_text("T6 info server-2 f\n")
+    (run / "summary.json").write_text(json.dumps({"exit_code": 0}))
+    follower.join(20)
+    assert sorted(line.rpartition(" ")[2] for line in got) == ["a", "b", "c", "d", "e", "f"]
+
+
+# --- stop
+
+
+@contextmanager
+def somebody() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with the run."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def noted(folder: Path, **launcher: object) -> Path:
+    """The folder of a run whose launcher is described so."""
+    (folder / "logs").mkdir(parents=True)
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "created_s": 0.0} | launcher
+    note_cluster(folder / "logs", "tcp://127.0.0.1:5", "abc", launcher=about)
+    return folder
+
+
+def test_a_process_that_has_the_launchers_pid_by_now_is_not_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with somebody() as stranger:
+        began_s = psutil.Process(stranger.pid).create_time() - 60.0
+        folder = noted(tmp_path / "run", pid=stranger.pid, created_s=began_s)
+        assert main(["stop", str(folder)]) == 69
+        assert stranger.poll() is None
+    assert f"the launcher of that run, pid {stranger.pid}, does not run any more" in capsys.readouterr().err
+
+
+def test_a_launcher_on_another_machine_is_not_looked_for_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with somebody() as stranger:
+        created_s = psutil.Process(stranger.pid).create_time()
+        folder = noted(tmp_path / "run", host="elsewhere", pid=stranger.pid, created_s=created_s)
+        assert main(["stop", str(folder)]) == 64
+        assert stranger.poll() is None
+    assert f"is pid {stranger.pid} on elsewhere: call pslib stop there" in capsys.readouterr().err
+
+
+def test_a_run_that_has_ended_says_so_and_nothing_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with somebody() as stranger:
+        created_s = psutil.Process(stranger.pid).create_time()
+        folder = noted(tmp_path / "run", pid=stranger.pid, created_s=created_s)
+        (folder / "summary.json").write_text(json.dumps({"exit_code": 0}))
+        os.utime(folder / "logs" / NOTE, (0, 1))
+        assert main(["stop", str(folder)]) == 0
+        assert stranger.poll() is None
+    assert f"{folder}: that run ended at " in capsys.readouterr().out
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", str(tmp_path)]) == 64
+    assert "expected the folder of a run that has started, with logs/cluster.json" in capsys.readouterr().err
+
+
+def test_a_run_is_stopped_saved_and_gone_on_with(start: Start, examples: Path, tmp_path: Path) -> None:
+    path = write_job(tmp_path, examples, {"batch_rows": 128, "epochs": 8}, {"servers": 2, "trainers": 1})
+    run = start("train", path)
+    run.wait_for_file("metrics.jsonl", '"phase": "training"')
+    stop = start("stop", tmp_path / "out")
+    assert stop.finish(60) == 0, stop.output
+    assert run.finish(5) == 75  # it has ended before
+    assert stop.lines(", exit code 75 (")
+    (line,) = stop.lines("go on with: pslib ")
+    followed = start("logs", "--follow", "--role", "trainer", tmp_path / "out")
+    assert followed.finish(20) == 0
+    assert followed.lines("info    trainer-0 pslib-started ")
+    again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
+    assert again.finish(90) == 0, again.output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["epochs"] == 8
+
+
+def test_a_signal_to_a_run_that_was_stopped_already_hurries_it(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    path = write_job(tmp_path, examples, {"batch_rows": 128, "epochs": 500}, {"servers": 1, "trainers": 1})
+    run = start("train", path)
+    run.wait_for_file("metrics.jsonl", '"phase": "training"')
+    run.kill("trainer 0", signal.SIGSTOP)  # it will not leave by itself
+    first = start("stop", tmp_path / "out")
+    run.wait_for("got SIGTERM")
+    second = start("stop", tmp_path / "out")
+    assert [one.finish(40) for one in (first, second, run)] == [0, 0, 75]
