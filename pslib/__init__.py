@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pslib.cluster import Cluster as Cluster
     from pslib.cluster import connect as connect
+    from pslib.data.arrow_data import split as split
     from pslib.data.file_watch import StreamSettings as StreamSettings
     from pslib.errors import PslibError as PslibError
     from pslib.schema import DenseField as DenseField
@@ -91,6 +92,7 @@ _NAMES = {
     "pslib.table.initializers": "Constant Normal Uniform",
     "pslib.table.optimizers": "FTRL SGD Adagrad Adam AdamL2 AdamW Momentum RowwiseAdagrad",
     "pslib.table.policies": "ByAge ByBloom ByChance ByCount ByNorm ByScore Compact Score",
+    "pslib.data.arrow_data": "split",
     "pslib.data.file_watch": "StreamSettings",
     "pslib.table.schedules": "Cosine InverseSqrt Linear StepDecay",
     "pslib.schema": "DenseField RaggedField Schema SparseField",

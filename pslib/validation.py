@@ -42,6 +42,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
 }
 """Words for one value and for several."""
 _INTERFACES = {
+    "DataPart": ("a part of a split", "parts of a split"),
     "Table": ("a table", "tables"),
     "TrainableModel": ("a model, as in Trainer(DeepFM(schema), cluster)", "models"),
 }

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import pyarrow as pa
 
 from pslib.data.column_casts import ColumnCasts
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
 from pslib.data.columns import plain_batch
-from pslib.data.dataset import ParquetData, RowGroup
+from pslib.data.dataset import ParquetData, RowGroup, RowNumbers
 from pslib.data.order import GroupSlice
 from pslib.data.parquet_files import SCAN_ROWS
+from pslib.data.split import DataPart
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 from pslib.text import one_line
@@ -41,6 +43,7 @@ Data: TypeAlias = (
     str
     | os.PathLike[str]
     | Sequence[str | os.PathLike[str]]
+    | DataPart
     | Table
     | Sequence[Table]
     | Iterator[str | os.PathLike[str] | Table]
@@ -91,12 +94,11 @@ class ArrowData(ParquetData):
             RowGroup(name, place, min(GROUP_ROWS, self.rows - start), start)
             for place, start in enumerate(starts)
         )
-        self._fingerprint: int | None = None
+        self._fingerprint = 0
 
-    @property
-    def fingerprint(self) -> int:  # type: ignore[override]
-        """64-bit hash of the values and types of all columns, computed when it is first asked for."""
-        if self._fingerprint is None:
+    def _hash_of_whole(self) -> int:
+        """Return the hash of the values and types of all columns, computed when it is first asked for."""
+        if not self._fingerprint:
             found = blake2b(str(self.table.schema).encode(), digest_size=8)
             sink = pa.PythonFile(_Hashed(found), "w")
             with pa.ipc.new_stream(sink, self.table.schema) as stream:
@@ -136,12 +138,19 @@ class TableScanner:
     def expect(self, pieces: Sequence[GroupSlice]) -> None:
         """Do nothing: all rows are at hand."""
 
-    def rows(self, piece: GroupSlice) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield record batches of the slice, each with the number of its first row."""
-        first = self._data.row_groups[piece.row_group].first_row + piece.start
-        for batch in self._data.table.slice(first, piece.rows).to_batches(SCAN_ROWS):
-            yield first, self._data.casts.batch(plain_batch(batch))
-            first += len(batch)
+    def rows(self, piece: GroupSlice) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
+        """Yield record batches of the slice, each with the numbers of its rows."""
+        table, first = self._data.table, self._data.row_groups[piece.row_group].first_row
+        rows: RowNumbers = range(first + piece.start, first + piece.stop)
+        if self._data.kept is None:
+            table = table.slice(rows[0], piece.rows)
+        else:
+            rows = first + np.flatnonzero(self._data.kept.mask(piece.row_group))[piece.start : piece.stop]
+            table = table.take(pa.array(rows))
+        done = 0
+        for batch in table.to_batches(SCAN_ROWS):
+            yield rows[done : done + len(batch)], self._data.casts.batch(plain_batch(batch))
+            done += len(batch)
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -175,6 +184,9 @@ def open_data(
     DataError
         If it does not fit the schema; all problems at once.
     """
+    if isinstance(data, DataPart):
+        whole = open_data(data.data, schema, may_be_empty=may_be_empty, key_kinds=key_kinds, name=name)
+        return data.of(whole, table_of(data.data))
     data = lasting(data)
     table = table_of(data, schema.columns)
     if table is None:
@@ -192,8 +204,48 @@ def lasting(data: Data) -> Data:
     return data
 
 
+def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tuple[DataPart, DataPart]:
+    """Split data into rows to train on and rows to test on, without a copy.
+
+    `Trainer.fit`, `Trainer.evaluate` and `pslib.load` take a part like other data. Which rows are held out is
+    a function of the data alone: each process, and a resumed run, holds out the same.
+
+    Parameters
+    ----------
+    data : path, several paths, or a table
+    test_share : float
+        Share of the rows to test on, above 0 and below 1.
+    by : str or None
+        Column of times: its last rows are tested on. None: rows drawn by a hash of their number.
+
+    Returns
+    -------
+    (DataPart, DataPart)
+        To train on, and to test on.
+
+    Raises
+    ------
+    ConfigurationError
+        If the share is out of range, or it is no data.
+
+    Examples
+    --------
+    >>> train, test = pslib.split("clicks/", 0.1, by="time")                              # doctest: +SKIP
+    >>> trainer.fit(train)                                                                # doctest: +SKIP
+    >>> trainer.evaluate(test)                                                            # doctest: +SKIP
+    """
+    if not 0 < test_share < 1:
+        raise ConfigurationError(f"test_share: expected a number above 0 and below 1, got {test_share}")
+    whole = lasting(data)
+    table = table_of(whole)
+    source = whole if table is None else table
+    return DataPart(source, test_share, by, is_test=False), DataPart(source, test_share, by, is_test=True)
+
+
 def paths_in(data: Data) -> list[str]:
     """Return the paths of data, none of a table in memory."""
+    if isinstance(data, DataPart):
+        return paths_in(data.data)
     if isinstance(data, str | os.PathLike):
         return [os.fspath(data)]
     many = data if isinstance(data, list | tuple) else ()

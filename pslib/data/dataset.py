@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self, TypeAlias
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pslib.data.column_casts import ColumnCasts
 from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
@@ -27,6 +31,10 @@ OTHER_TEXT = (".txt", ".libsvm", ".svm")
 """Suffixes of text that `pslib convert` reads, and nothing else."""
 
 
+RowNumbers: TypeAlias = range | NDArray[np.int64]
+"""Numbers of some rows in their file, ascending from 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """Row group of a Parquet file.
@@ -41,12 +49,37 @@ class RowGroup:
         At least 0.
     first_row : int
         Row number in the file of its first row, 0-based.
+    held_out : int
+        Further rows of it that belong to the other part of a split.
     """
 
     file: str
     row_group: int
     rows: int
     first_row: int
+    held_out: int = 0
+
+
+class KeptRows:
+    """Rows of each row group that belong to a part.
+
+    Parameters
+    ----------
+    name : str
+        Distinguishes parts of the same data.
+    tests : sequence of callable
+        Of each row group: returns the mask of its rows that are held out.
+    is_test : bool
+        Whether those are kept, or the others.
+    """
+
+    def __init__(self, name: str, tests: Sequence[Callable[[], NDArray[np.bool_]]], is_test: bool) -> None:
+        self.name, self._tests, self._is_test = name, tests, is_test
+        self.counts = [int(np.count_nonzero(self.mask(group))) for group in range(len(tests))]
+
+    def mask(self, group: int) -> NDArray[np.bool_]:
+        """Return the mask of the kept rows of a row group, by its index in the data."""
+        return self._tests[group]() == self._is_test
 
 
 class ParquetData:
@@ -91,7 +124,11 @@ class ParquetData:
         All columns of a file, including those that the schema does not read.
     casts : ColumnCasts
         Casts of the columns that are read.
+    kept : KeptRows or None
+        Which rows are read, if it is a part of a split.
     """
+
+    kept: KeptRows | None = None
 
     def __init__(
         self,
@@ -124,7 +161,26 @@ class ParquetData:
         self.casts = ColumnCasts(schema, kinds.of_columns())
         self.row_groups, self.names = tuple(groups), frozenset(names)
         self.rows = sum(group.rows for group in groups)
-        self.fingerprint = text_hash(*marks)
+        self._fingerprint = text_hash(*marks)
+
+    @property
+    def fingerprint(self) -> int:
+        """64-bit hash, of a part also of which one it is."""
+        whole = self._hash_of_whole()
+        return whole if self.kept is None else text_hash(str(whole), self.kept.name)
+
+    def _hash_of_whole(self) -> int:
+        return self._fingerprint
+
+    def part(self, kept: KeptRows) -> Self:
+        """Return these data without the rows that are not kept."""
+        part = copy(self)
+        part.kept, part.rows = kept, sum(kept.counts)
+        part.row_groups = tuple(
+            replace(group, rows=rows, held_out=group.rows - rows)
+            for group, rows in zip(self.row_groups, kept.counts, strict=True)
+        )
+        return part
 
     @classmethod
     def known(
@@ -135,7 +191,7 @@ class ParquetData:
         data.casts = ColumnCasts(schema, ColumnKinds(schema, key_kinds).of_columns())
         data.schema, data.row_groups, data.names = schema, tuple(row_groups), frozenset()
         data.rows = sum(group.rows for group in row_groups)
-        data.fingerprint = fingerprint
+        data._fingerprint = fingerprint
         return data
 
 

@@ -17,7 +17,7 @@ from pyarrow import types
 from cython_ext.data.examples import fill_keys, fill_numbers
 from pslib.data.arrow_data import ArrowData, TableScanner
 from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
-from pslib.data.dataset import ParquetData, RowGroup, open_parquet
+from pslib.data.dataset import ParquetData, RowGroup, RowNumbers, open_parquet
 from pslib.data.features import field_source
 from pslib.data.order import GroupSlice
 from pslib.data.parquet_files import SCAN_ROWS, OpenedAhead, group_batches, open_file, parquet_from
@@ -232,16 +232,16 @@ class GroupScanner:
         self._file_name = ""
         self._group = -1
         self._position = 0
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._rest: pa.RecordBatch | None = None
+        self._batches: Iterator[tuple[RowNumbers, pa.RecordBatch]] = iter(())
+        self._rest: tuple[RowNumbers, pa.RecordBatch] | None = None
 
     def expect(self, pieces: Sequence[GroupSlice]) -> None:
         """Announce the slices to be read, in order."""
         files = (self._data.row_groups[piece.row_group].file for piece in pieces)
         self._opened.expect([file for file, _ in groupby(files) if file != self._file_name])
 
-    def rows(self, piece: GroupSlice) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield record batches of the slice, each with the file row number of its first row.
+    def rows(self, piece: GroupSlice) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
+        """Yield record batches of the slice, each with the numbers of its rows in the file.
 
         Raises
         ------
@@ -253,14 +253,15 @@ class GroupScanner:
             if self._group != piece.row_group or piece.start < self._position:
                 self._start(piece.row_group)
             while self._position < piece.stop:
-                batch = self._rest if self._rest is not None else next(self._batches)
+                rows, batch = self._rest if self._rest is not None else next(self._batches)
                 taken = batch.slice(0, piece.stop - self._position)
-                self._rest = batch.slice(len(taken)) if len(taken) < len(batch) else None
+                self._rest = (
+                    (rows[len(taken) :], batch.slice(len(taken))) if len(taken) < len(batch) else None
+                )
                 skipped = max(0, piece.start - self._position)
-                first = self._position + skipped
                 self._position += len(taken)
                 if skipped < len(taken):
-                    yield group.first_row + first, taken.slice(skipped)
+                    yield rows[skipped : len(taken)], taken.slice(skipped)
         except (OSError, pa.ArrowException) as error:
             self.close()
             raise DataError(unreadable(group, self._data.schema.columns, error)) from error
@@ -286,8 +287,25 @@ class GroupScanner:
         columns = list(self._data.schema.columns)
         _check_same(self._file, columns, group)
         found = group_batches(self._file, group.row_group, columns, SCAN_ROWS)
-        self._batches = map(self._data.casts.batch, found)
+        batches = map(self._data.casts.batch, found)
+        kept = self._data.kept
+        self._batches = _numbered(group, batches, None if kept is None else kept.mask(index))
         self._group, self._position, self._rest = index, 0, None
+
+
+def _numbered(
+    group: RowGroup, batches: Iterator[pa.RecordBatch], mask: NDArray[np.bool_] | None
+) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
+    """Yield the rows of a row group that are in the mask, with their numbers in the file."""
+    done = 0
+    for batch in batches:
+        first, size = group.first_row + done, len(batch)
+        if mask is None or mask[done : done + size].all():
+            yield range(first, first + size), batch
+        else:
+            chosen = np.flatnonzero(mask[done : done + size])
+            yield first + chosen, batch.take(pa.array(chosen))
+        done += size
 
 
 def scanner_of(data: ParquetData) -> GroupScanner | TableScanner:
@@ -304,8 +322,8 @@ def _check_same(file: pq.ParquetFile, columns: Iterable[str], group: RowGroup) -
     if group.row_group >= groups:
         raise pa.ArrowInvalid(f"it has {counted(groups, 'row group')} now")
     rows = file.metadata.row_group(group.row_group).num_rows
-    if rows != group.rows:
-        raise pa.ArrowInvalid(f"expected {counted(group.rows, 'row')}, got {rows:,}")
+    if rows != group.rows + group.held_out:
+        raise pa.ArrowInvalid(f"expected {counted(group.rows + group.held_out, 'row')}, got {rows:,}")
 
 
 def unreadable(group: RowGroup, columns: Iterable[str], error: BaseException) -> str:
@@ -372,9 +390,9 @@ class WindowDecoder:
         self._scanner.expect(pieces)
         for piece in pieces:
             group = self._data.row_groups[piece.row_group]
-            for first_row, batch in self._scanner.rows(piece):
+            for numbers, batch in self._scanner.rows(piece):
                 part = room.part(slice(position, position + len(batch)))
-                self._fill(batch, _Where(group.file, group.row_group, first_row), part)
+                self._fill(batch, _Where(group.file, group.row_group, numbers), part)
                 for field, lists in zip(self._schema.ragged, self._lists, strict=True):
                     lists.add(batch.column(field.name))
                 position += len(batch)
@@ -425,13 +443,17 @@ class _Where:
 
     file: str
     row_group: int
-    first_row: int
+    rows: RowNumbers
 
     def check(self, array: pa.Array, name: str, rule: Rule) -> None:
         """Raise DataError for the first value that breaks the rule."""
-        problem = first_problem(array, rule, self.file, self.first_row, self.row_group, name)
-        if problem:
-            raise DataError(problem)
+        bad = rule.bad(array)
+        if bad.any():
+            first = int(np.argmax(bad))
+            row = int(self.rows[first])
+            raise DataError(
+                str(first_problem(array.slice(first), rule, self.file, row, self.row_group, name))
+            )
 
 
 def _held_to(rule: Rule, array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:

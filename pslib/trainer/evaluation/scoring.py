@@ -15,6 +15,7 @@ from pslib.data.arrow_data import open_data, table_of
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
 from pslib.data.reader import LeaseReader
+from pslib.data.split import DataPart
 from pslib.data.value_checks import has_values
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
@@ -92,7 +93,7 @@ def data_of(data: Any, schema: Schema, task: int, key_kinds: KeyKinds, predicted
 
 
 def _has_values(data: Any, found: ParquetData, label: str) -> bool:
-    table = table_of(data, [label])
+    table = table_of(data.data if isinstance(data, DataPart) else data, [label])
     if table is None:
         return has_values(dict.fromkeys(group.file for group in found.row_groups), label)
     return bool(table.column(label).null_count < len(table))
