@@ -37,7 +37,8 @@ def film(number: int) -> str:
 def write_clicks(clicks: Path, new: Path, rows: int = 40_000, new_rows: int = 200) -> None:
     """Write a CSV of clicks and one of rows to come, which has no clicks yet; always the same."""
     random = np.random.default_rng(7)
-    tastes, films = random.normal(size=(USERS, 4)), random.normal(size=(FILMS, 4))
+    tastes, films = random.normal(size=(USERS, 2)), random.normal(size=(FILMS, 2))
+    eager, liked = random.normal(size=USERS), random.normal(size=FILMS)
     genres_of = [random.choice(len(GENRES), random.integers(0, 4), replace=False) for _ in range(FILMS)]
     fond_of = random.normal(size=len(GENRES))
     with (
@@ -49,7 +50,7 @@ def write_clicks(clicks: Path, new: Path, rows: int = 40_000, new_rows: int = 20
         writers[1].writerow(COLUMNS[:-1])
         for row in range(rows + new_rows):
             user, item = random.integers(USERS), random.integers(FILMS)
-            score = tastes[user] @ films[item] + fond_of[genres_of[item]].sum() - 0.5
+            score = eager[user] + liked[item] + tastes[user] @ films[item] + fond_of[genres_of[item]].sum()
             time = BEGIN + timedelta(seconds=int(row) * 37)
             values = [
                 time.isoformat(sep=" "),

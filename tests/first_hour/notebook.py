@@ -15,6 +15,8 @@ trainer = pslib.Trainer(DeepFM(schema, dim=8), cluster, batch_rows=256, out="run
 trainer.fit(train, epochs=4)
 # %% goes on
 trainer.fit(train, epochs=4)
+# %% counted
+trainer.history.table["examples"].to_pylist()[-1]
 # %% model
 trainer.model
 # %% result
