@@ -120,13 +120,6 @@ def test_a_room_with_a_table_of_its_files_names_each(room):
     assert {path.name for path in (ROOT / room).glob("*.py")} - named == {"__init__.py"}
 
 
-def test_the_script_in_the_readme_is_the_example_and_is_about_twenty_lines():
-    (script,) = blocks(README, "python")
-    example = (ROOT / "examples" / "train_deepfm.py").read_text(encoding="utf-8")
-    assert script.strip() in example
-    assert len([line for line in script.splitlines() if line.strip()]) <= 24
-
-
 def test_the_job_file_in_the_readme_is_a_job_file(tmp_path):
     from launch.job.job import read_job
 
