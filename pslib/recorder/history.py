@@ -39,9 +39,11 @@ class History:
         self._progress: list[Record] = []
         self._evaluations: list[Record] = []
 
-    def add(self, record: Record) -> None:
-        """Append a record."""
+    def add(self, record: Record, replaces: bool = False) -> None:
+        """Append a record; one that ``replaces`` takes the place of the last progress record."""
         records = self._progress if record.event == PROGRESS else self._evaluations
+        if replaces:
+            self._progress.pop()
         records.append(record)
         if len(records) > RECORDS_MAX:
             del records[-2::-2]

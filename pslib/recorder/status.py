@@ -122,19 +122,22 @@ class WindowMeter:
     """Meter of the windows between successive statuses of a run."""
 
     def __init__(self) -> None:
-        self._before, self._before_s = Status(), 0.0
+        self._before, self._before_s, self._most_examples = self._last = Status(), 0.0, 0
         self._recent: deque[Status] = deque([Status()], maxlen=RECENT_LOOKS)
-        self._most_examples = 0
 
     def start(self, status: Status, now_s: float) -> None:
         """Begin a window here: what came before is of none."""
         self._before, self._before_s, self._most_examples = status, now_s, status.examples_own
 
-    def look(self, status: Status, now_s: float) -> Window:
-        """Return the window that ends here; the next one begins.
+    def look(self, status: Status, now_s: float, joined: bool = False) -> Window:
+        """Return the window that ends here; the next one begins. With ``joined`` the last one is part of it.
 
         Examples that are trained again do not count as speed.
         """
+        if joined:
+            self._before, self._before_s, self._most_examples = self._last
+            self._recent.pop()
+        self._last = self._before, self._before_s, self._most_examples
         before, oldest = self._before, self._recent[0]
         examples = max(0, status.examples_own - self._most_examples)
         self._most_examples += examples

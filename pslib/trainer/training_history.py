@@ -30,6 +30,7 @@ class TrainingHistory:
         self._progress, self._clock = progress, clock
         self._start_s = clock.now_s()
         self._meter, self._last_s = WindowMeter(), 0.0
+        self._within = False  # the last record is within the epoch of the next batch
         self._counted = self._examples = self._epoch = 0
         self._loss: float | None = None
 
@@ -39,22 +40,25 @@ class TrainingHistory:
         self._counted, self._last_s = status.examples, self._now_s
         self._examples += examples_before
         self._meter.start(status, self._last_s)
+        self._within = False
 
     def before_batch(self, epoch: int) -> None:
         """Record what is trained, if a new epoch begins with the next batch or the interval is over."""
         now_s = self._now_s
-        if epoch > self._epoch or now_s - self._last_s >= self.history.every_s:
-            self._epoch = max(epoch, self._epoch)
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._record(now_s, ends=True)
+        elif now_s - self._last_s >= self.history.every_s:
             self._record(now_s)
 
     def end(self, epoch: int) -> None:
         """Record the end of a fit, after ``epoch`` epochs."""
         self._epoch = epoch
-        self._record(self._now_s)
+        self._record(self._now_s, ends=True)
 
     def fail(self) -> None:
         """Record what was trained of a fit that ends early."""
-        self._record(self._now_s)
+        self._record(self._now_s, ends=True)
 
     def evaluated(self, result: EvalResult | RankResult, about: Mapping[str, str | int]) -> None:
         """Record an evaluation; ``about`` has its name, label, epoch or files where there are any."""
@@ -76,13 +80,15 @@ class TrainingHistory:
     def _now_s(self) -> float:
         return self._clock.now_s() - self._start_s
 
-    def _record(self, now_s: float) -> None:
+    def _record(self, now_s: float, ends: bool = False) -> None:
+        """Record a window. A short one at the end of an epoch joins the last one: it has too few examples."""
         status = self._progress.status()
         if status.examples == self._counted:  # this trainer had no part in it
             return
         self._examples += status.examples - self._counted
-        self._counted, self._last_s = status.examples, now_s
-        window = self._meter.look(status, now_s)
+        joined = ends and self._within and now_s - self._last_s < self.history.every_s / 2
+        self._counted, self._last_s, self._within = status.examples, now_s, not ends
+        window = self._meter.look(status, now_s, joined)
         self._loss = window.loss
         self.history.add(
             Record(
@@ -94,5 +100,6 @@ class TrainingHistory:
                 loss=window.loss,
                 auc=window.auc_recent,
                 calibration=window.calibration,
-            )
+            ),
+            replaces=joined,
         )

@@ -199,3 +199,15 @@ def test_bins_refuse_nan_logits_and_wrong_arrays():
         binned(np.float32([np.nan]), np.float32([1]))
     with pytest.raises(ValueError, match=r"positives: expected uint64\[512\], got uint64\[4\]"):
         LogitBins(np.zeros(4, np.uint64), np.zeros(512, np.uint64))
+
+
+def test_the_calibration_of_bins_is_near_the_exact_one_and_undefined_without_both_classes():
+    rng = np.random.default_rng(5)
+    logits = rng.normal(-1.0, 2.0, 5_000).astype(np.float32)
+    labels = rng.random(5_000) < 0.3
+    probabilities = (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+    exact = ScoreCounts.of(probabilities, labels).calibration()
+    assert binned(logits, labels).calibration() == pytest.approx(exact, rel=1e-3)
+    assert binned(np.float32([0.0] * 10), np.arange(10) % 2).calibration() == pytest.approx(1.0, rel=1 / 32)
+    assert math.isnan(binned(logits, np.ones(5_000)).calibration())
+    assert math.isnan(LogitBins().calibration())

@@ -93,3 +93,10 @@ def test_records_are_read_again_and_lines_that_a_crash_cut_are_left_out(tmp_path
     old = json.dumps({"event": "evaluation", "seconds": 1.0, "result": {"auc": 0.5}})
     file.write_text("\n".join([*lines, old, lines[0][:20]]))
     assert list(read_records(file)) == records
+
+
+def test_the_page_of_metrics_explains_every_column() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
+    table = page.read_text(encoding="utf-8").split("## Records")[1].split("\n## ")[0]
+    first_cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", first_cells)) == set(COLUMNS)

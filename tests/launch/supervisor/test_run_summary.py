@@ -3,6 +3,7 @@
 import errno
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,7 +11,7 @@ from launch.supervisor import run_records
 from launch.supervisor.run_records import records_line, summary_lines, summary_of
 from launch.supervisor.run_spec import Outcome, Plan
 from pslib.config import ClusterConfig
-from pslib.recorder import RunRecorder
+from pslib.recorder import RunRecorder, recorder
 
 STATUS = {
     "examples": 1000,
@@ -125,6 +126,17 @@ def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, 
     _, summary = records_of(exit_code, tmp_path, monkeypatch)
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     assert (summary["exit_code"], summary["phase"]) == (exit_code, phase)
+
+
+def test_the_picture_of_a_resumed_run_has_the_records_of_all_its_launches(tmp_path, monkeypatch):
+    for launch in range(11):
+        line = {"event": "progress", "seconds": 1.0, "epoch": 0, "examples": launch}
+        (tmp_path / f"metrics-{launch}.jsonl").write_text(json.dumps(line) + "\n")
+    drawn = []
+    monkeypatch.setattr(recorder, "picture", lambda launches, summary: drawn.append(launches) or Mock())
+    records_of(0, tmp_path, monkeypatch)
+    (launches,) = drawn
+    assert [launch[0].examples for launch in launches] == [*range(11), STATUS["examples"]]
 
 
 @pytest.mark.parametrize("broken", ["metrics.jsonl", "summary.json"])
