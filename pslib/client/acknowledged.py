@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from cython_ext.common.hashing import partition_of
-from pslib.client.calls import Call, Part, PullCall
+from pslib.client.calls import Call, Part, PushCall
 from pslib.wire.messages import Witness
 
 KEPT = 32
@@ -28,25 +28,38 @@ class Acknowledged:
 
     def __init__(self, partition_bits: int) -> None:
         self._bits = partition_bits
-        self._last: dict[int, deque[tuple[int, int, int]]] = {}
+        self._last: dict[int, deque[tuple[int, int, int, int]]] = {}
+        """Count, stream, number and a key of the last pushes to each server."""
         self._counts: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        """Counts below which losses are told."""
         self._at: dict[str, dict[int, int]] = {}
-        """Pushes acknowledged by each server at each of the last moments."""
+        """Counts of each server at each of the last moments."""
 
     def note(self, call: Call, part: Part) -> None:
-        """Record that a server has acknowledged all of a part."""
-        if isinstance(call, PullCall):
+        """Record that a server has acknowledged all of a part.
+
+        A part of dense gradients alone is counted, and no successor is asked about it.
+        """
+        if not isinstance(call, PushCall):
             return
-        name = call.name
+        name, count = call.name, self._counts.get(part.server, 0) + 1
         for table, places in part.places.items():
             keys = call.keys[table]
             size = keys.size if places is None else places.size
             if size:  # vary the key: the first keys of all pushes could be in one shard's log
                 at = name.number % size
                 key = int(keys[at if places is None else places[at]])
-                self._last.setdefault(part.server, deque(maxlen=KEPT)).append((name.stream, name.number, key))
-                self._counts[part.server] = self._counts.get(part.server, 0) + 1
+                last = self._last.setdefault(part.server, deque(maxlen=KEPT))
+                last.append((count, name.stream, name.number, key))
+                self._counts[part.server] = count
                 return
+        if part.blocks.size:
+            self._counts[part.server] = count
+
+    def count(self, server: int) -> int:
+        """Return the number of pushes that a server, with its predecessors, has acknowledged."""
+        return self._counts.get(server, 0)
 
     def pause(self, moment: str) -> None:
         """Record the counts at a named moment, common to all trainers, when all pushes are acknowledged."""
@@ -55,19 +68,23 @@ class Acknowledged:
         if len(self._at) > MOMENTS:
             del self._at[next(iter(self._at))]
 
-    def lost(self, server: int, moment: str) -> tuple[int, int]:
-        """Return (lost, total) pushes of a server restored to a moment; a second call returns none lost."""
-        asked = self._counts.get(server, 0)
-        lost = asked - self._at.get(moment, {}).get(server, 0)
-        for counts in (self._counts, *self._at.values()):
-            counts.pop(server, None)
-        self._last.pop(server, None)
-        return lost, asked
+    def lost(self, server: int, moment: str, count: int) -> tuple[int, int]:
+        """Return (lost, total) of a server's first ``count`` pushes, when its successor began at a moment.
+
+        Pushes acknowledged behind these are the successor's own. What is told once is not told again.
+        """
+        told = self._told.get(server, 0)
+        begun = max(told, self._at.get(moment, {}).get(server, 0))
+        self._told[server] = max(told, count)
+        last = self._last.get(server)
+        while last and last[0][0] <= count:
+            last.popleft()
+        return max(0, count - begun), max(0, count - told)
 
     def question(self, server: int) -> Witness | None:
         """Return the request to send to a server's successor; None when the server acknowledged nothing."""
         last = self._last.get(server)
         if not last:
             return None
-        streams, numbers, keys = (np.array(one, np.uint64) for one in zip(*last, strict=True))
+        _counts, streams, numbers, keys = (np.array(one, np.uint64) for one in zip(*last, strict=True))
         return Witness(streams, numbers, partition_of(keys, self._bits))

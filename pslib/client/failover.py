@@ -67,21 +67,24 @@ class Failover:
                 continue
             if self.setup is not None:
                 endpoint.ask(after, self.setup)
-            question = endpoint.session.acknowledged.question(rank) if endpoint.session else None
-            if question is not None:
-                self._report_when_known(rank, question.streams.size, endpoint.ask(after, question))
-            count = endpoint.requests.redirect(now_s, before, after)
+            acknowledged = endpoint.session.acknowledged if endpoint.session else None
+            question = acknowledged.question(rank) if acknowledged else None
+            if acknowledged and question:
+                # Counted now: the successor may acknowledge pushes of its own before it answers.
+                count = acknowledged.count(rank)
+                self._report_when_known(rank, question.streams.size, count, endpoint.ask(after, question))
+            moved = endpoint.requests.redirect(now_s, before, after)
             log.info(
-                "pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, count
+                "pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, moved
             )
         endpoint.requests.are_here(filter(None, new.addresses))
 
-    def _report_when_known(self, server: int, asked: int, pending: Pending[Message]) -> None:
+    def _report_when_known(self, server: int, asked: int, count: int, pending: Pending[Message]) -> None:
         member = self._member
 
         def known() -> None:
             try:
-                lost, of = self._lost(server, asked, pending.wait(0))
+                lost, of = self._lost(server, asked, count, pending.wait(0))
                 if lost:
                     log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
                     member.report(Missing(member.rank, member.incarnation, server, lost, of))
@@ -90,7 +93,7 @@ class Failover:
 
         pending.on_done(known)
 
-    def _lost(self, server: int, asked: int, answer: Message) -> tuple[int, int]:
+    def _lost(self, server: int, asked: int, count: int, answer: Message) -> tuple[int, int]:
         """Return the number of pushes that a server has lost, and the number that it was asked about."""
         if not isinstance(answer, Result):
             return 0, asked
@@ -98,4 +101,4 @@ class Failover:
         if not moments or session is None:
             return int(answer.values["unknown"]), asked
         with self._endpoint.lock:
-            return session.acknowledged.lost(server, str(moments[0]))
+            return session.acknowledged.lost(server, str(moments[0]), count)

@@ -95,7 +95,8 @@ def test_of_what_a_client_that_trains_nothing_has_pushed_only_what_came_after_a_
             client.push({"plain": (KEYS, ones(2, 2))}).wait()
             pushed.set()
             assert trained.wait(60)
-            return client.session.acknowledged.lost(0, "cut 1")
+            acknowledged = client.session.acknowledged
+            return acknowledged.lost(0, "cut 1", acknowledged.count(0))
         try:
             assert pushed.wait(60)
             counting(cluster, slowly, checkpoint=every).fit(examples)

@@ -21,7 +21,8 @@ from pslib.config import ClusterConfig
 from pslib.errors import ServerLeftError, UnavailableError, WaitTimeoutError
 from pslib.table.partition_map import PartitionMap
 from pslib.transport import MemoryTransport, ServerLink
-from pslib.wire.messages import Pulled, Pushed, Stats
+from pslib.wire.fields import Message
+from pslib.wire.messages import Missing, Pulled, Pushed, Result, Stats, Witness
 from tests.support.simulated.protocol_worlds import (
     BITS,
     CODEC,
@@ -165,6 +166,51 @@ def test_a_server_that_joins_where_another_one_was_is_asked_itself(
     failover.meet(elsewhere, elsewhere.with_address(1, link.address))
     endpoint.ask(link.address, Stats())
     assert CODEC.decode(asked(link)[1]).message == Stats()
+
+
+def test_a_push_that_a_successor_acknowledges_before_it_says_what_it_knows_is_not_missing() -> None:
+    """Its shards answer one by one: the one that takes the push may be the quicker one."""
+    transport = MemoryTransport()
+    old, new = transport.listen("memory:server:0"), transport.listen("memory:server:0")
+    endpoint = Endpoint(transport.connect(), CODEC, PATIENT, SystemClock(), 1)
+    before = PartitionMap.even(BITS, 4, (old.address,))
+    session = endpoint.session = ClientSession(endpoint.requests, before, {"t": 2}, 0)
+    told: list[Missing] = []
+    member = MemberHandle.__new__(MemberHandle)
+    member.rank, member.incarnation = 0, 7
+    member.report = told.append  # type: ignore[method-assign, assignment]
+
+    def push(number: int) -> Pending[int]:
+        rows = {"t": (keys_in(0), np.ones((keys_in(0).size, 2), np.float32))}
+        return endpoint.call("a push", lambda one, now_s: one.push(now_s, PushName(7, number), rows))[1]
+
+    def answer(link: ServerLink, peer: bytes, frames: list[bytes], message: Message) -> None:
+        link.send(peer, CODEC.encode(CODEC.decode(frames).request_id, message))
+
+    done = Pushed(NO_UNITS, NO_OWNERS)
+    try:
+        first = push(1)
+        answer(old, *asked(old), done)
+        first.wait(WAIT_S)
+        second = push(2)
+        asked(old)  # and then it is killed
+        after = before.with_address(0, new.address)
+        Failover(endpoint, member, ClusterConfig(recovery="partial")).meet(before, after)
+        session.set_map(0.0, after)
+        came: list[tuple[bytes, list[bytes]]] = []
+        while len(came) < 2:
+            came += [(peer, [bytes(frame) for frame in frames]) for peer, frames in new.poll(WAIT_S)]
+        question, again = came
+        assert isinstance(CODEC.decode(question[1]).message, Witness)
+        answer(new, *again, done)
+        second.wait(WAIT_S)
+        answer(new, *question, Result({"unknown": 1, "began_with": ["its first values"]}))
+        wait_until(lambda: bool(told), WAIT_S, "the loss is told")
+        assert told == [Missing(0, 7, 0, 1, 1)]
+    finally:
+        endpoint.close()
+        old.close()
+        new.close()
 
 
 # --- futures ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from cython_ext.common.hashing import partition_of
 from launch.supervisor.restarts import is_mishap
 from pslib.client.acknowledged import MOMENTS, Acknowledged
+from pslib.client.calls import Part
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import DONE_BATCH
 from pslib.coordinator.session import CoordinatorSession
@@ -473,10 +474,30 @@ def test_the_loss_is_what_was_acknowledged_since_the_moment_of_the_checkpoint() 
         acknowledged.note(call_of(number, 3), part_of(number % 2))
         if number == 3:
             acknowledged.pause("cut 3")
-    assert acknowledged.lost(0, "cut 3") == (3, 5)
-    assert acknowledged.lost(0, "cut 3") == (0, 0), "nothing is told twice"
-    assert acknowledged.lost(1, "a cut before it came") == (5, 5)
+    assert acknowledged.lost(0, "cut 3", 5) == (3, 5)
+    assert acknowledged.lost(0, "cut 3", 5) == (0, 0), "nothing is told twice"
+    assert acknowledged.lost(1, "a cut before it came", 5) == (5, 5)
     for number in range(MOMENTS):
         acknowledged.pause(f"cut {number + 4}")
     acknowledged.note(call_of(99, 3), part_of(1))
-    assert acknowledged.lost(1, "cut 19") == (1, 1)
+    assert acknowledged.lost(1, "cut 19", acknowledged.count(1)) == (1, 1)
+
+
+def test_what_a_successor_has_acknowledged_before_it_says_what_it_knows_is_not_lost() -> None:
+    acknowledged = Acknowledged(BITS)
+    for number in range(3):
+        acknowledged.note(call_of(number, 3), part_of(0))
+    count = acknowledged.count(0)
+    acknowledged.note(call_of(3, 3), part_of(0))
+    assert acknowledged.lost(0, "", count) == (3, 3)
+    question = acknowledged.question(0)
+    assert question is not None
+    assert question.numbers.tolist() == [3], "the next successor is asked about that one"
+    assert acknowledged.lost(0, "", acknowledged.count(0)) == (1, 1)
+
+
+def test_a_part_of_dense_gradients_alone_is_lost_like_others() -> None:
+    acknowledged = Acknowledged(BITS)
+    acknowledged.note(call_of(1, 3), part_of(0))
+    acknowledged.note(call_of(2), Part(1, 0, {"t": None}, np.arange(2, dtype=np.uint32), 0))
+    assert acknowledged.lost(0, "", acknowledged.count(0)) == (2, 2)
