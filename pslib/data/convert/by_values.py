@@ -3,7 +3,7 @@ r"""Text to Parquet without a schema: the type of each column by all of its valu
 A column is of the first type that all of its values are of; an empty one, and ``\N``, is missing::
 
     int64        7, -7: written as Python writes it, so that its text is known from the number
-    float64      0.5, 1e-3, inf; at least one with a point or an exponent; nan, NA ... (`MISSING`) are missing
+    float64      0.5, 1e-3, inf; one has a point (12e5 may be an id); nan, NA ... (`MISSING`) are missing
     bool         true, false, in any case
     date32       2024-05-01
     timestamp    2024-05-01 12:30, also with T, seconds and a fraction; in UTC if each has a zone
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -131,8 +131,7 @@ class ColumnValues:
                 row = _first_other(kinds, values)
                 self._others[mark] = f"{quoted(values[row].as_py())} in row {self._rows + row} (from 0)"
         if "fraction" in self.kinds and not self._fractions:
-            whole = pc.or_(pc.match_substring_regex(given, _WHOLE), pc.is_null(numbers_in(given)))
-            self._fractions = bool(whole.false_count)
+            self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
         self._rows += len(values)
 
     def _kinds_of(self, given: pa.Array) -> list[str]:
@@ -253,7 +252,12 @@ class _JsonLines:
 
 
 def convert_by_values(
-    run: Conversion, form: str, *, delimiter: str | None = None, may_be_empty: bool = False
+    run: Conversion,
+    form: str,
+    *,
+    delimiter: str | None = None,
+    texts: Collection[str] = (),
+    may_be_empty: bool = False,
 ) -> ConvertReport:
     """Convert a file of text with all of its columns.
 
@@ -264,6 +268,8 @@ def convert_by_values(
         ``"csv"`` or ``"jsonl"``.
     delimiter : str or None
         Of CSV; None: that of `DELIMITERS` which the header has most often.
+    texts : collection of str
+        Columns of texts that stay as they are written.
     may_be_empty : bool
         Write a file without rows for a header alone.
 
@@ -273,7 +279,13 @@ def convert_by_values(
         If the source can't be read, or too many records are bad.
     """
     text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run.source)
-    columns = {name: ColumnValues(text.kinds) for name, kind in text.columns.items() if kind == pa.string()}
+    if unknown := [name for name in texts if name not in text.columns]:
+        raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
+    columns = {
+        name: ColumnValues(() if name in texts else text.kinds)
+        for name, kind in text.columns.items()
+        if kind == pa.string()
+    }
     for name, values in _first_pass(run, text):
         columns[name].look(values)
     fields = [
