@@ -131,9 +131,13 @@ def numbers_in(array: pa.Array) -> pa.Array:
     pyarrow.ArrowInvalid
         If one is neither.
     """
-    texts = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
-    missing = pc.is_in(texts, pa.array(MISSING, pa.large_string()))
-    return pc.if_else(missing, None, texts).cast(pa.float64())
+    try:
+        numbers = array.cast(pa.float64())
+        return pc.if_else(pc.is_nan(numbers), None, numbers)
+    except pa.ArrowInvalid:  # or words for what is missing, or white space
+        texts = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
+        missing = pc.is_in(texts, pa.array(MISSING, pa.large_string()))
+        return pc.if_else(missing, None, texts).cast(pa.float64())
 
 
 def integers_in(texts: pa.Array) -> pa.Array:

@@ -23,6 +23,7 @@ from pslib.data.column_casts import (
     STRING_KIND,
 )
 from pslib.data.columns import is_list, storage_type
+from pslib.data.data_files import text_format
 from pslib.data.features import field_problem
 from pslib.schema import Schema, SparseField
 from pslib.storage import shown
@@ -195,7 +196,7 @@ def column_problem(
     if len(places) == 1:
         field = arrow_schema.field(places[0])
         problem = check(storage_type(field.type))
-        return f"{where}: column {name!r}: {problem}{_first_text(field, check)}" if problem else None
+        return f"{where}: column {name!r}: {problem}{_of_text(field, check, where)}" if problem else None
     if places:
         return f"{where}: column {name!r} is there {len(places)} times; rename all but one"
     hint = _suggestion(name, arrow_schema.names)
@@ -207,9 +208,15 @@ def column_problem(
     return f"{where}: no column {name!r}; {hint}"
 
 
-def _first_text(field: pa.Field, check: Callable[[pa.DataType], str | None]) -> str:
-    """Say which value of a file of text makes its column one of text, where numbers or times are expected."""
+def _of_text(field: pa.Field, check: Callable[[pa.DataType], str | None], where: str) -> str:
+    """Say of a column of a file of text which value makes it text, or how it stays text."""
     metadata = field.metadata or {}
+    form = text_format(where)
+    if form is not None and check(pa.string()) is None:
+        return (
+            "; to read it as it is written, make Parquet of it: "
+            f"pslib convert {form} --no-label --sparse {quote(field.name)}"
+        )
     for mark, kind, noun in ((NO_TIME, pa.timestamp("us"), "time"), (NO_NUMBER, pa.float64(), "number")):
         if mark in metadata and check(kind) is None:
             return f" (it is text, as {metadata[mark].decode()} is no {noun})"

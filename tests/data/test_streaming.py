@@ -341,6 +341,18 @@ def test_files_count_by_their_names_or_by_a_marker_beside_them(folder: Path) -> 
     assert Path(marked.place("a/4.parquet")).exists()
 
 
+def test_text_in_a_folder_that_is_watched_is_left_out_and_named_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "a.csv").write_text("click,user\n1,7\n")
+    watch = FileWatch(str(folder), StreamSettings())
+    assert [watch.look(()) for _ in range(3)] == [([], False)] * 3
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert (
+        "1 file or folder left out by name: a.csv; in a folder *.parquet, *.parq, *.pq files are read" in line
+    )
+
+
 def test_a_file_without_rows_is_a_window_without_a_result(folder: Path) -> None:
     arrive(folder, "a.parquet", 20, 0)
     table = pq.read_table(folder / "a.parquet")

@@ -202,6 +202,12 @@ def test_numbers_that_are_not_written_as_such_are_read_where_numbers_are(folder:
             r"a.csv: column 'tags': a ragged column is a list.*texts of lists need a separator: "
             r"\{name: tags, separator: '\|'\}",
         ),
+        (
+            "y,os\n1,4.4\n0,5.0\n",
+            Schema(label="y", sparse=["os"]),
+            r"a.csv: column 'os': a sparse column is .*, got double; .* to read it as it is written, make "
+            r"Parquet of it: pslib convert csv --no-label --sparse os",
+        ),
         ("y,n\n3,1\n", Schema(label="y", dense=["n"]), r"a.csv: row 0 .* a label is 0 or 1, got 3"),
         ("y,n\n1,2\n", Schema(label="y", dense=["m"]), r"a.csv: no column 'm'"),
         ("", Schema(label="y", dense=["n"]), "a.csv: expected a header and rows, got an empty file"),

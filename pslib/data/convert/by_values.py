@@ -3,7 +3,7 @@ r"""Text to Parquet without a schema: the type of each column by all of its valu
 A column is of the first type that all of its values are of; an empty one, and ``\N``, is missing::
 
     int64        7, -7: written as Python writes it, so that its text is known from the number
-    float64      0.5, 1e-3, inf; at least one with a point or an exponent; nan, NA ... (`MISSING`) are missing
+    float64      0.5, 1e-3, inf; one has a point (12e5 may be an id); nan, NA ... (`MISSING`) are missing
     bool         true, false, in any case
     date32       2024-05-01
     timestamp    2024-05-01 12:30, also with T, seconds and a fraction; in UTC if each has a zone
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -44,31 +44,36 @@ DELIMITERS = ",\t;|"
 GROUP_ROWS, GROUP_BYTES = 1 << 20, 128 << 20
 """Rows of a row group, as of a table in memory, so that both are trained in one order; or bytes, if fewer."""
 
+FEW = 64
 _EXACT = 2**53
 _WHOLE, _INFINITE = f"^(?:{WHOLE})$", f"^(?:{INFINITE})$"
 
 
 def _integers(texts: pa.Array) -> pa.Array:
-    if integers_in(texts).false_count:
+    numbers = texts.cast(pa.int64())
+    if not numbers.cast(pa.string()).equals(texts):
         raise pa.ArrowInvalid("not an integer as it is written in one way alone")
-    return texts.cast(pa.int64())
+    return numbers
 
 
 def _numbers(texts: pa.Array) -> pa.Array:
     """Numbers, none of which changes: no whole one from 2^53 on, no fraction beyond float64."""
     numbers = numbers_in(texts)
-    large = pc.and_(pc.greater_equal(pc.abs(numbers), _EXACT), pc.match_substring_regex(texts, _WHOLE))
-    beyond = pc.and_not(pc.is_inf(numbers), pc.match_substring_regex(texts, _INFINITE))
-    if pc.any(pc.or_(large, beyond), min_count=0).as_py():
-        raise pa.ArrowInvalid("a number that float64 does not hold")
+    large = texts.filter(pc.greater_equal(pc.abs(numbers), _EXACT))
+    if pc.any(pc.match_substring_regex(large, _WHOLE)).as_py():
+        raise pa.ArrowInvalid("a whole number that float64 does not hold")
+    if pc.match_substring_regex(texts.filter(pc.is_inf(numbers)), _INFINITE).false_count:
+        raise pa.ArrowInvalid("a number beyond float64")
     return numbers
 
 
 def _fractions(texts: pa.Array) -> pa.Array:
     """Numbers, of which the whole ones are written as integers are: 007 is an id, also beside 0.5."""
-    if pc.any(pc.and_not(pc.match_substring_regex(texts, _WHOLE), integers_in(texts))).as_py():
+    numbers = _numbers(texts)
+    whole = texts.filter(pc.equal(numbers, pc.floor(numbers)))
+    if integers_in(whole.filter(pc.match_substring_regex(whole, _WHOLE))).false_count:
         raise pa.ArrowInvalid("a whole number that is not written as an integer")
-    return _numbers(texts)
+    return numbers
 
 
 def _truths(texts: pa.Array) -> pa.Array:
@@ -92,6 +97,8 @@ _CASTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
 A column of numbers with 007 or NA among them is of the last kind alone: it stays text, for its ids, and is
 marked as `NUMBERS`, for a field of numbers.
 """
+_NUMERIC = ("integer", "fraction", "number")
+"""Kinds of which small integers are too."""
 _OF_JSON = ("date", "time", "zoned", "number")
 """Kinds of the strings of JSON."""
 _MARKS = {NO_NUMBER: ("number",), NO_TIME: ("time", "zoned")}
@@ -118,15 +125,22 @@ class ColumnValues:
         given = _given(values)
         self._any = self._any or len(given) > 0
         self._empty = self._empty or len(given) + values.null_count < len(values)
-        self.kinds = [kind for kind in self.kinds if _fits(kind, given)]
+        self.kinds = self._kinds_of(given)
         for mark, kinds in _MARKS.items():
             if mark not in self._others and not {*kinds} & {*self.kinds}:
                 row = _first_other(kinds, values)
                 self._others[mark] = f"{quoted(values[row].as_py())} in row {self._rows + row} (from 0)"
         if "fraction" in self.kinds and not self._fractions:
-            whole = pc.or_(pc.match_substring_regex(given, _WHOLE), pc.is_null(numbers_in(given)))
-            self._fractions = bool(whole.false_count)
+            self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
         self._rows += len(values)
+
+    def _kinds_of(self, given: pa.Array) -> list[str]:
+        """Return the kinds that these values have too, of those that the earlier ones have."""
+        if "integer" in self.kinds and _fits("integer", given):
+            span = pc.min_max(given.cast(pa.int64())).values()
+            exact = all(abs(end.as_py() or 0) < _EXACT for end in span)
+            return [kind for kind in self.kinds if kind == "integer" or (exact and kind in _NUMERIC)]
+        return [kind for kind in self.kinds if kind != "integer" and _fits(kind, given)]
 
     def typed(self, texts: pa.Array) -> pa.Array:
         """Cast values of the column to its type."""
@@ -156,6 +170,7 @@ def _given(values: pa.Array) -> pa.Array:
 
 def _fits(kind: str, given: pa.Array) -> bool:
     try:
+        _CASTS[kind](given.slice(0, FEW))  # casts that fail take ten times as long, a message for each value
         _CASTS[kind](given)
     except pa.ArrowInvalid:
         return False
@@ -237,7 +252,12 @@ class _JsonLines:
 
 
 def convert_by_values(
-    run: Conversion, form: str, *, delimiter: str | None = None, may_be_empty: bool = False
+    run: Conversion,
+    form: str,
+    *,
+    delimiter: str | None = None,
+    texts: Collection[str] = (),
+    may_be_empty: bool = False,
 ) -> ConvertReport:
     """Convert a file of text with all of its columns.
 
@@ -248,6 +268,8 @@ def convert_by_values(
         ``"csv"`` or ``"jsonl"``.
     delimiter : str or None
         Of CSV; None: that of `DELIMITERS` which the header has most often.
+    texts : collection of str
+        Columns of texts that stay as they are written.
     may_be_empty : bool
         Write a file without rows for a header alone.
 
@@ -257,7 +279,13 @@ def convert_by_values(
         If the source can't be read, or too many records are bad.
     """
     text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run.source)
-    columns = {name: ColumnValues(text.kinds) for name, kind in text.columns.items() if kind == pa.string()}
+    if unknown := [name for name in texts if name not in text.columns]:
+        raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
+    columns = {
+        name: ColumnValues(() if name in texts else text.kinds)
+        for name, kind in text.columns.items()
+        if kind == pa.string()
+    }
     for name, values in _first_pass(run, text):
         columns[name].look(values)
     fields = [

@@ -102,7 +102,8 @@ def convert_csv(
         As for `convert_criteo`.
     label : str or None
         Column of 0 and 1 (also -1 and 1, true and false), becomes int8. None: all columns have the types of
-        their values (`pslib.data.convert.by_values`), as where the file itself is the data of a training.
+        their values (`pslib.data.convert.by_values`), as where the file itself is the data of a training; but
+        those of ``sparse`` stay text, as they are written.
     dense : iterable of str, optional
         Columns of numbers, become float64. Default when ``sparse`` is not given either: columns with
         numbers only, one with a fraction, in the first 4 MiB, 10,000 rows at most. (Whole numbers may be
@@ -135,8 +136,8 @@ def convert_csv(
         )
     dense, sparse, integers = _listed(dense), _listed(sparse), [*integers]
     if label is None:
-        _refuse_roles(dense, sparse, integers)
-        return convert_by_values(run, "csv", delimiter=delimiter)
+        _refuse_numbers(dense, integers)
+        return convert_by_values(run, "csv", delimiter=delimiter, texts=sparse or ())
     delimiter = delimiter or delimiter_of(run.source)
     found = pieces(run.source, quoted_by=delimiter.encode())
     first = next(found, None)
@@ -294,8 +295,8 @@ def convert_jsonl(
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
     dense, sparse = _listed(dense), _listed(sparse)
     if label is None:
-        _refuse_roles(dense, sparse)
-        return convert_by_values(run, "jsonl")
+        _refuse_numbers(dense)
+        return convert_by_values(run, "jsonl", texts=sparse or ())
     found = pieces(run.source)
     first = next(found, None)
     if first is None:
@@ -333,9 +334,11 @@ def _listed(names: Iterable[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def _refuse_roles(*columns: Sequence[str] | None) -> None:
+def _refuse_numbers(*columns: Sequence[str] | None) -> None:
     if any(columns):
-        raise ConfigurationError("without a label all columns are kept, typed by their values: name none")
+        raise ConfigurationError(
+            "without a label all columns are typed by their values: name only sparse ones, which stay text"
+        )
 
 
 def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:

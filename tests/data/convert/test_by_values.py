@@ -52,6 +52,7 @@ def type_of(folder: Path, *cells: str) -> str:
         (["7.0", ""], "double"),
         (["0.5", "NA", "nan", "inf"], "double"),
         (["0.5", " 1e-3 "], "double"),
+        (["12e5", "7e3"], "string"),
         (["0.5", "007"], "string"),
         (["0.5", "1e999"], "string"),
         (["0.5", str(2**53 + 1)], "string"),
@@ -214,7 +215,11 @@ def test_convert_without_a_label_is_the_same_conversion(tmp_path: Path) -> None:
     assert report.schema is None
     report = convert_jsonl(written(tmp_path, JSON), tmp_path / "json", label=None)
     assert any("note: column 'who' is left out: expected a value" in line for line in report.lines())
+    convert_csv(written(tmp_path, text), tmp_path / "mine", label=None, overwrite=True, sparse=["price"])
+    assert pq.read_table(tmp_path / "mine")["price"].to_pylist() == ["0.5", "1"]
+    with pytest.raises(DataError, match="no column 'prise'; there is user, price, zip"):
+        convert_csv(written(tmp_path, text), tmp_path / "mine", label=None, overwrite=True, sparse=["prise"])
     with pytest.raises(
-        ConfigurationError, match="without a label all columns are kept, typed by their values"
+        ConfigurationError, match="without a label all columns are typed by their values: name only sparse"
     ):
         convert_csv(written(tmp_path, text), tmp_path / "mine", label=None, overwrite=True, dense=["price"])

@@ -282,6 +282,6 @@ def test_a_label_that_is_text_has_no_rate(tmp_path):
 
 
 def test_a_text_file_is_pointed_to_the_converter(tmp_path):
-    (tmp_path / "clicks.csv").write_text("label,price\n1,2\n")
-    (problem,) = check(tmp_path / "clicks.csv", SCHEMA).problems
+    (tmp_path / "clicks.txt").write_text("label,price\n1,2\n")
+    (problem,) = check(tmp_path / "clicks.txt", SCHEMA).problems
     assert problem.endswith("; make one with: pslib convert")
