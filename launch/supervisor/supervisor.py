@@ -291,6 +291,7 @@ class _Run:
         if not hurried and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
+            self._worker_output.leaving = True
             address, cluster_id = self._worker_output.address or "", self._plan.cluster_id
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
             self._draining = GracefulStop(self._running, drain_s, self._waits.too_long, code, saves or None)
