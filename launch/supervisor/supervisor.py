@@ -215,7 +215,8 @@ class _Run:
                 self._worker_output.take_in()
                 ends = ends or self._final(exits) is not None
                 again = "" if ends else self._restarts.ended(now_s, task, code)
-                if line := self._last_words.of_one(task, exits, again):
+                line = self._last_words.of_one(task, exits, again)
+                if line and not (self._draining and code == PreemptedError.exit_code):
                     self._say(line)
         if over or self.signals.number is not None or self._has_failed() or self._final(exits) is not None:
             self._restarts.give_up()
