@@ -215,7 +215,8 @@ class _Run:
                 self._worker_output.take_in()
                 ends = ends or self._final(exits) is not None
                 again = "" if ends else self._restarts.ended(now_s, task, code)
-                if line := self._last_words.of_one(task, exits, again):
+                line = self._last_words.of_one(task, exits, again)
+                if line and not (self._draining and code == PreemptedError.exit_code):
                     self._say(line)
         if over or self.signals.number is not None or self._has_failed() or self._final(exits) is not None:
             self._restarts.give_up()
@@ -291,6 +292,7 @@ class _Run:
         if not hurried and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
+            self._worker_output.leaving = True
             address, cluster_id = self._worker_output.address or "", self._plan.cluster_id
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
             self._draining = GracefulStop(self._running, drain_s, self._waits.too_long, code, saves or None)

@@ -11,10 +11,16 @@ from typing import Any
 
 from launch.supervisor.run_spec import Task
 from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, PEOPLE_PREFIX
+from pslib.process.shutdown import ASKED
 
 WORDS = ("started", "listening", "result", "over", "final", "asked")
 FAILED_S = 2.0
 """Delay of a failure's cause: a failed run ends within a heartbeat or two; a hanging one shows it."""
+
+
+def has_left(line: str) -> bool:
+    """Return whether a process says that it was asked to leave and has lost nothing."""
+    return line.startswith(ASKED) and "not" not in line
 
 
 class WorkerOutput:
@@ -47,6 +53,8 @@ class WorkerOutput:
         Processes with an error that a successor would repeat: the first of them, which ends the run.
     asked : bool
         True if a worker has reported a SIGTERM that was sent to all processes.
+    leaving : bool
+        True after all were asked to leave: a trainer that then says that it has done so is not shown.
     echoes : set of Task
         Processes with such an error after the first, for example a successor that retries a save on the full
         disk. Their lines are not shown.
@@ -60,7 +68,7 @@ class WorkerOutput:
         self.hosts: dict[Task, str] = {}
         self.said: set[str] = set()
         self.final: set[Task] = set()
-        self.asked = False
+        self.asked = self.leaving = False
         self.echoes: set[Task] = set()
         self._failed_s = 0.0
         self._echo = echo
@@ -86,7 +94,7 @@ class WorkerOutput:
         """Process all received lines."""
         while not self._waiting.empty():
             task, word, rest = self._waiting.get()
-            if word == "says" and task not in self.echoes:
+            if word == "says" and task not in self.echoes and not (self.leaving and has_left(rest)):
                 self.say_once(rest, f"{task.name}: ")
             elif word != "says":
                 self._take_message(task, word, rest)

@@ -86,7 +86,17 @@ def _waiting(members: Membership, registry: JobRegistry, now_s: float) -> str:
     may_call = [one for one in own if one.state == "live"] + members.awaited(now_s, "trainer")
     if own and not may_call and (guests := _guests(members)):
         return f"waiting for {', '.join(guests)} to leave"
-    return f"waiting for the {'next' if registry.jobs else 'first'} call of the trainers"
+    return _between_calls(registry)
+
+
+def _between_calls(registry: JobRegistry) -> str:
+    """Describe an idle cluster by its last call: the end of an epoch is called that."""
+    if not registry.jobs:
+        return "waiting for the first call of the trainers"
+    last, fits = registry.jobs[-1], [job for job in registry.jobs if job.what == "fit"]
+    if last.what == "fit" and "files" not in last.details and (done := epochs_done(fits)):
+        return f"epoch {done} done"
+    return "waiting for the next call of the trainers"
 
 
 def _guests(members: Membership) -> list[str]:

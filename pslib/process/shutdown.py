@@ -27,6 +27,9 @@ TOGETHER_VARIABLE = "PSLIB_SIGTERM_COMES_TO_ALL"
 ASKED_LINE = b"pslib-asked \n"
 """Line that a worker writes to its launcher on such a SIGTERM."""
 
+ASKED = "asked to leave (SIGTERM)"
+"""Beginning of the line of a process that was asked to leave."""
+
 HARD_S = 5.0
 """Seconds after the drain time at which a process that still runs is ended."""
 
@@ -102,9 +105,9 @@ class Preemption:
             threading.Thread(target=self._end_late, name="pslib-preemption", daemon=True).start()
         if self._late:
             self._late = False  # from here on another signal is the second one
-            raise PreemptedError(f"asked to leave (SIGTERM): not all was finished within {self.drain_s:g} s")
+            raise PreemptedError(f"{ASKED}: not all was finished within {self.drain_s:g} s")
         if not self._finishing:
-            raise PreemptedError("asked to leave (SIGTERM)")
+            raise PreemptedError(ASKED)
 
     def _end_late(self) -> None:
         """Interrupt the main thread when the time is over; a little later, end the process."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from typing import IO, Any, Protocol
-
-from tqdm import tqdm
 
 from pslib.recorder.status import Status, Window
 from pslib.text import behind_text, counted, epoch_text
@@ -48,22 +47,53 @@ def short(value: float | None) -> str:
     return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
 
 
-def _figures_text(status: Status, window: Window) -> str:
-    # While a run waits, evaluates or saves, it trains nothing: no speed then, and no loss, whatever the last
-    # second's window holds of the training before it.
+def _figures(status: Status, window: Window, eta_s: float | None) -> list[str]:
+    """Return the figures of a run, always the same ones in the same order; a dash is one that is undefined.
+
+    While a run waits, evaluates or saves, it trains nothing: no speed then, and no loss, whatever the last
+    second's window holds of the training before it. Models that rank have no AUC: they predict no clicks.
+    """
     trains = status.phase in _SPEAKS_OF_TRAINING
-    now = f"{window.examples_per_s:,.0f}/s, " if trains and window.examples_per_s else ""
-    now += f"loss {window.loss:.4f}, " if trains and math.isfinite(window.loss) else ""
-    # Models that rank have none ever: they predict no clicks.
-    now += f"AUC {window.auc_recent:.4f}, " if math.isfinite(window.auc_recent) else ""
     limit = status.table.get("memory_limit_bytes", 0)
     room = f" in {status.memory_bytes / 1e6:,.0f} of {limit / 1e6:,.0f} MB" if limit else ""
-    # Servers tell of their rows once a second: none yet says nothing of what the trainers have trained.
-    rows = f"{counted(status.rows, 'row')}{room}, " if status.rows else ""
-    return (
-        f"{now}staleness {status.staleness_mean:.1f}, {rows}"
-        f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
-    )
+    return [
+        f"{window.examples_per_s:,.0f}/s" if trains and window.examples_per_s else "-/s",
+        f"ETA {duration_text(eta_s)}",
+        f"loss {short(window.loss if trains else None)}",
+        f"AUC {short(window.auc_recent)}",
+        f"staleness {status.staleness_mean:.1f}",
+        f"{counted(status.rows, 'row')}{room}"
+        if status.rows
+        else "- rows",  # servers tell of them a bit later
+        f"{status.bytes_sent / 1e6:,.0f} MB out",
+        f"{status.bytes_received / 1e6:,.0f} MB in",
+    ]
+
+
+def duration_text(seconds: float | None) -> str:
+    """Format seconds as ``1:02:03`` or ``2:03``; a dash for None."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class _Eta:
+    """Time to the end of the training, at the mean speed since this run began to train."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def seconds(self, status: Status, now_s: float) -> float | None:
+        """Return the seconds left; None if unknown."""
+        if not status.examples_own:
+            return None
+        if self._first is None:
+            self._first = now_s, status.examples
+        passed_s, examples = now_s - self._first[0], status.examples - self._first[1]
+        left = status.examples_total - status.examples
+        return left * passed_s / examples if examples > 0 and left > 0 else None
 
 
 def _phase_text(status: Status) -> str:
@@ -73,36 +103,70 @@ def _phase_text(status: Status) -> str:
     return f"{text}: {status.error}" if status.error else text
 
 
-_BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n:,}/{total:,} [{elapsed}<{remaining}{postfix}]"
+def resumed_text(status: Status) -> str:
+    """Describe where a run that continues an earlier one begins; empty for one that does not."""
+    before, planned = status.examples_before, status.examples_total
+    if not before:
+        return ""
+    an_epoch = planned // status.epochs if status.epochs else 0
+    if not an_epoch:
+        return f"resumed at example {before:,}"
+    return f"resumed at example {before % an_epoch:,} of epoch {before // an_epoch + 1}"
 
 
-class _QuietBar(tqdm):  # type: ignore[type-arg]
-    monitor_interval = 0  # no monitor thread: updates come twice a second anyway
+class _Resumption:
+    """Line on where a resumed run begins, given once."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def news(self, status: Status) -> str:
+        """Return the line as the training begins, empty at all other times."""
+        if self._told or status.phase != "training":
+            return ""
+        self._told = True
+        return resumed_text(status)
 
 
-class _Bar:
-    """Progress bar on a terminal."""
+class _Block:
+    """Block on a terminal that is drawn again in place: a bar, and below it the figures."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._bar: _QuietBar | None = None
+        from rich.console import Console
+        from rich.live import Live
+
+        self._eta, self._resumption = _Eta(), _Resumption()
+        # Lines of others appear above the block; a script's, if they come to this terminal at all.
+        self._live = Live(
+            console=Console(file=stream, soft_wrap=True),
+            auto_refresh=False,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._live.start()
 
     def show(self, status: Status, window: Window, now_s: float) -> None:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        if text := self._resumption.news(status):
+            self.say(text)
         total = max(status.examples_total, status.examples, 1)
-        if self._bar is None:
-            self._bar = _QuietBar(total=total, file=self._stream, dynamic_ncols=True, bar_format=_BAR_FORMAT)
-        self._bar.total = total
-        self._bar.n = status.examples
-        self._bar.set_description_str(_phase_text(status), refresh=False)
-        self._bar.set_postfix_str(_figures_text(status, window), refresh=False)
-        self._bar.refresh()
+        line = Table.grid(padding=(0, 1), expand=True)
+        line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        done = f"{status.examples / total:4.0%}  {status.examples:,}/{total:,}  {duration_text(now_s)}"
+        line.add_row(_phase_text(status), ProgressBar(total, status.examples), done)
+        figures = _figures(status, window, self._eta.seconds(status, now_s))
+        self._live.update(Group(line, Text("  ".join(figures), style="dim")), refresh=True)
 
     def say(self, text: str) -> None:
-        _QuietBar.write(text, file=self._stream)
+        self._live.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._live.stop()
 
 
 class _PlainLines:
@@ -110,18 +174,21 @@ class _PlainLines:
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
+        self._eta, self._resumption = _Eta(), _Resumption()
         self._phase = ""
         self._said_s = -math.inf
 
     def show(self, status: Status, window: Window, now_s: float) -> None:
-        phase = _phase_text(status)
+        if text := self._resumption.news(status):
+            self.say(text)
+        phase, eta_s = _phase_text(status), self._eta.seconds(status, now_s)
         if phase == self._phase and now_s - self._said_s < PLAIN_EVERY_S:
             return
         self._phase, self._said_s = phase, now_s
         text = f"[{now_s:6.1f} s] {phase}"
         if status.examples:
             total = counted(max(status.examples_total, status.examples), "example")
-            text += f", {status.examples:,} of {total}, {_figures_text(status, window)}"
+            text += ", ".join(["", f"{status.examples:,} of {total}", *_figures(status, window, eta_s)])
         self.say(text)
 
     def say(self, text: str) -> None:
@@ -138,5 +205,5 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 def display_for(stream: IO[str]) -> Display:
-    """Choose a progress bar for a terminal, log lines otherwise."""
-    return _Bar(stream) if is_terminal(stream) else _PlainLines(stream)
+    """Choose a block for a terminal, log lines otherwise."""
+    return _Block(stream) if is_terminal(stream) else _PlainLines(stream)

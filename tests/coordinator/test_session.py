@@ -277,7 +277,7 @@ class TestStatus:
         assert cluster.status["phase"] == "training"
         cluster.lease(0)
         cluster.end(0, 0)
-        assert cluster.status["phase"] == "waiting for the next call of the trainers"
+        assert cluster.status["phase"] == "epoch 1 done"
         for rank in range(2):
             cluster.ask(Leave("trainer", rank, 100 + rank, {}))
         assert cluster.status["phase"] == "waiting for 2 servers to leave"

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import math
+import re
 from unittest import mock
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import pslib
 from pslib.metrics.metrics import LogitBins
 from pslib.recorder import RunRecorder, history, recorder
+from pslib.recorder.display import duration_text
 from pslib.recorder.picture import picture
 from pslib.recorder.records import COLUMNS
 from pslib.trainer.run_records import record
@@ -250,7 +252,7 @@ def test_a_log_gets_a_line_for_each_phase_then_one_every_ten_seconds():
         "[  12.0 s] training epoch 2/2, 1,00",
         "[  22.0 s] training epoch 2/2, 2,00",
     ]
-    assert "2,000 of 10,000 examples, 100/s, loss 0.5000" in lines[3]
+    assert "2,000 of 10,000 examples, 100/s, ETA 1:20, loss 0.5000, AUC -, " in lines[3]
     assert lines[4] == "test after epoch 1: AUC 0.7123, log loss 0.5000, calibration 1.0000 on 1,500 examples"
     assert len(lines) == 5
 
@@ -263,18 +265,48 @@ def test_a_dumb_terminal_gets_lines_and_no_bar(monkeypatch):
     assert "\r" not in stream.getvalue()
 
 
-def test_a_terminal_gets_a_bar_and_results_above_it(monkeypatch):
+def test_lines_of_a_log_always_have_the_same_figures_in_the_same_order():
+    stream, figures = io.StringIO(), ["/s", "ETA", "loss", "AUC", "staleness", "row", "MB out", "MB in"]
+    looks = [training(1_000), training(2_000, rows=7, **bins_of(3, 1)), training(2_000, phase="saving")]
+    watch(None, looks, every_s=10, stream=stream, progress=True)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 3
+    assert [re.findall("|".join(figures), line) for line in lines] == [figures] * 3
+
+
+@pytest.mark.parametrize(
+    ("before", "epochs", "told"),
+    [
+        (6_204, 2, "resumed at example 1,204 of epoch 2"),
+        (5_000, 2, "resumed at example 0 of epoch 2"),
+        (300, 0, "resumed at example 300"),
+    ],
+)
+def test_a_resumed_run_says_once_where_it_begins(before, epochs, told):
+    stream = io.StringIO()
+    looks = [training(before + more, examples_before=before, epochs=epochs) for more in (0, 100, 200)]
+    watch(None, [{"phase": "loading", "examples_before": before}, *looks], stream=stream, progress=True)
+    assert [line for line in stream.getvalue().splitlines() if "resumed" in line] == [told]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (7.4, "0:07"), (130, "2:10"), (3_723, "1:02:03")])
+def test_a_duration_is_written_as_on_a_clock(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_a_terminal_gets_a_block_and_results_above_it(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
     watch(None, [{}, training(2_500), training(5_000, results=[{"kind": "test", "auc": 0.7}])], stream=stream,
           progress=True, every_s=1)  # fmt: skip
     text = stream.getvalue()
     assert "waiting" in text
-    assert "training epoch 2/2  25%|" in text
-    assert "5,000/10,000" in text
-    assert "2,500/s" in text
+    assert "training epoch 2/2" in text
+    assert " 25%  2,500/10,000  0:02" in text
+    assert "2,500/s  ETA 0:02  loss 0.5000  AUC -  staleness 0.0" in text
     assert "test: AUC 0.7000" in text
-    assert text.endswith("\n")
+    assert text.index("test: AUC 0.7000") < text.rindex("training epoch 2/2")
 
 
 def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed_of_before():
@@ -289,8 +321,8 @@ def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed
     run.observe(training(500, **bins_of(3, 1), phase="done"))
     run.finish({})
     first, *_, last = stream.getvalue().splitlines()
-    assert "saving, 500 of 10,000 examples, staleness" in first
-    assert "done, 500 of 10,000 examples, 500/s, loss 0.5000, AUC 0.7500" in last
+    assert "saving, 500 of 10,000 examples, -/s, ETA -, loss -, AUC -, staleness" in first
+    assert "done, 500 of 10,000 examples, 500/s, ETA -, loss 0.5000, AUC 0.7500" in last
 
 
 ALL_POSITIVE = {"bins_positive": bins_of(3, 0)["bins_positive"]}
@@ -302,7 +334,7 @@ def test_a_run_whose_model_predicts_no_clicks_shows_no_auc(tmp_path, monkeypatch
     monkeypatch.setattr(recorder, "picture", lambda *given: figures.append(picture(*given)) or figures[-1])
     stream = io.StringIO()
     watch(tmp_path, [training(500, **bins), training(900, **bins)], every_s=1, stream=stream, progress=True)
-    assert ("AUC" in stream.getvalue()) == bool(auc)
+    assert ("AUC -" in stream.getvalue()) != bool(auc)
     (figure,) = figures
     assert [axes.get_ylabel()[:3] for axes in figure.axes] == [
         "log" if auc else "los",
@@ -414,12 +446,12 @@ def test_a_run_that_trains_nothing_just_now_tells_no_speed_and_no_loss(phase):
     looks = [training(1_000, rows=50), training(9_000, rows=50, phase=phase)]
     watch(None, looks, every_s=1, stream=stream, progress=True, summary={"phase": "done"})
     lines = stream.getvalue().splitlines()
-    assert f"{phase}, 9,000 of 10,000 examples, staleness 0.0, 50 rows, " in lines[1]
-    assert "done, 9,000 of 10,000 examples, 8,000/s, loss 0.5000, " in lines[-1]
+    told = f"{phase}, 9,000 of 10,000 examples, -/s, ETA 0:00, loss -, AUC -, staleness 0.0, 50 rows, "
+    assert told in lines[1]
+    assert "done, 9,000 of 10,000 examples, 8,000/s, ETA 0:00, loss 0.5000, " in lines[-1]
 
 
 def test_rows_that_no_server_has_told_of_yet_are_not_told_as_none():
     stream = io.StringIO()
     watch(None, [training(1_000, memory_limit_bytes=8)], every_s=1, stream=stream, progress=True)
-    assert "staleness 0.0, 0 MB out" in stream.getvalue()
-    assert "row" not in stream.getvalue()
+    assert "staleness 0.0, - rows, 0 MB out" in stream.getvalue()

@@ -80,6 +80,7 @@ def test_several_trainers_that_are_interrupted_count_every_example_once(
     command.wait_for_file("metrics.jsonl", '"phase": "training"')
     command.process.send_signal(signal.SIGINT)
     assert command.finish(40) == 130, command.output
+    assert not command.lines("asked to leave"), "that is what they were asked for"
     again = start(*command.lines(GOES_ON)[0].split(GOES_ON)[1].split(), "--quiet")
     assert again.finish(120) == 0, again.output
     summary = summary_of(again)

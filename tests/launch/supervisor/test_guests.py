@@ -124,9 +124,9 @@ def test_a_run_that_waits_for_its_guests_alone_names_them() -> None:
     run = Run(guests=2)
     run.open(0, by_rank=False)
     run.work(0)
-    assert run.status["phase"] == "waiting for the next call of the trainers"
+    assert run.status["phase"] == "epoch 1 done"
     run.leave("trainer", 0)
-    assert run.status["phase"] == "waiting for the next call of the trainers"
+    assert run.status["phase"] == "epoch 1 done"
     run.leave("trainer", 1)
     both = ["trainer 2 (pid 2 on laptop)", "trainer 3 (pid 3 on laptop)"]
     assert run.status["guests"] == both
