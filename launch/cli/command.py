@@ -289,6 +289,7 @@ def read_job_with(
     servers: int | None = None,
     trainers: int | None = None,
     out: str | None = None,
+    test_share: float | None = None,
 ) -> Job:
     """Read a job file with options of the command line in place of its settings."""
     from launch.job.job import read_job
@@ -299,6 +300,8 @@ def read_job_with(
         changes["cluster.servers"] = servers
     if trainers is not None:
         changes["cluster.trainers"] = trainers
+    if test_share is not None:
+        changes["data.test_share"] = test_share
     if out is not None:
         changes["out"] = literal(str(Path(out).resolve()))  # relative to the current folder
     return read_job(config, overrides, changes)

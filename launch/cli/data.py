@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import rich_click as click
+
 from launch.cli.command import (
     FILE,
     FOLDER,
@@ -25,7 +27,6 @@ from pslib.errors import EXIT_DONE, ConfigurationError
 
 if TYPE_CHECKING:
     from pslib.data.inspect.check import CheckReport
-    from pslib.data.inspect.describe import Description
 
 
 files_argument = argument("files", "FILE...", "files, folders or patterns", FILE, nargs=-1, required=True)
@@ -35,40 +36,58 @@ files_argument = argument("files", "FILE...", "files, folders or patterns", FILE
 @files_argument
 @option("--label", "NAME", "column of 0 and 1 (default: label, click or the only)")
 @option("--out", "CONFIG", "write a job file to train them")
+@option(
+    "--test-share",
+    "SHARE",
+    "of the rows, held out to evaluate: the last by a column of times; 0: none (default 0.1)",
+    click.FloatRange(0, 0.99),
+    default=0.1,
+)
 @flag("--overwrite", "replace CONFIG where it exists")
 @json_option
 def describe_command(
-    files: tuple[str, ...], label: str | None, out: str | None, overwrite: bool, as_json: bool
+    files: tuple[str, ...],
+    label: str | None,
+    out: str | None,
+    test_share: float,
+    overwrite: bool,
+    as_json: bool,
 ) -> int:
     """Say what is in Parquet files, and propose a schema."""
-    from launch.job.sections import TrainingSection, schema_yaml
+    from launch.job.first_job import data_yaml, first_job
+    from launch.job.sections import TrainingSection
+    from pslib.data.atomic_files import atomic_output
     from pslib.data.inspect.describe import describe
+    from pslib.data.inspect.small_data import few_steps
     from pslib.text import as_cell, as_line
 
     if out is not None:
         _check_out(out, overwrite)
     with progress_bar("describe", None, " values") as progress:
-        found = describe(list(files), label, progress=progress)
+        found = describe(list(files), label, test_share=test_share, progress=progress)
     if out is not None:
-        _write_job(out, files, found)
+        with atomic_output(Path(out)) as draft:
+            draft.write_text(first_job(found, files, Path(out)), encoding="utf-8")
     choices = [asdict(choice) for choice in found.choices]
     notes = {"warning": found.leaks(), "note": found.cut_off()}
-    few_steps = found.few_steps(TrainingSection().batch_rows, TrainingSection().epochs)
-    lines = [*found.report.lines(), "proposed:"]
+    few = few_steps(found.split.train_rows, TrainingSection().batch_rows, TrainingSection().epochs)
+    *lines, problems = found.report.lines()
+    lines.append("proposed:")
     names = [as_cell(choice.name) for choice in found.choices]
     width = max(map(len, names))
     lines += [
         as_line(f"  {name.ljust(width)}  {one.role or 'left out':8}  {one.reason}")
         for name, one in zip(names, found.choices, strict=True)
     ]
-    told = (*notes.items(), ("warning", few_steps))
+    told = (*notes.items(), ("test", found.held_out()), ("warning", None if out else few))
     lines += [as_line(f"{kind}: {text}") for kind, text in told if text]
     if out is None:
-        lines += ["for the job file:", schema_yaml(found.schema).rstrip("\n")]
+        lines += ["for the job file:", data_yaml(found).rstrip("\n")]
     else:
         lines.append(f"a job file is in {out}: pslib train {out}")
     plain = {"choices": choices, **notes, "schema": found.schema.to_dict(), "job_file": out}
-    show(_plain(found.report) | plain | {"few_steps": few_steps}, lines, as_json)
+    plain |= {"few_steps": few, "split": asdict(found.split)}
+    show(_plain(found.report) | plain, [*lines, problems], as_json)
     return EXIT_DONE
 
 
@@ -82,22 +101,6 @@ def _check_out(out: str, overwrite: bool) -> None:
         in_the_way = next((one for one in Path(out).parents if os.path.isfile(one)), None)
         why = f"{in_the_way} is a file, not a folder" if in_the_way else why
         raise ConfigurationError(f"--out: {out} can't be written: {why}; give another")
-
-
-def _write_job(file: str, files: tuple[str, ...], found: Description) -> None:
-    """Write a job file that trains the described data."""
-    from launch.job.paths import near
-    from launch.job.sections import schema_yaml
-    from launch.job.yaml12 import flow_text
-    from pslib.data.atomic_files import atomic_output
-
-    out = Path(file)
-    train = flow_text([near(one, out.parent) for one in files])
-    data = f"data:\n  train: {train}\n  # test: PATH   is evaluated after the training\n"
-    model = "deepfm" if found.schema.labels else "gru4rec"
-    with atomic_output(out) as draft:
-        rest = f"model: {{name: {model}}}\nout: runs/{out.stem}\n"
-        draft.write_text(f"{data}{schema_yaml(found.schema)}{rest}", encoding="utf-8")
 
 
 def _plain(report: CheckReport) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from launch.places.options import HostOptions, RunOptions, selected_launcher
     "train",
     """
 pslib train clicks.yaml --servers 2 --trainers 2 --set training.epochs=2
+pslib train clicks.yaml --test-share 0.1
 pslib train clicks.yaml --resume
 pslib train --resume runs/clicks-2
 pslib train clicks.yaml --on ssh --hosts hosts.txt
@@ -31,9 +32,16 @@ pslib train clicks.yaml --on slurm --per-node "servers=1 trainers=4"
 )
 @job_options
 @trainers_option
+@option("--test-share", "SHARE", "in place of data.test_share: of train, held out and evaluated", float)
 @run_options("folder of the run, in place of the file's")
 @machine_options
-def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions, run: RunOptions) -> int:
+def train_command(
+    config: str,
+    overrides: tuple[str, ...],
+    test_share: float | None,
+    machines: HostOptions,
+    run: RunOptions,
+) -> int:
     """Train, test and save the model of a job file.
 
     A run whose folder holds an earlier run gets a folder of its own, with the next number. --resume goes on
@@ -50,7 +58,7 @@ def train_command(config: str, overrides: tuple[str, ...], machines: HostOptions
     hosts, servers, trainers = selected_launcher(machines), machines.servers, machines.trainers
     if hosts:
         servers, trainers = hosts.count("server"), hosts.count("trainer")
-    job = read_job_with(config, overrides, servers, trainers, run.out)
+    job = read_job_with(config, overrides, servers, trainers, run.out, test_share)
     if not (of_run and run.resume):
         folder = folder_of_run(Path(job.out), run.overwrite, run.resume)
         job = job.model_copy(update={"out": str(folder)})

@@ -80,6 +80,8 @@ def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
 def _of_data(began: Job, job: Job) -> Iterator[str]:
     """Compare data by names, sizes and rows, as far as the earlier files still exist: they may have moved."""
     yield from _of_values("data.stream", *(_plain_stream(one) for one in (began, job)))
+    for name in ("test_share", "test_by"):
+        yield from _of_values(f"data.{name}", getattr(began.data, name), getattr(job.data, name))
     for name in ("valid",) if job.data.stream or began.data.stream else ("train", "valid"):
         mine, other = getattr(began.data, name), getattr(job.data, name)
         if mine == other:

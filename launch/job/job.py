@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -49,6 +49,9 @@ from pslib.trainer.settings import (
     row_rate_problems,
 )
 from rec_models import SESSION_MODELS, Model
+
+if TYPE_CHECKING:
+    from pslib.data.split import DataPart
 
 
 def of_trainer(training: TrainingSection) -> dict[str, Any]:
@@ -100,6 +103,10 @@ def _stream_problems(job: Job) -> list[str]:
         problems.append(
             "data.stream: expected a label in data.schema: each window is predicted before it is learnt"
         )
+    if data.test_share:
+        problems.append(
+            "data.test_share: expected 0 with data.stream, each of whose windows is predicted first"
+        )
     if data.valid:
         problems.append(
             "data.valid: expected none with data.stream, each of whose windows is predicted first"
@@ -124,9 +131,11 @@ def _ranking_problems(job: Job) -> list[str]:
     else:
         session = name in SESSION_MODELS
         labelled = session and job.data.schema.label is not None
+        held_out = session and job.data.test_share > 0
         unknown = ranking is not None and ranking.exclude_seen and not (session or ranking.history)
         found = {
             "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,
+            "data.test_share: {} is tested on prefixes and their targets; give data.test with both": held_out,
             "ranking.exclude_seen: expected the column of items before; give ranking.history": unknown,
         }
     return [problem.format(name) for problem, is_so in found.items() if is_so]
@@ -171,6 +180,25 @@ class Job(Section):
         """Settings of the cluster for its coordinator."""
         settings = {name: getattr(self.cluster, name) for name in settings_of(ClusterSettings)}
         return ClusterConfig(timing=Timing(drain_s=self.cluster.drain_s), **settings)
+
+    @property
+    def train_data(self) -> list[str] | DataPart:
+        """Data to train on: without the rows that are held out."""
+        return self.parts[0] if self.parts else self.data.train
+
+    @property
+    def test_data(self) -> list[str] | DataPart | None:
+        """Data to evaluate on when the training is done: test, or the rows that are held out."""
+        return self.parts[1] if self.parts else self.data.test
+
+    @property
+    def parts(self) -> tuple[DataPart, DataPart] | None:
+        """Rows of train to train on, and those that are held out; None if none are."""
+        if not self.data.test_share:
+            return None
+        from pslib.data.arrow_data import split
+
+        return split(self.data.train, self.data.test_share, by=self.data.test_by)
 
     @property
     def ranked(self) -> RankingSettings:

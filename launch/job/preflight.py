@@ -38,19 +38,24 @@ All are removed, since ``--resume`` of the new run would start from an old check
 """
 
 
-def check_data(job: Job) -> None:
+def check_data(job: Job) -> int | None:
     """Check all data of a job: files, columns, types, and the labels of the first rows of each file.
+
+    Returns
+    -------
+    int or None
+        Rows to train on, without those that are held out; None for a stream.
 
     Raises
     ------
     DataError
         With all problems, one line each.
     """
-    problems: list[str] = []
-    seen: set[str] = set()
+    problems: dict[str, None] = {}
+    data: ParquetData | None = None
     key_kinds = kinds_of_load(job)
     schema = job.data.schema
-    asked = schema_asked(job) if job.data.valid or job.data.test else schema
+    asked = schema_asked(job) if job.data.valid or job.data.test or job.data.test_share else schema
     if job.data.stream:
         from pslib.data.file_watch import FileWatch
 
@@ -58,17 +63,21 @@ def check_data(job: Job) -> None:
     train = None if job.data.stream else job.data.train  # its files are checked on arrival
     found = (
         (train, schema),
+        (train if job.data.test_share else None, asked),
         (job.data.valid, asked),
         (job.data.test, asked),
         (job.data.items, _schema_of_items(job)),
     )
     for paths, columns in found:
-        for line in _problems_of(columns, paths, key_kinds) if paths else []:
-            if line not in seen:
-                seen.add(line)
-                problems.append(line)
+        if paths:
+            opened, lines = _opened(columns, paths, key_kinds)
+            problems |= dict.fromkeys(lines)
+            data = data or opened  # that of train
     if problems:
         raise DataError(*problems)
+    if data is None or train is None:
+        return None
+    return job.parts[0].of(data).rows if job.parts else data.rows
 
 
 def schema_asked(job: Job) -> Schema:
@@ -130,15 +139,18 @@ def _schema_of_items(job: Job) -> Schema:
     return sides_of(job.build_model()).item_schema
 
 
-def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[str]:
+def _opened(
+    schema: Schema, paths: list[str], key_kinds: KeyKinds
+) -> tuple[ParquetData | None, Sequence[str]]:
+    """Open data, and return its problems."""
     from pslib.data.data_files import data_files
     from pslib.data.dataset import ParquetData
 
     try:
         data = ParquetData(data_files(paths), schema, key_kinds=key_kinds)  # trainers tell what is left out
     except DataError as error:
-        return list(error.problems)
-    return _label_problems(data)
+        return None, error.problems
+    return data, _label_problems(data)
 
 
 def _label_problems(data: ParquetData) -> list[str]:

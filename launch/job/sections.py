@@ -69,12 +69,29 @@ class DataSection(Settings):
     ]
     valid: Annotated[Paths | None, Setting("Evaluated after each epoch.")] = None
     test: Annotated[Paths | None, Setting("Evaluated when the training is done.")] = None
+    test_share: Annotated[
+        float,
+        Setting("Share of train that is held out, and evaluated like test; 0: none.", ge=0, le=0.99),
+    ] = 0.0
+    test_by: Annotated[
+        str | None,
+        Setting(
+            "Column of times, whose last rows are held out; none: rows drawn by a hash of their number.",
+            pattern=NOT_EMPTY,
+        ),
+    ] = None
     items: Annotated[Paths | None, Setting("Items to rank; none: those of train.")] = None
     stream: Annotated[
         StreamSettings | None,
         BeforeValidator(_of_stream, json_schema_input_type=bool | StreamSettings | None),
     ] = None
     schema: Schema
+
+    def _problems(self) -> Iterator[str]:
+        if self.test_by is not None and not self.test_share:
+            yield "test_by: expected test_share with it, the share to hold out"
+        if self.test_share and self.test is not None:
+            yield "test_share: expected 0 with test, which is evaluated in its place; remove one of them"
 
 
 class ModelSection(Section):

@@ -92,7 +92,8 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
     if run.tensorboard:
         check_event_files()
     launcher, own_keys = _place(job, port, run.keys, hosts)
-    _check(job, hosts, run.resume)
+    rows = _check(job, hosts, run.resume)
+    _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     job, launch = _begun(job, run.overwrite, run.resume)
     out = Path(job.out)
     effective = out / "job.yaml"
@@ -153,9 +154,20 @@ def _place(
     return LocalLauncher(job.cluster.trainers, hold_port(port)), keys_of_run(keys, (), insecure=False)
 
 
-def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
-    """Run all checks before anything is changed; a resumed run continues at its position."""
-    check_data(job)
+def _warn_of_few_steps(job: Job, rows: int | None) -> None:
+    """Warn of a training that is too short for its batches and trainers, unless it goes on with another."""
+    from pslib.data.inspect.small_data import few_steps
+
+    training = job.training
+    if rows is None or job.load:
+        return
+    if line := few_steps(rows, training.batch_rows, training.epochs, job.cluster.trainers):
+        say(f"warning: {line}")
+
+
+def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> int | None:
+    """Run all checks before anything is changed; return the rows to train on, None for a stream."""
+    rows = check_data(job)
     if not resume:
         check_load(job)
     check_save(job)
@@ -165,6 +177,7 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
         cluster = job.cluster
         check_memory(job.build_model(), job.optimizers.dense, cluster.trainers, cluster.servers)
         check_log("cluster.log", job.cluster.log, resume)
+    return rows
 
 
 def _again(run: RunOptions, hosts: HostsLauncher | None) -> str:

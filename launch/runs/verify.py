@@ -142,8 +142,8 @@ def run_verify(
     def job_of(**more: object) -> Job:
         return read(APART | anew | more)
 
-    if not job.data.test:
-        raise ConfigurationError("nothing to compare on: the job file needs data.test")
+    if job.test_data is None:
+        raise ConfigurationError("nothing to compare on: the job file needs data.test or data.test_share")
     if job.data.stream:
         raise ConfigurationError(
             "data.stream: verify trains the same files several times, a stream takes each once: add "
@@ -237,12 +237,12 @@ def _verify(
 
 def _train_reference(job: Job, predictions: Path) -> int:
     """Train sequentially in this process and write predictions; return the number of pushes."""
-    assert job.data.test is not None
+    assert job.test_data is not None
     with own_cluster(servers=1) as cluster:
         trainer = make_trainer(job, cluster)
         begin_with(job, trainer)
-        trainer.fit(job.data.train, epochs=job.training.epochs)
-        trainer.evaluate(job.data.test, predictions=predictions)
+        trainer.fit(job.train_data, epochs=job.training.epochs)
+        trainer.evaluate(job.test_data, predictions=predictions)
         return int(cluster.client.stats()["pushes_applied"])
 
 

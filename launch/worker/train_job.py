@@ -19,6 +19,7 @@ from pslib.storage import is_uri
 
 if TYPE_CHECKING:
     from pslib.cluster import Cluster
+    from pslib.data.arrow_data import Data
     from pslib.metrics.ranking import RankResult
     from pslib.trainer import EvalResult, Trainer
     from pslib.trainer.settings import CheckpointSettings
@@ -89,11 +90,13 @@ def own_cluster(servers: int, shard_threads: int = 1) -> Cluster:
 
 def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
     """Evaluate each label on the test data, if there is any."""
-    test = job.data.test or []
-    tested = _tested(job, trainer, test) if test else None
-    others = job.data.schema.more_labels if test else ()
+    test = job.test_data
+    if test is None:
+        return {"test": None}
+    tested = _tested(job, trainer, test)
+    others = job.data.schema.more_labels
     tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
-    return {"test": tested and asdict(tested), **({"test_tasks": tasks} if tasks else {})}
+    return {"test": asdict(tested), **({"test_tasks": tasks} if tasks else {})}
 
 
 def _fit(job: Job, trainer: Trainer) -> None:
@@ -106,10 +109,16 @@ def _fit(job: Job, trainer: Trainer) -> None:
     data, epochs = job.data, job.training.epochs
     if data.valid and ranks_items(job.model.name):
         trainer.fit_and_rank(
-            data.train, data.valid, epochs, stopping=stopping, best=best, items=data.items, **_ranking(job)
+            job.train_data,
+            data.valid,
+            epochs,
+            stopping=stopping,
+            best=best,
+            items=data.items,
+            **_ranking(job),
         )
     else:
-        trainer.fit(data.train, epochs=epochs, valid=data.valid, stopping=stopping, best=best)
+        trainer.fit(job.train_data, epochs=epochs, valid=data.valid, stopping=stopping, best=best)
 
 
 def _ranking(job: Job) -> dict[str, Any]:
@@ -117,12 +126,12 @@ def _ranking(job: Job) -> dict[str, Any]:
 
 
 def _tested(
-    job: Job, trainer: Trainer, paths: list[str], predictions: str | None = None, label: str | None = None
+    job: Job, trainer: Trainer, data: Data, predictions: str | None = None, label: str | None = None
 ) -> EvalResult | RankResult:
     """Evaluate the model on data, by clicks or by ranking."""
     if not ranks_items(job.model.name):
-        return trainer.evaluate(paths, predictions=predictions, label=label, name=TEST)
-    return trainer.rank(paths, job.data.items or job.data.train, name=TEST, **_ranking(job))
+        return trainer.evaluate(data, predictions=predictions, label=label, name=TEST)
+    return trainer.rank(data, job.data.items or job.train_data, name=TEST, **_ranking(job))
 
 
 def evaluate_checkpoint(
@@ -141,7 +150,7 @@ def evaluate_checkpoint(
     checkpoint : str
         The checkpoint's folder.
     data : list of str or None
-        Files to evaluate on; default: the job's test data.
+        Files to evaluate on; default: the job's test data, or the rows that it holds out.
     predictions : str or None
         Folder for the prediction of each example, with its label if the data has one.
     label : str or None
@@ -158,16 +167,18 @@ def evaluate_checkpoint(
         When a file does not fit the schema, or its keys are made of values of another type than the trained
         ones.
     """
-    paths = data or job.data.test
-    if not paths:
-        raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
+    asked = data or job.test_data
+    if asked is None:
+        raise ConfigurationError(
+            "nothing to evaluate on: give --data PATH, or data.test or data.test_share in the job file"
+        )
     if (predictions or label) and ranks_items(job.model.name):
         what = "--predictions" if predictions else "--label"
         raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
     if not _is_of_another_model(job):
-        check_like_training(job, checkpoint, paths, schema_asked(job))
+        check_like_training(job, checkpoint, data or job.data.test or job.data.train, schema_asked(job))
     with _loaded(job, checkpoint) as trainer:
-        return _tested(job, trainer, paths, predictions, label)
+        return _tested(job, trainer, asked, predictions, label)
 
 
 def _is_of_another_model(job: Job) -> bool:
@@ -207,13 +218,13 @@ def recommend_items(
         When there are no examples, or the model ranks no items.
     """
     _check_ranks(job)
-    paths = data or job.data.test
-    if not paths:
+    asked = data or job.test_data
+    if asked is None:
         raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
-    how, items = job.ranked, job.data.items or job.data.train
+    how, items = job.ranked, job.data.items or job.train_data
     with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
         trainer.recommend(
-            paths,
+            asked,
             items,
             out,
             k=k,

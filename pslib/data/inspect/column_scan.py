@@ -18,6 +18,7 @@ from cython_ext.common.hashing import mix64
 from pslib.data.column_types import key_kind, label_problem, weight_problem
 from pslib.data.columns import float32_of, is_list, keys_of, numbers_of, validity_of
 from pslib.data.inspect.column_reader import row_group_of
+from pslib.data.inspect.text_lists import TextLists, TextSample
 from pslib.data.text_values import TEXT_KINDS, WHOLE, matches
 from pslib.data.value_checks import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
@@ -95,6 +96,8 @@ class ColumnReport:
         Floats, none of which has a fraction.
     text_kind, text : str
         Kind of `TEXT_KINDS` that all strings are, or empty, and one of them.
+    text_lists : TextLists or None
+        Lists that the strings hold, if they do.
     """
 
     name: str
@@ -117,6 +120,7 @@ class ColumnReport:
     whole: bool = False
     text_kind: str = ""
     text: str = ""
+    text_lists: TextLists | None = None
 
     @property
     def reach(self) -> float:
@@ -171,6 +175,7 @@ class ColumnScan:
         self._bad: dict[str, tuple[str, int]] = {}
         self._now: tuple[str, Sequence[int]] = ("", ())
         self._whole, self._texts, self._example = False, [*TEXT_KINDS], ""
+        self._lists_in = TextSample()
 
     def begin(self, kind: pa.DataType, file: str, group_rows: Sequence[int]) -> None:
         """Begin a file in which the column has this type; all its types are `read_alike`."""
@@ -241,6 +246,7 @@ class ColumnScan:
             whole=self._whole and self._smallest is not None,
             text_kind=self._texts[0] if self._texts and self._example else "",
             text=self._example,
+            text_lists=None if self._texts and self._example else self._lists_in.lists(),
         )
 
     def _kind_names(self) -> list[str]:
@@ -292,7 +298,11 @@ class ColumnScan:
 
     def _add_texts(self, values: pa.Array) -> None:
         self._widen(pc.min_max(pc.binary_length(values)))
-        if not self._texts or not (types.is_string(values.type) or types.is_large_string(values.type)):
+        if not (types.is_string(values.type) or types.is_large_string(values.type)):
+            return
+        if not self._lists:
+            self._lists_in.add(values)
+        if not self._texts:
             return
         texts = pc.unique(values).drop_null()
         self._texts = [kind for kind in self._texts if _all_match(TEXT_KINDS[kind], texts)]

@@ -1,9 +1,9 @@
-"""Schema proposal: the role of each column of some data, with reasons."""
+"""Proposal for training on some data: the role of each column, with reasons, and the rows to test on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from pslib.data.column_types import column_problem, label_problem
@@ -14,6 +14,7 @@ from pslib.data.inspect.check import DENSE_FAR, NUMBERS, CheckReport, check
 from pslib.data.inspect.column_scan import ColumnReport
 from pslib.data.inspect.label_leakage import LabelSample
 from pslib.data.inspect.row_sample import RowSample
+from pslib.data.inspect.time_split import Split, split_of
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.storage import shown
@@ -25,11 +26,6 @@ UNIQUE_SHARE = 0.9
 """Distinct share from which on a key identifies the row, so that nothing can be learnt from it."""
 UNIQUE_ROWS = 1000
 """With fewer rows than these, all-distinct names are plausible."""
-STEPS_MIN = 300
-"""Steps below which a training ends before its model has learnt: DeepFM on the Frappe log had an AUC of 0.939
-after 50 steps of 4,096 examples, 0.979 after 300, 0.985 after 550."""
-BATCH_ROWS_MIN = 128
-"""Smallest batch that is proposed."""
 SESSION_COLUMNS = 3
 """Most columns (list, session, time) of a session data set, which has no label."""
 CLICK_WORDS = (
@@ -42,6 +38,9 @@ FLOATS = ("halffloat", "float", "double")
 WHOLES = ("int", "uint", *FLOATS)
 NO_TIME = (0, -1)
 """Whole numbers that stand for a missing time."""
+TEST_SHARE = 0.1
+"""Share of the rows that is proposed to test on."""
+SEPARATES = any(one.name == "separator" for one in fields(RaggedField))
 NO_INTEGERS = "lists of whole numbers as floats: cast them to integers, which makes a ragged field"
 NO_LIST = "lists of numbers with fractions: no field is made of them"
 
@@ -54,7 +53,7 @@ class Choice:
     ----------
     name : str
     role : str
-        label, dense, sparse, ragged, or empty: omitted.
+        label, dense, sparse, ragged, time (of the split), or empty: omitted.
     reason : str
     leak : bool
         True if it is omitted because it leaks the label.
@@ -68,7 +67,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Data report and proposed schema.
+    """Data report, proposed schema and proposed split.
 
     Attributes
     ----------
@@ -77,11 +76,23 @@ class Description:
     schema : Schema
     choices : tuple of Choice
         One per column, in column order.
+    split : Split
+        Rows to test on; none of sessions, whose tests have other columns.
     """
 
     report: CheckReport
     schema: Schema
     choices: tuple[Choice, ...]
+    split: Split
+
+    def held_out(self) -> str | None:
+        """Line about the rows to test on; None if there are none."""
+        split = self.split
+        if not split.test_share:
+            return None
+        rows = self.report.rows - split.train_rows
+        which = "rows drawn by a hash" if split.test_by is None else f"the last rows by {split.test_by}"
+        return f"{which}, {rows:,} of {self.report.rows:,}, are held out and evaluated after the training"
 
     def leaks(self) -> str | None:
         """Line about columns that leak the label; None if there are none."""
@@ -96,7 +107,7 @@ class Description:
     def cut_off(self) -> str | None:
         """Line about values too rare to learn from; None if they are few."""
         keyed = {choice.name for choice in self.choices if choice.role in ("sparse", "ragged")}
-        columns = [column for column in self.report.columns if column.name in keyed]
+        columns = [one for one in self.report.columns if one.name in keyed and not one.text_lists]
         rare = [column for column in columns if _is_rare(column)]
         if not rare:
             return None
@@ -108,32 +119,6 @@ class Description:
             "again"
         )
 
-    def few_steps(self, batch_rows: int, epochs: int) -> str | None:
-        """Line about a training of too few steps; None if there are enough.
-
-        Parameters
-        ----------
-        batch_rows, epochs : int
-            Of a job that sets neither.
-        """
-        steps = _steps(self.report.rows, batch_rows, epochs)
-        if steps >= STEPS_MIN:
-            return None
-        fewer = batch_rows
-        while fewer > BATCH_ROWS_MIN and _steps(self.report.rows, fewer, 1) < STEPS_MIN:
-            fewer //= 2
-        more = -(-STEPS_MIN // _steps(self.report.rows, fewer, 1))
-        return (
-            f"{counted(epochs, 'epoch')} in batches of {batch_rows:,} takes {counted(steps, 'step')}, too "
-            f"few to learn from; training: {{batch_rows: {fewer}, epochs: {more}}} takes "
-            f"{_steps(self.report.rows, fewer, more):,}"
-        )
-
-
-def _steps(rows: int, batch_rows: int, epochs: int) -> int:
-    """Return the steps of a training."""
-    return epochs * -(-rows // batch_rows)
-
 
 def _is_rare(column: ColumnReport) -> bool:
     """Return True if many of the values occur once."""
@@ -141,15 +126,21 @@ def _is_rare(column: ColumnReport) -> bool:
 
 
 def describe(
-    path: Paths, label: str | None = None, *, progress: Callable[[int], object] | None = None
+    path: Paths,
+    label: str | None = None,
+    *,
+    test_share: float = TEST_SHARE,
+    progress: Callable[[int], object] | None = None,
 ) -> Description:
-    """Read all values of some Parquet files and propose a schema.
+    """Read all values of some Parquet files and propose a schema and a split.
 
     Parameters
     ----------
     path : path, URI, folder, glob pattern, or a sequence of them
     label : str, optional
         Default: the column named label or click, else the only one with values 0 and 1.
+    test_share : float
+        Share of the rows to test on: the last ones if there is a column of times; 0: none.
     progress : callable, optional
         Called with the number of values of each part read.
 
@@ -171,6 +162,11 @@ def describe(
     _refuse_type(report, chosen)
     sample = LabelSample(rows, chosen)
     choices = (*(_without_leak(_choice(one, chosen), sample) for one in report.columns), *_unread(report))
+    split = split_of(report, test_share)
+    times = {one.name: _other_reading(one) for one in report.columns}
+    choices = tuple(
+        _with_time(one, times.get(one.name)) if one.name == split.test_by else one for one in choices
+    )
     if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
         left = "; ".join(f"{one.name!r}: {one.reason}" for one in choices if one.role != "label")
         raise DataError(
@@ -181,9 +177,20 @@ def describe(
         label=chosen,
         dense=[DenseField(one.name, log1p=one.name in far) for one in choices if one.role == "dense"],
         sparse=[SparseField(one.name) for one in choices if one.role == "sparse"],
-        ragged=[RaggedField(one.name) for one in choices if one.role == "ragged"],
+        ragged=_lists(report, choices),
     )
-    return Description(report, schema, choices)
+    return Description(report, schema, choices, split)
+
+
+def _with_time(choice: Choice, reading: str | None) -> Choice:
+    """Use a column of times for the split alone: later times are unseen keys."""
+    return Choice(choice.name, "time", f"the split is by it{reading or f'; {choice.reason}'}")
+
+
+def _lists(report: CheckReport, choices: Sequence[Choice]) -> list[RaggedField]:
+    """Fields of lists; of texts with their separator."""
+    texts = {one.name: {"separator": one.text_lists.separator} for one in report.columns if one.text_lists}
+    return [RaggedField(one.name, **texts.get(one.name, {})) for one in choices if one.role == "ragged"]
 
 
 def _without_leak(choice: Choice, sample: LabelSample) -> Choice:
@@ -232,7 +239,7 @@ def _label_of(report: CheckReport) -> str | None:
     if named or len(binary) == 1:
         return (named or binary)[0]
     names = [*(one.name for one in columns), *(one.name for one in _unread(report))]
-    lists = sum(column.lengths is not None and not _is_list_of_fractions(column) for column in columns)
+    lists = sum(_is_listed(column) for column in columns)
     if not binary and lists == 1 and len(names) <= SESSION_COLUMNS:
         return None
     if clicks := _click_columns(names):
@@ -267,14 +274,27 @@ def _sessions(report: CheckReport) -> Description:
     for column in report.columns:
         if _is_list_of_fractions(column):
             choices.append(Choice(column.name, "", NO_LIST))
-        elif column.lengths is None:
+        elif not _is_listed(column):
             choices.append(Choice(column.name, "", "a session model reads the list alone"))
         else:
-            items = f"{column.distinct:,} different items" if column.distinct else "items"
-            reason = f"sessions of {column.lengths[1]:.1f} of {items} on average, no label"
+            known = column.distinct if column.lengths else None
+            items = f"{known:,} different items" if known else "items"
+            reason = f"sessions of {_mean_length(column):.1f} of {items} on average, no label"
             choices.append(Choice(column.name, "ragged", reason))
-    lists = [RaggedField(one.name) for one in choices if one.role == "ragged"]
-    return Description(report, Schema(label=None, ragged=lists), (*choices, *_unread(report)))
+    schema = Schema(label=None, ragged=_lists(report, choices))
+    return Description(report, schema, (*choices, *_unread(report)), Split(0.0, None, report.rows))
+
+
+def _is_listed(column: ColumnReport) -> bool:
+    """Return True for lists that a ragged field reads."""
+    in_texts = SEPARATES and column.text_lists is not None
+    return in_texts or (column.lengths is not None and not _is_list_of_fractions(column))
+
+
+def _mean_length(column: ColumnReport) -> float:
+    if column.text_lists:
+        return column.text_lists.mean
+    return column.lengths[1] if column.lengths else 0.0
 
 
 def _is_binary(column: ColumnReport) -> bool:
@@ -312,8 +332,9 @@ def _choice(column: ColumnReport, label: str) -> Choice:
         return Choice(name, "", "every value is missing")
     if _is_list_of_fractions(column):
         return Choice(name, "", NO_INTEGERS if column.whole else NO_LIST)
-    if column.lengths:
-        return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
+    if _is_listed(column):
+        divided = f", texts divided by {column.text_lists.separator!r}" if column.text_lists else ""
+        return Choice(name, "ragged", f"lists of {_mean_length(column):.1f} on average{divided}")
     if column.kind.startswith(FLOATS):
         return _number(column)
     if column.distinct is None or column.distinct <= 1:

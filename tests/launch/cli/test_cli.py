@@ -307,7 +307,7 @@ def test_a_checkpoint_that_is_not_there_is_one_line(folder, capsys):
 def test_evaluating_on_nothing_is_one_line(folder, capsys):
     arguments = ("eval", folder / "job.yaml", "--checkpoint", folder, "--set", "data.test=")
     assert refused(capsys, *arguments) == [
-        "nothing to evaluate on: give --data PATH or data.test in the job file"
+        "nothing to evaluate on: give --data PATH, or data.test or data.test_share in the job file"
     ]
 
 

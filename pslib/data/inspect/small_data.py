@@ -1,0 +1,50 @@
+"""Rule for data that are small for a training: too few steps a trainer."""
+
+from __future__ import annotations
+
+from pslib.text import counted
+
+STEPS_MIN = 300
+"""Steps below which a training ends before its model has learnt: DeepFM on the Frappe log had an AUC of 0.939
+after 50 steps of 4,096 examples, 0.979 after 300, 0.985 after 550. Steps of several trainers count once, as
+each begins before it sees those of the others."""
+BATCH_ROWS_MIN = 128
+"""Smallest batch that is proposed."""
+
+
+def few_steps(rows: int, batch_rows: int, epochs: int, trainers: int = 1) -> str | None:
+    """Return a line about a training of too few steps, with settings of enough; None if there are enough.
+
+    Parameters
+    ----------
+    rows : int
+        Rows to train on.
+    batch_rows, epochs, trainers : int
+        Of the job.
+    """
+    steps = _steps(rows, batch_rows, epochs, trainers)
+    if steps >= STEPS_MIN:
+        return None
+    way = f"{counted(epochs, 'epoch')} in batches of {batch_rows:,}"
+    way += f" by {trainers} trainers" if trainers > 1 else ""
+    few = f"{way} takes {counted(steps, 'step')}{' each' if trainers > 1 else ''}, too few to learn from"
+    alone = _steps(rows, batch_rows, epochs)
+    fewer = "cluster.trainers: 1" if trainers > 1 else ""
+    if fewer and alone >= STEPS_MIN:
+        return f"{few}; {fewer} takes {alone:,}"
+    size, passes = enough_steps(rows, batch_rows)
+    more = f"training: {{batch_rows: {size}, epochs: {passes}}}"
+    and_fewer = f" and {fewer}" if fewer else ""
+    return f"{few}; {more}{and_fewer} takes {_steps(rows, size, passes):,}"
+
+
+def enough_steps(rows: int, batch_rows: int) -> tuple[int, int]:
+    """Return a batch size, at most the given one, and epochs with enough steps for one trainer."""
+    while batch_rows > BATCH_ROWS_MIN and _steps(rows, batch_rows) < STEPS_MIN:
+        batch_rows //= 2
+    return batch_rows, -(-STEPS_MIN // _steps(rows, batch_rows))
+
+
+def _steps(rows: int, batch_rows: int, epochs: int = 1, trainers: int = 1) -> int:
+    """Return the steps of a training that each trainer makes."""
+    return epochs * -(-rows // batch_rows) // trainers
