@@ -12,7 +12,6 @@ from launch.job.model import build_model
 from launch.job.paths import near
 from launch.job.sections import (
     ClusterSection,
-    OptimizersSection,
     TrainingSection,
     schema_yaml,
 )
@@ -21,6 +20,7 @@ from launch.job.yaml12 import flow_text
 from pslib.data.inspect.describe import Description
 from pslib.data.inspect.small_data import enough_steps
 from pslib.table.optimizers import Optimizer
+from pslib.trainer.settings import OptimizerSettings
 from rec_models import Model
 
 CLICKS, SESSIONS = "deepfm", "gru4rec"
@@ -76,7 +76,7 @@ def _model_yaml(name: str, model: Model) -> str:
     ]
     optimizers: dict[str, object] = {
         "rows": _short(model.table().parts[-1].optimizer),
-        "dense": _short(OptimizersSection().dense),
+        "dense": _short(OptimizerSettings().dense),
     }
     return _text([*lines, *_lines("optimizers", optimizers)])
 

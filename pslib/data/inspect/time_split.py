@@ -67,7 +67,7 @@ def _opened(report: CheckReport) -> ParquetData:
         for file in report.files
         for index, (rows, end) in enumerate(zip(file.group_rows, accumulate(file.group_rows), strict=True))
     ]
-    return ParquetData.known(Schema(label=None, sparse=["any"]), groups, 0)
+    return ParquetData.known(Schema(label=None, sparse=["any"]), groups, 0, {})
 
 
 def _times(report: CheckReport) -> list[str]:

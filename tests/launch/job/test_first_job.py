@@ -9,8 +9,8 @@ import pytest
 
 from launch.cli.main import main
 from launch.job.job import read_job
-from launch.job.sections import OptimizersSection
 from pslib.data.inspect.small_data import few_steps
+from pslib.trainer.settings import OptimizerSettings
 from rec_models import DeepFM
 
 ROWS = 3000
@@ -42,7 +42,7 @@ def test_it_sets_what_one_would_turn_each_with_a_comment_and_to_the_defaults_of_
     assert [part.optimizer for part in model.table().parts] == [
         part.optimizer for part in default.table().parts
     ]
-    assert job.optimizers.dense == OptimizersSection().dense
+    assert job.optimizers.dense == OptimizerSettings().dense
 
 
 def test_it_makes_steps_enough_for_the_rows(tmp_path):
