@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launch.supervisor.discovery import ended_run
+from launch.worker.log_lines import MESSAGE
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
 
@@ -45,8 +46,9 @@ class LogFiles:
         return [one for one in files if self._role in (None, one.stem, one.stem.rpartition("-")[0])]
 
     def news(self) -> Iterator[str]:
-        """Yield the whole lines that were written since the last call, by time."""
-        yield from heapq.merge(*map(self._news_of, self._files()), key=_time_of)
+        """Yield the whole lines since the last call, by time, without messages to the launcher."""
+        lines = heapq.merge(*map(self._news_of, self._files()), key=_time_of)
+        yield from (line for line in lines if line.split(" ", 2)[1:2] != [MESSAGE])
 
     def _news_of(self, file: Path) -> list[str]:
         with file.open("rb") as opened:

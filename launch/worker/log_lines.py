@@ -9,6 +9,9 @@ from pslib.clock import utc_stamp
 MESSAGE_PREFIX = "pslib-"
 """Prefix of a worker's messages to its launcher: ``pslib-word rest of the line``."""
 
+MESSAGE = "message"
+"""Such a line's place of a level in a log file."""
+
 LOG_PREFIX = "pslib-log "
 """Prefix of lines that a launcher copies to the worker's log only."""
 
@@ -19,11 +22,14 @@ PEOPLE_PREFIX = "pslib: "
 def log_line(line: str, process: str) -> str:
     """Return a line of a process as its log file has it: time, level, process, text.
 
-    The level is info or, of a line that the user sees too, warning; output of scripts and libraries has none.
+    The level is info or, of a line that the user sees too, warning; output of scripts and libraries, and
+    messages to the launcher, have none.
     """
     level = "output"
-    if line.startswith(MESSAGE_PREFIX):
+    if line.startswith(LOG_PREFIX):
         level, line = "info", line.removeprefix(LOG_PREFIX)
+    elif line.startswith(MESSAGE_PREFIX):
+        level = MESSAGE
     elif line.startswith(PEOPLE_PREFIX):
         level = "warning"
     return f"{utc_stamp()} {level:<7} {process} {line}"

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
     logs = tmp_path / "run" / "logs"
     logs.mkdir(parents=True)
     (logs / "server-0.log").write_text("T1 info server-0 a\nT4 info server-0 d\n")
-    (logs / "server-1.log").write_text("T2 info server-1 b\n")
+    (logs / "server-1.log").write_text("T2 info server-1 b\nT2 message server-1 pslib-over {}\n")
     (logs / "trainer-0.log").write_text("T3 output trainer-0 c\n")
     return tmp_path / "run"
 

@@ -84,7 +84,7 @@ def test_lines_for_the_log_neither_reach_the_screen_nor_hide_what_a_process_said
     ("said", "level", "text"),
     [
         ("pslib-log 7 moves", "info", "7 moves"),
-        ("pslib-started 12 vm", "info", "pslib-started 12 vm"),
+        ("pslib-started 12 vm", "message", "pslib-started 12 vm"),
         ("pslib: waiting 5 s", "warning", "pslib: waiting 5 s"),
         ("Traceback (most recent call last):", "output", "Traceback (most recent call last):"),
         ("", "output", ""),
