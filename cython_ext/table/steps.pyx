@@ -19,7 +19,7 @@ import numpy as np
 
 cnp.import_array()
 
-cdef extern from "table/dense_steps.h" nogil:
+cdef extern from "table/optimizer_steps.h" nogil:
     int pslib_dense_step(int level, const PslibOptimizer *optimizer, int64_t dim, float *weights,
                          float *state, const float *gradient)
 
