@@ -12,7 +12,7 @@ from cython_ext.common.checks cimport (
     level_of,
     whole_number,
 )
-from cython_ext.table.settings cimport set_initializer, set_optimizer
+from cython_ext.table.arguments cimport set_initializer, set_optimizer
 from cython_ext.table.table cimport *
 
 import numpy as np
