@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(foreach kind,pyx pxd h,$(wildcard cython_ext/*.$(kind) cython_ext/*/*.$(kind))) setup.py
+SOURCES := $(foreach kind,pyx pxd h,$(wildcard $(foreach folder,* */* */*/*,cython_ext/$(folder).$(kind)))) setup.py
 
 # Else the first thing to be said is a resolver's error, from a .venv that the next try would keep.
 CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs Python 3.11 or newer, \
@@ -96,7 +96,7 @@ asan: $(VENV)/.made
 	mkdir -p $(ASAN)
 	rm -rf $(addprefix $(ASAN)/,pslib rec_models tests cython_ext)
 	cp -ru setup.py pyproject.toml README.md pslib rec_models tests $(ASAN)/
-	cp -u --parents $(foreach kind,py pyx pxd h,$(wildcard cython_ext/*.$(kind) cython_ext/*/*.$(kind))) $(ASAN)/
+	cp -u --parents $(foreach kind,py pyx pxd h,$(wildcard $(foreach folder,* */* */*/*,cython_ext/$(folder).$(kind)))) $(ASAN)/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	    ASAN_OPTIONS=detect_leaks=0 $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture=sys \

@@ -1,7 +1,7 @@
 """Checks of arrays and numbers that come from Python, shared by the kernels at C level."""
 
 cimport numpy as cnp
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 
 cdef object checked_array(str where, object array, object dtype, tuple shape)
@@ -20,3 +20,13 @@ cdef inline uint64_t *keys_of(object array):
 cdef inline float *floats_of(object array):
     """Return the data of a float32 array that has been checked."""
     return <float *>cnp.PyArray_DATA(<cnp.ndarray>array)
+
+
+cdef inline uint32_t *numbers_of(object array):
+    """Return the data of a uint32 array that has been checked."""
+    return <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>array)
+
+
+cdef inline uint8_t *bytes_of(object array):
+    """Return the data of a uint8 or bool array that has been checked."""
+    return <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>array)

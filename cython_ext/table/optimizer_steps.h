@@ -6,8 +6,8 @@
  * sums of squares, which have a fixed shape of 16 lanes; any vector width up to 16 keeps their bits.
  *
  * A step stores finite numbers only. An element whose new weight or new state would be NaN or infinite is refused: it
- * keeps its weight, after decay, and its state; all elements of the row are, where its own sum would not be finite.
- * Only Adam's step count goes on. Steps do so where `guarded`, a constant for the compiler, is 1; the others are the
+ * keeps its weight, after decay, and its state. All elements of a row are refused where the sum of the row would not be
+ * finite. Adam's step count goes on. Steps do so where `guarded`, a constant for the compiler, is 1; the others are the
  * same loops without a look at the result, for numbers that cannot grow that far (pslib_optimizer_is_tame). Each
  * returns 1 if it has refused an element.
  */
@@ -213,12 +213,14 @@ PSLIB_INLINE int64_t pslib_adam_count(float *t, int64_t last_step)
 }
 
 /* t = min(t + 1, T);  m = b1 m + (1 - b1) g;  v = b2 v + ((1 - b2) g) g;
- * w -= (lr (m c1[t])) / (sqrt(v c2[t]) + eps)         state: m[dim] v[dim] t[1] */
+ * w -= (lr (m c1[t])) / (sqrt(v c2[t]) + eps)         state: m[dim] v[dim] t[1]
+ *
+ * with_l2, a constant for the compiler: g + l2 w in place of g, where g is NULL for a step that the row has missed. */
 PSLIB_INLINE int pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float *restrict w, float *restrict state,
-                            const float *restrict g, int guarded)
+                            const float *restrict g, int with_l2, int guarded)
 {
     int refused = 0;
-    const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3];
+    const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3], l2 = optimizer->numbers[4];
     const float b1 = optimizer->numbers[1], b2 = optimizer->numbers[2];
     const float rest1 = 1.0f - b1, rest2 = 1.0f - b2;
     float *restrict m = state;
@@ -226,7 +228,8 @@ PSLIB_INLINE int pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float 
     const int64_t t = pslib_adam_count(state + 2 * dim, optimizer->last_step);
     const float c1 = optimizer->corrections[2 * t], c2 = optimizer->corrections[2 * t + 1];
     for (int64_t j = 0; j < dim; j++) {
-        const float first = b1 * m[j] + rest1 * g[j], second = b2 * v[j] + (rest2 * g[j]) * g[j];
+        const float whole = !with_l2 ? g[j] : g == NULL ? l2 * w[j] : g[j] + l2 * w[j];
+        const float first = b1 * m[j] + rest1 * whole, second = b2 * v[j] + (rest2 * whole) * whole;
         const float next = w[j] - (rate * (first * c1)) / (sqrtf(second * c2) + epsilon);
         const float any = pslib_zero_if_finite(first) + pslib_zero_if_finite(second) + pslib_zero_if_finite(next);
         const int sound = !guarded || any == 0.0f;
@@ -238,41 +241,15 @@ PSLIB_INLINE int pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float 
     return refused;
 }
 
-/* One step of Adam with the gradient g + l2 w, guarded. g: NULL for a step that the row has missed. */
-PSLIB_INLINE int pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
-                                    float *restrict state, const float *restrict g)
-{
-    int refused = 0;
-    const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3], l2 = optimizer->numbers[4];
-    const float b1 = optimizer->numbers[1], b2 = optimizer->numbers[2];
-    const float rest1 = 1.0f - b1, rest2 = 1.0f - b2;
-    float *restrict m = state;
-    float *restrict v = state + dim;
-    const int64_t t = pslib_adam_count(state + 2 * dim, optimizer->last_step);
-    const float c1 = optimizer->corrections[2 * t], c2 = optimizer->corrections[2 * t + 1];
-    for (int64_t j = 0; j < dim; j++) {
-        const float whole = g == NULL ? l2 * w[j] : g[j] + l2 * w[j];
-        const float first = b1 * m[j] + rest1 * whole, second = b2 * v[j] + (rest2 * whole) * whole;
-        const float next = w[j] - (rate * (first * c1)) / (sqrtf(second * c2) + epsilon);
-        const float any = pslib_zero_if_finite(first) + pslib_zero_if_finite(second) + pslib_zero_if_finite(next);
-        const int sound = any == 0.0f;
-        m[j] = sound ? first : m[j];
-        v[j] = sound ? second : v[j];
-        w[j] = sound ? next : w[j];
-        refused |= !sound;
-    }
-    return refused;
-}
-
 /* Take the last PSLIB_CATCH_UP_MAX of the steps that a row has missed, then this one, as Adam does that steps every row
- * at every step. missed: counts this step too, rounded down; NaN is none. */
+ * at every step. missed: counts this step too, rounded down; NaN is none. Guarded. */
 PSLIB_INLINE int pslib_adam_l2(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
                                float missed)
 {
     int steps = 1, refused = 0;
     if (missed > 1.0f) steps = missed < (float)PSLIB_CATCH_UP_MAX ? (int)missed : PSLIB_CATCH_UP_MAX;
-    for (; steps > 1; steps--) refused |= pslib_adam_l2_step(optimizer, dim, w, state, NULL);
-    return refused | pslib_adam_l2_step(optimizer, dim, w, state, g);
+    for (; steps > 1; steps--) refused |= pslib_adam(optimizer, dim, w, state, NULL, 1, 1);
+    return refused | pslib_adam(optimizer, dim, w, state, g, 1, 1);
 }
 
 /* b = m b + g;  w -= lr b, or with nesterov  w -= lr (g + m b) */
@@ -323,17 +300,19 @@ PSLIB_INLINE int pslib_ftrl(const float *numbers, int64_t dim, float *restrict w
     return refused;
 }
 
-/* --- finite numbers */
-
-
-/* Return 1 if steps keep finite numbers finite: with gradients up to PSLIB_GRADIENT_TAME and states up to
+/* --- finite numbers
+ *
+ * Return 1 if steps keep finite numbers finite: with gradients up to PSLIB_GRADIENT_TAME and states up to
  * PSLIB_STATE_TAME that are their own or steps have led to.
  *
  * Adding less than 2^103, half the distance of the largest floats, makes no finite number infinite. Sums of squares
- * grow by 2^40 at most. A weight moves by less than 2^102: SGD rate g <= 2^30. Adagrad at most 64 rates (|g| of an
- * element to the root of a mean over 4096; of rows the sum is looked at, not the gradient), or, where g g underflows, rate 2^-63 / eps. Momentum b <= 2^50, as m b + g <=
- * b there for every m < 1 in float32: rate 2^51. Adam rate m c1 / eps, with c1 <= 2^14 and m <= 2^50, 2^101. FTRL and L2
- * feed weights back into sums, which no such argument bounds: their loops are always guarded. */
+ * grow by 2^40 at most. A weight moves by less than 2^102:
+ *     SGD       rate g <= 2^30
+ *     Adagrad   at most 64 rates: |g| of an element to the root of a mean over 4096 (of rows the sum is looked at, not
+ *               the gradient); or, where g g underflows, rate 2^-63 / eps
+ *     Momentum  rate 2^51, as b <= 2^50: m b + g <= b there for every m < 1 in float32
+ *     Adam      rate m c1 / eps <= 2^101, with c1 <= 2^14 and m <= 2^50
+ * FTRL and L2 feed weights back into sums, which no such argument bounds: their loops are always guarded. */
 static inline int pslib_optimizer_is_tame(const PslibOptimizer *optimizer)
 {
     const float rate = fabsf(optimizer->numbers[0]);
@@ -350,10 +329,11 @@ static inline int pslib_optimizer_is_tame(const PslibOptimizer *optimizer)
     }
 }
 
-/* Return 1 if no number exceeds PSLIB_STATE_TAME and no sum of squares is below 0. */
+/* Return 1 if no number exceeds PSLIB_STATE_TAME and no sum of squares is below 0. FTRL needs no look: z has either
+ * sign, and the loop is guarded. */
 static inline int pslib_state_is_tame(const PslibOptimizer *optimizer, int64_t dim, const float *state)
 {
-    const int64_t count = pslib_state_floats(optimizer->kind, dim);
+    const int64_t count = optimizer->kind == PSLIB_FTRL ? 0 : pslib_state_floats(optimizer->kind, dim);
     const int64_t sums = optimizer->kind == PSLIB_ADAM ? dim : optimizer->kind == PSLIB_MOMENTUM ? count : 0;
     uint32_t tame = ~UINT32_C(0); /* by the bits, as in the loops of steps: a sign bit is above them all */
     for (int64_t j = 0; j < sums; j++) tame &= 0 - (uint32_t)((pslib_bits_of(state[j]) & 0x7FFFFFFF) <= PSLIB_STATE_TAME);
@@ -421,7 +401,7 @@ PSLIB_INLINE int pslib_step(const PslibOptimizer *optimizer, int64_t dim, float 
     switch (optimizer->kind) {
     case PSLIB_ADAGRAD: return pslib_adagrad(optimizer->numbers, dim, w, state, g, guarded);
     case PSLIB_ROWWISE_ADAGRAD: return pslib_rowwise_adagrad(optimizer->numbers, dim, w, state, g, guarded);
-    case PSLIB_ADAM: return pslib_adam(optimizer, dim, w, state, g, guarded);
+    case PSLIB_ADAM: return pslib_adam(optimizer, dim, w, state, g, 0, guarded);
     case PSLIB_MOMENTUM: return pslib_momentum(optimizer->numbers, dim, w, state, g, guarded);
     case PSLIB_FTRL: return pslib_ftrl(optimizer->numbers, dim, w, state, g);
     default: return pslib_sgd(optimizer->numbers, dim, w, g, guarded);
@@ -512,5 +492,21 @@ PSLIB_INLINE int pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, f
     pslib_clipped(optimizer, dim, w, g, shows, clipped);
     return pslib_step_all(optimizer, dim, w, state, clipped, missed, guarded);
 }
+
+/* --- dense vectors: compiled for each level, as a guarded loop is vectorised well where the instruction set has masks
+ * or blends */
+
+PSLIB_INLINE int pslib_dense_step_at(int best, const PslibOptimizer *optimizer, int64_t dim, float *w, float *state,
+                                     const float *g, int level)
+{
+    (void)best, (void)level;
+    return pslib_full_step(optimizer, dim, w, state, g, 1.0f, 1.0f, 1);
+}
+
+/* One guarded step of a vector that has missed one step, at the level `best`. w, state: INOUT. Returns 1 if an element
+ * was refused. */
+PSLIB_COPIES(int, pslib_dense_step, best,
+             (int best, const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g), best,
+             optimizer, dim, w, state, g)
 
 #endif

@@ -174,8 +174,8 @@ PSLIB_INLINE uint64_t pslib_rounding_base(const PslibPart *part, uint64_t key, c
     return pslib_mix64(key ^ part->initializer.seed ^ record->rounding);
 }
 
-/* Return 1 if steps of the table are guarded: always, from its first gradient on that is not tame. Row-wise Adagrad
- * and FTRL look at their own sums. */
+/* Return 1 if the step of a part is to be guarded: all of a table are, from its first gradient on that is not tame.
+ * Row-wise Adagrad and FTRL look at their own sums. table: INOUT. */
 PSLIB_INLINE int pslib_is_wild(PslibTable *table, const PslibPart *part, int level, int64_t dim, const float *gradient)
 {
     const int guards = part->optimizer.kind == PSLIB_ROWWISE_ADAGRAD || part->optimizer.kind == PSLIB_FTRL;

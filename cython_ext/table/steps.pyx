@@ -12,14 +12,14 @@ from cython_ext.common.checks cimport (
     level_of,
     whole_number,
 )
-from cython_ext.table.settings cimport set_initializer, set_optimizer
+from cython_ext.table.arguments cimport set_initializer, set_optimizer
 from cython_ext.table.table cimport *
 
 import numpy as np
 
 cnp.import_array()
 
-cdef extern from "table/dense_steps.h" nogil:
+cdef extern from "table/optimizer_steps.h" nogil:
     int pslib_dense_step(int level, const PslibOptimizer *optimizer, int64_t dim, float *weights,
                          float *state, const float *gradient)
 

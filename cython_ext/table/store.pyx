@@ -1,9 +1,10 @@
 """The partitions of one table that one shard thread owns: key index, rows, initial values, optimizer steps.
 
-The work is in C headers, each with its formulas and invariants: memory in ``heap.h``, ``arena.h``,
-``partition.h`` (index over arenas) and ``table.h``; values in ``initializers.h``, ``optimizer_steps.h``,
-``storage.h`` (types of weights) and ``row_io.h``; then ``images.h``, ``policies.h``, ``strips.h`` (loops over
-batches) and ``table_rows.h``. A Store checks arguments and allocates results.
+The work is in C headers, each with its formulas and invariants: memory in ``memory/`` (heap, arenas, index
+over arenas) and ``table.h``; values in ``initializers.h``, ``optimizer_steps.h``, ``storage.h`` (types of
+weights) and ``row_io.h``; then ``images.h``, ``policies.h``, ``strips.h`` (loops over batches) and
+``table_rows.h``. A Store checks arguments (``arguments.pyx``) and allocates results; ``images.pyx`` copies
+its content at one instant.
 """
 
 cimport numpy as cnp
@@ -11,15 +12,29 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from cython_ext.common.checks cimport (
+    bytes_of,
     checked_array,
     checked_target,
     finite_number,
     floats_of,
     keys_of,
     level_of,
+    numbers_of,
     whole_number,
 )
-from cython_ext.table.settings cimport counts_into, raise_unless_done, set_part, set_policies
+from cython_ext.table.arguments cimport (
+    checked_keys,
+    class_of,
+    counts_into,
+    empty_rows,
+    partition_number,
+    partition_numbers,
+    raise_unless_done,
+    require_counters,
+    require_partition,
+    set_part,
+    set_policies,
+)
 from cython_ext.table.table cimport *
 
 import math
@@ -39,18 +54,35 @@ _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
 
 
-cdef inline uint32_t *_numbers_of(object array):
-    """Return the data of a uint32 array that has been checked."""
-    return <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>array)
+cdef int _assign(PslibTable *table, str method, object keys, object weights, object state,
+                 int row_class) except -1:
+    """Make or overwrite the rows of a class."""
+    cdef const PslibRowClass *shape = &table.classes[row_class]
+    weights = checked_array(f"{method}: weights", weights, _F32, (len(keys), shape.weight_floats))
+    if state is not None:
+        state = checked_array(f"{method}: state", state, _F32, (len(keys), shape.state_floats))
+    cdef int64_t n = len(keys), done = 0
+    cdef const uint64_t *key_data = keys_of(keys)
+    cdef const float *weight_data = floats_of(weights)
+    cdef const float *state_data = NULL if state is None else floats_of(state)
+    cdef PslibStatus status
+    with nogil:
+        status = pslib_table_assign(table, key_data, n, weight_data, state_data, row_class, &done)
+    return raise_unless_done(method, status, done, n)
 
 
-cdef inline uint8_t *_bytes_of(object array):
-    """Return the data of a uint8 or bool array that has been checked."""
-    return <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>array)
-
-
-cdef inline object _keys(str method, object keys):
-    return checked_array(f"{method}: keys", keys, _U64, (None,))
+cdef object _foreseen(const PslibTable *table, str method, object keys, int row_class,
+                      const PslibRecord *record):
+    """Return the new rows, the widened ones and the bytes of a push, or of an assignment (record: NULL)."""
+    cdef int64_t n = len(keys)
+    cdef const uint64_t *key_data = keys_of(keys)
+    cdef PslibForesight seen
+    cdef PslibStatus status
+    with nogil:
+        status = pslib_table_foresee(table, key_data, n, row_class, record, &seen)
+    if status != PSLIB_OK:
+        raise MemoryError(f"{method}: no memory to count the keys of each partition")
+    return seen.made, seen.widened, seen.bytes
 
 
 cdef class Store:
@@ -104,17 +136,7 @@ cdef class Store:
     Methods that make rows raise MemoryError or OverflowError (2^23 rows of one class in a partition, 2^31 in
     the Store); the message tells the number of keys, in their order, that were done. Those are complete, the
     others have changed nothing, and the Store can be used further.
-
-    An image is the content of the Store when `image_begin` returned, whatever is pushed, erased, assigned or
-    evicted after it. It is copied out by partitions in any order (`image_rows`, `image_counts`,
-    `image_filters`), and `image_written` frees their copies. It costs one branch a call where no image is
-    being taken and none was taken with ``keep``.
     """
-
-    cdef PslibTable table
-    cdef list borrowed  # arrays that `table` points into
-    cdef readonly int partition_bits
-    cdef readonly int narrow_parts
 
     # Not __init__, which a subclass may forget to call: a Store always has its directory of partitions.
     def __cinit__(
@@ -147,19 +169,6 @@ cdef class Store:
         pslib_tracking_close(&self.table)
         pslib_table_close(&self.table)
 
-    cdef int _class_of(self, str method, object narrow) except -1:
-        if narrow and self.narrow_parts == 0:
-            raise ValueError(f"{method}: expected narrow=False where narrow_parts is 0, got narrow=True")
-        return PSLIB_NARROW if narrow else PSLIB_WIDE
-
-    cdef tuple _empty_rows(self, int row_class, int64_t count):
-        cdef const PslibRowClass *shape = &self.table.classes[row_class]
-        weights = np.empty((count, shape.weight_floats), _F32)
-        return np.empty(count, _U64), weights, np.empty((count, shape.state_floats), _F32)
-
-    cdef object _partition_number(self, str method, object partition):
-        return whole_number(f"{method}: partition", partition, 0, (1 << self.partition_bits) - 1)
-
     @property
     def dim(self):
         """Weights of a wide row: the width of pulled rows and pushed gradients."""
@@ -189,8 +198,13 @@ cdef class Store:
         out : (n, dim) float32, written to
         now : float
             In the table's own unit of time; finite.
+
+        Returns
+        -------
+        int
+            Keys without a row.
         """
-        keys = _keys("pull", keys)
+        keys = checked_keys("pull", keys)
         out = checked_target("pull: out", out, _F32, (len(keys), self.dim))
         cdef float when = finite_number("pull: now", now)
         cdef int64_t n = len(keys), absent
@@ -239,9 +253,9 @@ cdef class Store:
         int
             Steps of parts of rows that have refused an element.
         """
-        keys = _keys("push", keys)
+        keys = checked_keys("push", keys)
         gradients = checked_array("push: gradients", gradients, _F32, (len(keys), self.dim))
-        cdef int row_class = self._class_of("push", narrow)
+        cdef int row_class = class_of(&self.table, "push", narrow)
         cdef PslibRecord record
         record.salt = whole_number("push: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
         record.rounding = pslib_mix64(record.salt)
@@ -261,12 +275,21 @@ cdef class Store:
         return self.table.steps_refused - refused
 
     def erase(self, keys):
-        """Erase the rows of ``keys``, (n,) uint64, and counts of counted ones; return the number of rows.
+        """Erase the rows of keys, and the counts of counted ones.
 
         Absent keys are an ordinary case. A Bloom filter cannot forget: the key shares its counters. A
         partition that has lost most of its rows frees memory; its other rows get new numbers in their order.
+
+        Parameters
+        ----------
+        keys : (n,) uint64
+
+        Returns
+        -------
+        int
+            Rows erased.
         """
-        keys = _keys("erase", keys)
+        keys = checked_keys("erase", keys)
         cdef int64_t n = len(keys), erased
         cdef const uint64_t *key_data = keys_of(keys)
         with nogil:
@@ -283,24 +306,16 @@ cdef class Store:
         state : (n, state_floats) float32 or None
             None: rows keep their state; new ones get the initial state.
         """
-        self._assign("assign", _keys("assign", keys), weights, state, PSLIB_WIDE)
-
-    cdef int _assign(self, str method, object keys, object weights, object state, int row_class) except -1:
-        cdef const PslibRowClass *shape = &self.table.classes[row_class]
-        weights = checked_array(f"{method}: weights", weights, _F32, (len(keys), shape.weight_floats))
-        if state is not None:
-            state = checked_array(f"{method}: state", state, _F32, (len(keys), shape.state_floats))
-        cdef int64_t n = len(keys), done = 0
-        cdef const uint64_t *key_data = keys_of(keys)
-        cdef const float *weight_data = floats_of(weights)
-        cdef const float *state_data = NULL if state is None else floats_of(state)
-        cdef PslibStatus status
-        with nogil:
-            status = pslib_table_assign(&self.table, key_data, n, weight_data, state_data, row_class, &done)
-        return raise_unless_done(method, status, done, n)
+        _assign(&self.table, "assign", checked_keys("assign", keys), weights, state, PSLIB_WIDE)
 
     def export_partition(self, partition, narrow=False):
         """Copy all rows of one class out of a partition, by ascending row number.
+
+        Parameters
+        ----------
+        partition : int
+        narrow : bool
+            The narrow rows instead of the wide ones.
 
         Returns
         -------
@@ -308,9 +323,10 @@ cdef class Store:
         weights : (r, dim of the class) float32
         state : (r, state floats of the class) float32
         """
-        cdef uint32_t number = self._partition_number("export_partition", partition)
+        cdef uint32_t number = partition_number(&self.table, "export_partition", partition)
         cdef int row_class = PSLIB_NARROW if narrow else PSLIB_WIDE
-        keys, weights, state = self._empty_rows(row_class, self.table.arenas[number].of[row_class].live)
+        cdef int64_t live = self.table.arenas[number].of[row_class].live
+        keys, weights, state = empty_rows(&self.table, row_class, live)
         cdef uint64_t *key_data = keys_of(keys)
         cdef float *weight_data = floats_of(weights)
         cdef float *state_data = floats_of(state)
@@ -324,33 +340,41 @@ cdef class Store:
     def import_partition(self, partition, keys, weights, state, narrow=False):
         """Add rows, as `export_partition` gives them, to a partition; rows of the same keys are replaced.
 
+        Parameters
+        ----------
+        partition : int
+        keys : (r,) uint64
+        weights : (r, dim of the class) float32
+        state : (r, state floats of the class) float32
+        narrow : bool
+            They are narrow rows.
+
         Raises
         ------
         ValueError
             When a key is of another partition, or an array has another dtype or shape; nothing has changed.
         """
-        cdef uint32_t number = self._partition_number("import_partition", partition)
-        keys = _keys("import_partition", keys)
-        self._require_partition("import_partition", number, keys)
+        cdef uint32_t number = partition_number(&self.table, "import_partition", partition)
+        keys = checked_keys("import_partition", keys)
+        require_partition(&self.table, "import_partition", number, keys)
         cdef int row_class = PSLIB_NARROW if narrow else PSLIB_WIDE
         if len(keys):
-            row_class = self._class_of("import_partition", narrow)
-        self._assign("import_partition", keys, weights, state, row_class)
-
-    cdef int _require_partition(self, str method, uint32_t partition, object keys) except -1:
-        """Raise ValueError unless all keys are of the partition."""
-        cdef int64_t n = len(keys), foreign
-        cdef const uint64_t *key_data = keys_of(keys)
-        with nogil:
-            foreign = pslib_first_foreign(&self.table, partition, key_data, n)
-        if foreign >= 0:
-            got = f"{keys[foreign]} of another one at place {foreign}"
-            raise ValueError(f"{method}: expected keys of partition {partition}, got {got}")
-        return 0
+            row_class = class_of(&self.table, "import_partition", narrow)
+        _assign(&self.table, "import_partition", keys, weights, state, row_class)
 
     def drop_partition(self, partition):
-        """Erase all rows, counts and the filter of a partition; return its number of rows."""
-        cdef uint32_t number = self._partition_number("drop_partition", partition)
+        """Erase all rows, counts and the filter of a partition.
+
+        Parameters
+        ----------
+        partition : int
+
+        Returns
+        -------
+        int
+            Rows erased.
+        """
+        cdef uint32_t number = partition_number(&self.table, "drop_partition", partition)
         cdef int64_t rows
         with nogil:
             rows = pslib_table_drop(&self.table, number)
@@ -358,45 +382,30 @@ cdef class Store:
 
     # --- policies -------------------------------------------------------------------------------------------
 
-    cdef object _chosen(self, str method, object partitions):
-        """Return numbers of partitions, uint32, each once and ascending; None: all."""
-        if partitions is None:
-            return np.arange(1 << self.partition_bits, dtype=_U32)
-        chosen = np.unique(checked_array(f"{method}: partitions", partitions, _U32, (None,)))
-        if len(chosen) and chosen.max() >> self.partition_bits:
-            last = (1 << self.partition_bits) - 1
-            raise ValueError(f"{method}: partitions: expected numbers in 0..{last}, got {chosen.max()}")
-        return chosen
-
-    cdef int _require_counters(self, str method, int rule) except -1:
-        """Raise ValueError unless rows have the counters that an eviction rule reads."""
-        cdef int came = self.table.counters
-        if rule == PSLIB_EVICT_AGE and not came & PSLIB_COUNT_LAST_SEEN:
-            name = "last_seen (bit 0)"
-        elif rule == PSLIB_EVICT_SCORE and not came & PSLIB_COUNT_SHOWS:
-            name = "shows and clicks (bit 1)"
-        else:
-            return 0
-        raise ValueError(f"{method}: expected a Store whose rows count {name}, got counters={came}")
-
     def decay(self, factor, partitions=None):
-        """Multiply shows and clicks of all rows by ``factor``, 0..1, in float32, so that old ones weigh less.
+        """Multiply shows and clicks of all rows by a factor, in float32, so that old ones weigh less.
 
         Counts of keys without rows, exact ones and those of filters, become floor(count * factor), the
-        product rounded to float32; at 0 the key is erased, and a filter of zeros is freed. ``partitions``,
-        (k,) uint32: only these; None means all.
+        product rounded to float32; at 0 the key is erased, and a filter of zeros is freed.
+
+        Parameters
+        ----------
+        factor : float
+            0..1.
+        partitions : (k,) uint32 or None
+            Only these; None means all.
         """
         cdef float number = finite_number("decay: factor", factor)
         if not 0 <= number <= 1:
             raise ValueError(f"decay: factor: expected a number in 0..1, got {factor}")
-        partitions = self._chosen("decay", partitions)
+        partitions = partition_numbers(&self.table, "decay", partitions)
         cdef int64_t count = len(partitions)
-        cdef const uint32_t *numbers = _numbers_of(partitions)
+        cdef const uint32_t *numbers = numbers_of(partitions)
         with nogil:
             pslib_table_decay(&self.table, numbers, count, number)
 
     def evict(self, rule, number, now=0.0, partitions=None):
-        """Evict all rows that a rule selects, and return their number.
+        """Evict all rows that a rule selects.
 
         A partition that has lost half its rows is compacted and frees memory; while fewer are evicted, their
         places wait for new rows and memory stays as it was, or grows a little (1 million rows in 4,096
@@ -413,6 +422,11 @@ cdef class Store:
         partitions : (k,) uint32 or None
             Only these; None means all.
 
+        Returns
+        -------
+        int
+            Rows evicted.
+
         Raises
         ------
         ValueError
@@ -422,10 +436,10 @@ cdef class Store:
         """
         cdef int kind = whole_number("evict: rule", rule, 0, PSLIB_EVICT_RULES - 1)
         cdef float limit = finite_number("evict: number", number), when = finite_number("evict: now", now)
-        self._require_counters("evict", kind)
-        partitions = self._chosen("evict", partitions)
+        require_counters(&self.table, "evict", kind)
+        partitions = partition_numbers(&self.table, "evict", partitions)
         cdef int64_t count = len(partitions), gone = 0
-        cdef const uint32_t *numbers = _numbers_of(partitions)
+        cdef const uint32_t *numbers = numbers_of(partitions)
         cdef PslibStatus status
         with nogil:
             status = pslib_table_evict(&self.table, numbers, count, kind, limit, when, &gone)
@@ -434,7 +448,7 @@ cdef class Store:
         return gone
 
     def evict_share(self, order, share, keys=None):
-        """Evict the worst rows, exactly ``share`` of all, rounded up, free memory, and return their number.
+        """Evict the worst rows, exactly ``share`` of all, rounded up, and free memory.
 
         Of equally bad rows, those evicted are spread evenly over partitions. The choice depends on all rows
         of this Store: for memory limits, not for records that servers must apply alike.
@@ -448,6 +462,11 @@ cdef class Store:
         keys : OUT (rows evicted or more,) uint64 or None
             Their keys, in no order.
 
+        Returns
+        -------
+        int
+            Rows evicted.
+
         Raises
         ------
         ValueError
@@ -459,18 +478,18 @@ cdef class Store:
         share = finite_number("evict_share: share", share)
         if not 0 < share <= 1:
             raise ValueError(f"evict_share: share: expected a number above 0 and at most 1, got {share}")
-        self._require_counters("evict_share", kind)
+        require_counters(&self.table, "evict_share", kind)
         cdef int64_t wanted = math.ceil(share * self.rows), gone = 0
         if wanted == 0:
             return 0
         cdef uint64_t *left = NULL
         if keys is not None:
-            keys = _keys("evict_share", keys)
+            keys = checked_keys("evict_share", keys)
             if len(keys) < wanted:
                 raise ValueError(f"evict_share: keys: expected room for {wanted}, got {len(keys)}")
             left = keys_of(keys)
-        partitions = self._chosen("evict_share", None)
-        cdef const uint32_t *numbers = _numbers_of(partitions)
+        partitions = partition_numbers(&self.table, "evict_share", None)
+        cdef const uint32_t *numbers = numbers_of(partitions)
         cdef int64_t count = len(partitions)
         cdef PslibStatus status
         with nogil:
@@ -480,8 +499,18 @@ cdef class Store:
         return gone
 
     def missing(self, keys):
-        """Count the ``keys``, (n,) uint64, that have no row; counted keys have none, repeated ones count."""
-        keys = _keys("missing", keys)
+        """Count the keys that have no row; counted keys have none.
+
+        Parameters
+        ----------
+        keys : (n,) uint64
+            Repeated ones count each time.
+
+        Returns
+        -------
+        int
+        """
+        keys = checked_keys("missing", keys)
         cdef int64_t n = len(keys), absent
         cdef const uint64_t *key_data = keys_of(keys)
         with nogil:
@@ -489,7 +518,14 @@ cdef class Store:
         return absent
 
     def foresee(self, keys, shows=None, clicks=None):
-        """Estimate the rows and bytes that a push of distinct keys would take; nothing changes.
+        """Estimate the rows and bytes that a push would take; nothing changes.
+
+        Parameters
+        ----------
+        keys : (n,) uint64
+            Distinct.
+        shows, clicks : (n,) float32 or None
+            As in `push`.
 
         Returns
         -------
@@ -500,56 +536,84 @@ cdef class Store:
         row_bytes : int
             Of memory for rows, beyond the free places.
         """
-        keys = _keys("foresee", keys)
+        keys = checked_keys("foresee", keys)
         cdef PslibRecord record
         record.salt = record.rounding = 0
         record.now = 0
         shows, clicks = counts_into(&record, "foresee", shows, clicks, len(keys))
-        return self._foreseen("foresee", keys, PSLIB_FORESEE_PUSH, &record)
+        return _foreseen(&self.table, "foresee", keys, PSLIB_FORESEE_PUSH, &record)
 
     def foresee_rows(self, keys, narrow=False):
-        """`foresee` for rows of one class that are assigned or imported."""
-        keys = _keys("foresee_rows", keys)
-        return self._foreseen("foresee_rows", keys, self._class_of("foresee_rows", narrow), NULL)
+        """Estimate the rows and bytes that assigned or imported rows of one class would take.
 
-    cdef object _foreseen(self, str method, object keys, int row_class, const PslibRecord *record):
-        cdef int64_t n = len(keys)
-        cdef const uint64_t *key_data = keys_of(keys)
-        cdef PslibForesight seen
-        cdef PslibStatus status
-        with nogil:
-            status = pslib_table_foresee(&self.table, key_data, n, row_class, record, &seen)
-        if status != PSLIB_OK:
-            raise MemoryError(f"{method}: no memory to count the keys of each partition")
-        return seen.made, seen.widened, seen.bytes
+        Parameters
+        ----------
+        keys : (n,) uint64
+            Distinct.
+        narrow : bool
+            They are narrow rows.
+
+        Returns
+        -------
+        made, widened, row_bytes : int
+            As of `foresee`.
+        """
+        keys = checked_keys("foresee_rows", keys)
+        cdef int row_class = class_of(&self.table, "foresee_rows", narrow)
+        return _foreseen(&self.table, "foresee_rows", keys, row_class, NULL)
 
     def held(self):
-        """Count the partitions that have an index, memory for wide rows, and for narrow ones: three int."""
+        """Count the partitions that hold memory.
+
+        Returns
+        -------
+        with_index, with_wide_rows, with_narrow_rows : int
+        """
         cdef int64_t[3] counts
         with nogil:
             pslib_table_held(&self.table, counts)
         return counts[0], counts[1], counts[2]
 
     def export_counts(self, partition):
-        """Copy the counted keys of a partition, (c,) uint64 ascending, and their counts, (c,) uint32."""
-        cdef uint32_t number = self._partition_number("export_counts", partition)
+        """Copy the counted keys of a partition, and their counts.
+
+        Parameters
+        ----------
+        partition : int
+
+        Returns
+        -------
+        keys : (c,) uint64
+            Ascending.
+        counts : (c,) uint32
+        """
+        cdef uint32_t number = partition_number(&self.table, "export_counts", partition)
         counted = pslib_partition_counted(&self.table, number)
         keys, counts = np.empty(counted, _U64), np.empty(counted, _U32)
         cdef uint64_t *key_data = keys_of(keys)
-        cdef uint32_t *count_data = _numbers_of(counts)
+        cdef uint32_t *count_data = numbers_of(counts)
         with nogil:
             pslib_counts_export(&self.table, number, key_data, count_data)
         order = np.argsort(keys)
         return keys[order], counts[order]
 
     def import_counts(self, partition, keys, counts):
-        """Set the counts, (c,) uint32 of 1..65535, of keys, (c,) uint64, of a partition.
+        """Set the counts of keys of a partition; a key with a row keeps it and is not counted.
 
-        A key with a row keeps it and is not counted. A key of another partition is a ValueError and changes
-        nothing.
+        Parameters
+        ----------
+        partition : int
+        keys : (c,) uint64
+        counts : (c,) uint32
+            1..65535.
+
+        Raises
+        ------
+        ValueError
+            When a key is of another partition, or an array has another dtype or shape; nothing has changed.
         """
-        cdef uint32_t number = self._partition_number("import_counts", partition)
-        keys = _keys("import_counts", keys)
+        cdef uint32_t number = partition_number(&self.table, "import_counts", partition)
+        keys = checked_keys("import_counts", keys)
         counts = checked_array("import_counts: counts", counts, _U32, (len(keys),))
         if len(keys) == 0:
             return
@@ -559,66 +623,65 @@ cdef class Store:
             raise ValueError(
                 f"import_counts: counts: expected 1..{PSLIB_COUNT_MAX}, got {counts.min()}..{counts.max()}"
             )
-        self._require_partition("import_counts", number, keys)
+        require_partition(&self.table, "import_counts", number, keys)
         cdef int64_t n = len(keys), done = 0
         cdef const uint64_t *key_data = keys_of(keys)
-        cdef const uint32_t *count_data = _numbers_of(counts)
+        cdef const uint32_t *count_data = numbers_of(counts)
         cdef PslibStatus status
         with nogil:
             status = pslib_counts_import(&self.table, number, key_data, count_data, n, &done)
         raise_unless_done("import_counts", status, done, n)
 
     def export_filter(self, partition):
-        """Copy the Bloom filter of a partition, (m,) uint8; empty where it has none."""
-        cdef uint32_t number = self._partition_number("export_filter", partition)
+        """Copy the Bloom filter of a partition.
+
+        Parameters
+        ----------
+        partition : int
+
+        Returns
+        -------
+        (m,) uint8
+            Empty where it has none.
+        """
+        cdef uint32_t number = partition_number(&self.table, "export_filter", partition)
         cdef const PslibAdmission *admission = &self.table.policies.admission
         if admission.kind != PSLIB_ADMIT_BLOOM or admission.filters[number] == NULL:
             return np.empty(0, _U8)
         counters = np.empty(admission.filter_counters, _U8)
-        memcpy(_bytes_of(counters), admission.filters[number], len(counters))
+        memcpy(bytes_of(counters), admission.filters[number], len(counters))
         return counters
 
     def import_filter(self, partition, counters):
-        """Add a Bloom filter, (m,) uint8 or empty, to that of a partition: counter + counter, at most 255.
+        """Add a Bloom filter to that of a partition: counter + counter, at most 255.
 
         No estimate is below that of either filter, so the filters of two partitions can be joined.
+
+        Parameters
+        ----------
+        partition : int
+        counters : (m,) uint8
+            Or empty: nothing is added.
         """
-        cdef uint32_t number = self._partition_number("import_filter", partition)
+        cdef uint32_t number = partition_number(&self.table, "import_filter", partition)
         counters = checked_array("import_filter: counters", counters, _U8, (None,))
         cdef uint32_t expected = self.table.policies.admission.filter_counters
         if len(counters) == 0:
             return
         if len(counters) != expected:
             raise ValueError(f"import_filter: counters: expected length {expected}, got {len(counters)}")
-        cdef const uint8_t *data = _bytes_of(counters)
+        cdef const uint8_t *data = bytes_of(counters)
         cdef PslibStatus status
         with nogil:
             status = pslib_filter_import(&self.table, number, data)
         if status != PSLIB_OK:
             raise MemoryError(f"import_filter: no memory for a filter of {len(counters)} bytes")
 
-    # --- images ---------------------------------------------------------------------------------------------
-
-    cdef bint _has_image(self):
-        return self.table.tracking != NULL and self.table.tracking.pending != NULL
-
-    cdef int _require_image(self, str method) except -1:
-        if not self._has_image():
-            raise ValueError(f"{method}: expected an image that has begun: call image_begin first")
-        if self.table.tracking.broken:
-            raise MemoryError(f"{method}: no memory to copy a row before it changed; call image_end")
-        return 0
-
-    cdef tuple _image_range(self, str method, object first, object stop):
-        """Return two numbers of partitions, ``first <= stop``; raise unless an image is being taken."""
-        self._require_image(method)
-        count = 1 << self.partition_bits
-        first = whole_number(f"{method}: first", first, 0, count)
-        return first, whole_number(f"{method}: stop", stop, first, count)
+    # --- the whole ------------------------------------------------------------------------------------------
 
     @property
     def tracking_bytes(self):
-        """Bytes of copied rows, flags of changes, and keys of erased rows."""
+        """Bytes of copied rows, flags of changes, and keys of erased rows (`images.pyx`)."""
         return pslib_tracking_bytes(&self.table)
 
     @property
@@ -626,137 +689,31 @@ cdef class Store:
         """Return True if the next image may be an increment of the last one."""
         return self.table.tracking != NULL and self.table.tracking.keeps != 0
 
-    def image_begin(self, increment=False, keep=False):
-        """Begin an image of this instant.
+    def partition_rows(self, partition):
+        """Count the rows of both classes in one partition.
 
         Parameters
         ----------
-        increment : bool
-            Only rows changed since the instant of the last image that was settled as committed.
-        keep : bool
-            Track changes from here on, so that the next image may be an increment.
+        partition : int
 
-        Raises
-        ------
-        ValueError
-            When an image is being taken, or changes were not tracked for an increment.
-        MemoryError
-            When there is none for a byte a row and some bytes for each partition.
+        Returns
+        -------
+        int
         """
-        if self._has_image():
-            raise ValueError("image_begin: expected no image that is being taken: call image_end first")
-        if increment and not self.keeps_changes:
-            raise ValueError("image_begin: expected an image with keep before the first increment")
-        cdef bint only = increment, keeps = keep
-        cdef PslibStatus status
-        with nogil:
-            status = pslib_image_begin(&self.table, only, keeps)
-        if status != PSLIB_OK:
-            self.image_end()
-            raise MemoryError("image_begin: no memory for a byte a row")
-
-    def image_stop(self, first, rows):
-        """Return the end of a range of partitions from ``first`` on, at least one, of about ``rows`` rows."""
-        cdef uint32_t start = self._image_range("image_stop", first, 1 << self.partition_bits)[0]
-        cdef int64_t wanted = whole_number("image_stop: rows", rows, 1, 1 << 40)
-        cdef uint32_t stop
-        with nogil:
-            stop = pslib_image_stop(&self.table, start, wanted)
-        return stop
-
-    def image_rows(self, first, stop, narrow=False):
-        """Return rows of partitions ``first`` to ``stop - 1`` at the instant, as `export_partition`."""
-        cdef uint32_t start, end
-        start, end = self._image_range("image_rows", first, stop)
-        cdef int row_class = PSLIB_NARROW if narrow else PSLIB_WIDE
-        cdef int64_t bound = pslib_image_bound(&self.table, start, end, row_class), count = 0
-        keys, weights, state = self._empty_rows(row_class, bound)
-        cdef uint64_t *key_data = keys_of(keys)
-        cdef float *weight_data = floats_of(weights)
-        cdef float *state_data = floats_of(state)
-        cdef PslibStatus status
-        with nogil:
-            status = pslib_image_rows(
-                &self.table, start, end, row_class, key_data, weight_data, state_data, &count
-            )
-        if status != PSLIB_OK:
-            raise MemoryError("image_rows: no memory to list the rows of a partition")
-        return keys[:count], weights[:count], state[:count]
-
-    def image_counts(self, first, stop):
-        """Return counted keys of these partitions at the instant, (c,) uint64, and counts, (c,) uint32."""
-        cdef uint32_t start, end
-        start, end = self._image_range("image_counts", first, stop)
-        cdef int64_t bound = pslib_image_counted_bound(&self.table, start, end), count
-        keys, counts = np.empty(bound, _U64), np.empty(bound, _U32)
-        cdef uint64_t *key_data = keys_of(keys)
-        cdef uint32_t *count_data = _numbers_of(counts)
-        with nogil:
-            count = pslib_image_counts(&self.table, start, end, key_data, count_data)
-        return keys[:count], counts[:count]
-
-    def image_filters(self, first, stop):
-        """Return the partitions that had a Bloom filter, (k,) uint32, and their counters, (k, m) uint8."""
-        cdef uint32_t start, end, number
-        start, end = self._image_range("image_filters", first, stop)
-        cdef Py_ssize_t width = self.table.policies.admission.filter_counters
-        if self.table.policies.admission.kind != PSLIB_ADMIT_BLOOM:
-            return np.empty(0, _U32), np.empty((0, width), _U8)
-        held = [number for number in range(start, end) if pslib_image_filter(&self.table, number) != NULL]
-        counters = np.empty((len(held), width), _U8)
-        cdef uint8_t *to = _bytes_of(counters)
-        for number in held:
-            memcpy(to, pslib_image_filter(&self.table, number), width)
-            to += width
-        return np.array(held, _U32), counters
-
-    def image_gone(self):
-        """Return keys, (g,) uint64, erased after the last committed image; some may be back."""
-        self._require_image("image_gone")
-        cdef int64_t count = self.table.tracking.gone_before
-        keys = np.empty(count, _U64)
-        if count:
-            memcpy(keys_of(keys), self.table.tracking.gone, count * sizeof(uint64_t))
-        return np.unique(keys)
-
-    def image_written(self, first, stop):
-        """Mark these partitions as written, and free their copies."""
-        cdef uint32_t start, end, number
-        start, end = self._image_range("image_written", first, stop)
-        with nogil:
-            for number in range(start, end):
-                pslib_image_written(&self.table, number)
-
-    def image_end(self):
-        """End the image and free its copies; without an image nothing happens."""
-        with nogil:
-            pslib_image_end(&self.table)
-
-    def image_settle(self, committed):
-        """Tell if the last image was committed: if not, the next increment holds its rows too."""
-        if self._has_image():
-            raise ValueError("image_settle: expected no image that is being taken: call image_end first")
-        cdef bint good = committed
-        with nogil:
-            pslib_image_settle(&self.table, good)
-
-    def image_stop_keeping(self):
-        """Abandon the image that is being taken, and stop tracking changes."""
-        with nogil:
-            pslib_tracking_close(&self.table)
-
-    # --- the whole ------------------------------------------------------------------------------------------
-
-    def partition_rows(self, partition):
-        """Return the number of rows of both classes in one partition."""
-        cdef uint32_t number = self._partition_number("partition_rows", partition)
+        cdef uint32_t number = partition_number(&self.table, "partition_rows", partition)
         return pslib_partition_rows(&self.table.arenas[number])
 
     def partitions(self):
-        """Return the partitions that hold rows, counted keys or a filter, ascending, (k,) uint32."""
+        """Return the partitions that hold rows, counted keys or a filter.
+
+        Returns
+        -------
+        (k,) uint32
+            Ascending.
+        """
         cdef Py_ssize_t count = 1 << self.partition_bits, number
         held = np.zeros(count, bool)
-        cdef uint8_t *held_data = _bytes_of(held)
+        cdef uint8_t *held_data = bytes_of(held)
         cdef uint8_t **filters = self.table.policies.admission.filters
         with nogil:
             for number in range(count):

@@ -32,7 +32,9 @@ enum {
     PSLIB_STRIPS_TO_LATER = 1, /* from the last of these to that look-up */
     PSLIB_STRIPS_TO_WORK = 1,  /* from there to the rows of the first of them */
     PSLIB_STRIPS_BEHIND = PSLIB_STRIPS_NOTED + PSLIB_STRIPS_TO_LATER + PSLIB_STRIPS_TO_WORK, /* from find to rows */
-    PSLIB_STRIP_RING = 64      /* keys; a power of two above all of these */
+    PSLIB_STRIP_RING = 64,     /* keys; a power of two above all of these */
+    PSLIB_STRIPS_OF_KEYS = 8,  /* from the prefetch of keys to their use */
+    PSLIB_ROWS_OF_GRADIENTS = 16
 };
 
 /* State of the keys in the pipeline; key i is at place i % PSLIB_STRIP_RING. */
@@ -96,6 +98,14 @@ PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int s
     map.of[PSLIB_WIDE] = pslib_class_map(&classes[PSLIB_WIDE], one16, storage);
     if (policies) map.of[PSLIB_NARROW] = pslib_class_map(&classes[PSLIB_NARROW], 0, storage);
     return map;
+}
+
+/* Prefetch a line of an array that is read from its start to its end, `count` steps before its use; past the end it is
+ * any line, which does no harm. The processor's own prefetcher follows an array among the random lines of the table or
+ * loses it, as the address of the load falls in the binary: the same loop pulled 37 and 23 million absent keys/s. */
+PSLIB_INLINE void pslib_prefetch_ahead(const void *now, size_t step, int count)
+{
+    PSLIB_PREFETCH_NEAR((const void *)((uintptr_t)now + step * (size_t)count));
 }
 
 /* --- strip s: keys, mixed keys, home lines */
@@ -170,6 +180,7 @@ PSLIB_INLINE void pslib_strip_keys(const PslibTable *table, const uint64_t *keys
 PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *keys, int64_t count, int level,
                                     PslibStrips *strips, uint32_t at)
 {
+    pslib_prefetch_ahead(keys, sizeof *keys * PSLIB_STRIP, PSLIB_STRIPS_OF_KEYS);
 #if PSLIB_HAS_LEVELS
     if (level == PSLIB_AVX512) pslib_strip_keys_avx512(table, keys, count, strips, at);
     else
@@ -554,6 +565,8 @@ PSLIB_INLINE uint32_t pslib_strips_push(PslibTable *table, const PslibRowMap *ma
     const int64_t first = (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP;
     const float *from = gradients + first * map->dim;
     noted = pslib_strip_find_all(map, level, 1, strips, turn, noted);
+    for (uint32_t j = 0; map->one16 && j < turn.works; j++) /* a row is a line */
+        pslib_prefetch_ahead(from + 16 * j, PSLIB_CACHE_LINE, PSLIB_ROWS_OF_GRADIENTS);
     for (uint32_t j = 0; j < turn.works; j++)
         pslib_strip_push(table, map, level, strips, turn.work_at + j, from + map->dim * j, record, first + j);
     return noted;

@@ -13,7 +13,7 @@
 #include "common/vectors.h"
 #include "table/initializers.h"
 #include "table/optimizer_steps.h"
-#include "table/partition.h"
+#include "table/memory/partition.h"
 #include "table/storage.h"
 
 enum {

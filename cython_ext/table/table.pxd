@@ -125,6 +125,7 @@ cdef extern from "table/table_rows.h" nogil:
         PslibPart *parts
         PslibRowClass *classes
         int64_t *rows
+        int partition_bits
         int level
         int storage
         int counters

@@ -14,6 +14,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cython_ext.table.images import (
+    image_begin,
+    image_counts,
+    image_end,
+    image_filters,
+    image_gone,
+    image_rows,
+    image_settle,
+    image_stop,
+    image_stop_keeping,
+    image_written,
+)
 from pslib.errors import CheckpointError
 from pslib.shard.state import ShardState
 from pslib.table.policies import ByBloom, ByCount
@@ -45,7 +57,7 @@ class Piece:
     kind : {"rows", "narrow", "counts", "filters", "gone", "dense", "end"}
         The last piece of a table is its end, without arrays.
     arrays : tuple of ndarray
-        As returned by the methods ``image_...`` of a Store.
+        As returned by the functions of `cython_ext.table.images`.
     """
 
     table: str
@@ -116,7 +128,7 @@ class _Image:
         self._waiting = list(dense_piece(shard))
         self.copied = self.broken = False
         for store in self._stores.values():
-            store.image_begin(increment, keep)
+            image_begin(store, increment, keep)
         self._pieces = self._all_pieces()
 
     @property
@@ -140,19 +152,19 @@ class _Image:
         """End the image of the tables; ``broken`` says whether one has lost track of its changes."""
         for store in self._stores.values():
             self.broken = self.broken or (not self.copied and _has_lost_count(store))
-            store.image_end()
+            image_end(store)
         self.copied = True
 
     def _all_pieces(self) -> Iterator[list[Piece]]:
         for name in sorted(self._tables):
             spec, store = self._tables[name], self._stores[name]
             if self._increment:
-                yield [Piece(name, "gone", (store.image_gone(),))]
+                yield [Piece(name, "gone", (image_gone(store),))]
             first, rows = 0, piece_rows(spec)
             while first < self._partitions:
-                stop = store.image_stop(first, rows)
+                stop = image_stop(store, first, rows)
                 pieces = list(_pieces_of(store, spec, first, stop))
-                store.image_written(first, stop)
+                image_written(store, first, stop)
                 first = stop
                 yield pieces
             yield [Piece(name, "end")]
@@ -162,7 +174,7 @@ class _Image:
 def _has_lost_count(store: Any) -> bool:
     """Return True if there was no memory for a copy: that row has changed, and no increment would hold it."""
     try:
-        store.image_stop(0, 1)
+        image_stop(store, 0, 1)
     except MemoryError:
         return True
     return False
@@ -176,15 +188,15 @@ def piece_rows(spec: TableSpec) -> int:
 
 def _pieces_of(store: Any, spec: TableSpec, first: int, stop: int) -> Iterator[Piece]:
     for narrow in (False, True) if spec.compact else (False,):
-        rows: tuple[NDArray[Any], ...] = store.image_rows(first, stop, narrow)
+        rows: tuple[NDArray[Any], ...] = image_rows(store, first, stop, narrow)
         if rows[0].size:
             yield Piece(spec.name, "narrow" if narrow else "rows", rows)
     if isinstance(spec.admission, ByCount):
-        counts = store.image_counts(first, stop)
+        counts = image_counts(store, first, stop)
         if counts[0].size:
             yield Piece(spec.name, "counts", counts)
     if isinstance(spec.admission, ByBloom):
-        filters = store.image_filters(first, stop)
+        filters = image_filters(store, first, stop)
         if filters[0].size:
             yield Piece(spec.name, "filters", filters)
 
@@ -266,7 +278,7 @@ class Cuts:
         except (MemoryError, ValueError) as error:
             sink.abandon()
             for store in stores.values():
-                store.image_end()
+                image_end(store)
             raise CheckpointError(f"no image of shard thread {self._shard.index}: {error}") from error
         self.begun += 1
         self._unsettled = stem
@@ -299,7 +311,7 @@ class Cuts:
             return  # also a late second copy: stores settle the image taken last, whichever it was
         self.base, self._unsettled = message.name, ""
         for store in self._shard.stores.values():
-            store.image_settle(True)
+            image_settle(store, True)
 
     def step(self) -> bool:
         """Copy the next piece, or check whether all is written; return False when nothing is to do now."""
@@ -331,7 +343,7 @@ class Cuts:
         self.give_up(why)
         self.base = ""
         for store in self._shard.stores.values():
-            store.image_stop_keeping()
+            image_stop_keeping(store)
 
     def unit_came(self) -> None:
         """Forbid an increment after a unit arrived, also on an image in progress.

@@ -273,6 +273,7 @@ def test_no_increment_follows_an_image_that_had_no_memory_for_a_row_that_changed
     script = f"""
 import resource
 import numpy as np
+from cython_ext.table.images import image_rows
 from pslib.errors import CheckpointError
 from pslib.wire.messages import BeginSave, EndSave, Push
 from pslib.shard.shard import Shard
@@ -319,7 +320,7 @@ try:
 except CheckpointError as error:
     print(error)
 else:
-    print("changed rows that an increment has:", shard.stores["t"].image_rows(0, 8)[0].size, "of", keys.size)
+    print("changed rows that an increment has:", image_rows(shard.stores["t"], 0, 8)[0].size, "of", keys.size)
 """
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True

@@ -11,6 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.common.hashing import partition_of
+from cython_ext.table.images import (
+    image_begin,
+    image_counts,
+    image_end,
+    image_filters,
+    image_gone,
+    image_rows,
+    image_settle,
+    image_stop,
+    image_stop_keeping,
+    image_written,
+)
 from cython_ext.table.store import Store
 from pslib.shard.stores import make_store
 from pslib.table.optimizers import SGD, Adagrad, Adam
@@ -72,13 +84,13 @@ def content_now(store: Store) -> Content:
 
 def copy_piece(store: Store, into: Content, first: int, rows: int) -> int:
     """Copy the next partitions of an image; return where it goes on."""
-    stop = store.image_stop(first, rows)
+    stop = image_stop(store, first, rows)
     for narrow in (False, True) if store.narrow_parts else (False,):
-        into.add_rows(*store.image_rows(first, stop, narrow), narrow)
-    into.add_counts(*store.image_counts(first, stop))
-    numbers, counters = store.image_filters(first, stop)
+        into.add_rows(*image_rows(store, first, stop, narrow), narrow)
+    into.add_counts(*image_counts(store, first, stop))
+    numbers, counters = image_filters(store, first, stop)
     into.filters |= {number: row.tobytes() for number, row in zip(numbers.tolist(), counters, strict=True)}
-    store.image_written(first, stop)
+    image_written(store, first, stop)
     return stop
 
 
@@ -142,14 +154,14 @@ def test_an_image_is_the_store_at_its_instant(name: str, before: list[Any], data
         change(store, spec, what, seed, step)
         step += 1
     expected, image, first = content_now(store), Content(), 0
-    store.image_begin()
+    image_begin(store)
     while first < 1 << BITS:
         for what, seed in data.draw(changes):
             change(store, spec, what, seed, step)
             step += 1
         first = copy_piece(store, image, first, data.draw(st.integers(1, 80)))
     assert image == expected
-    store.image_end()
+    image_end(store)
     assert store.tracking_bytes == 0
     store.check_consistency()
 
@@ -163,17 +175,17 @@ def test_increments_on_top_of_a_full_image_are_the_store(name: str, data: st.Dat
     loaded = Content()
     for number in range(4):
         expected, image, first = content_now(store), Content(), 0
-        store.image_begin(increment=number > 0, keep=True)
-        gone = store.image_gone().tolist()
+        image_begin(store, increment=number > 0, keep=True)
+        gone = image_gone(store).tolist()
         while first < 1 << BITS:
             for what, seed in data.draw(changes):
                 if what != "drop":  # a partition that goes to another server leaves no tombstones
                     change(store, spec, what, seed, step)
                 step += 1
             first = copy_piece(store, image, first, 60)
-        store.image_end()
+        image_end(store)
         committed = number == 0 or data.draw(st.booleans())
-        store.image_settle(committed)
+        image_settle(store, committed)
         if committed:
             for key in gone:
                 loaded.rows.pop(key, None)
@@ -186,16 +198,16 @@ def test_an_increment_holds_what_was_touched_and_no_more() -> None:
     store = make_store(spec, BITS)
     keys = np.arange(1000, dtype=np.uint64)
     store.push(keys, np.ones((1000, 6), np.float32))
-    store.image_begin(keep=True)
-    store.image_end()
-    store.image_settle(True)
+    image_begin(store, keep=True)
+    image_end(store)
+    image_settle(store, True)
     store.push(keys[:10], np.ones((10, 6), np.float32))
     store.erase(keys[5:8])
-    store.image_begin(increment=True)
-    rows = store.image_rows(0, 1 << BITS)[0]
+    image_begin(store, increment=True)
+    rows = image_rows(store, 0, 1 << BITS)[0]
     assert sorted(rows.tolist()) == [0, 1, 2, 3, 4, 8, 9]
-    assert store.image_gone().tolist() == [5, 6, 7]
-    store.image_end()
+    assert image_gone(store).tolist() == [5, 6, 7]
+    image_end(store)
 
 
 def test_rows_are_copied_once_and_not_after_their_partition_is_written() -> None:
@@ -203,28 +215,28 @@ def test_rows_are_copied_once_and_not_after_their_partition_is_written() -> None
     keys = np.arange(4096, dtype=np.uint64)
     gradients = np.ones((4096, 16), np.float32)
     store.push(keys, gradients)
-    store.image_begin()
+    image_begin(store)
     empty = store.tracking_bytes
     store.push(keys[:100], gradients[:100])
     once = store.tracking_bytes
     store.push(keys[:100], gradients[:100])
     assert store.tracking_bytes == once > empty
-    store.image_written(0, 1 << BITS)
+    image_written(store, 0, 1 << BITS)
     store.push(keys, gradients)
     assert store.tracking_bytes == once
-    store.image_end()
+    image_end(store)
 
 
 def test_what_is_asked_at_the_wrong_time_is_refused() -> None:
     store = make_store(TABLES["counted"], BITS)
     with pytest.raises(ValueError, match="image_rows: expected an image that has begun"):
-        store.image_rows(0, 1)
+        image_rows(store, 0, 1)
     with pytest.raises(ValueError, match="expected an image with keep before the first increment"):
-        store.image_begin(increment=True)
-    store.image_begin()
+        image_begin(store, increment=True)
+    image_begin(store)
     with pytest.raises(ValueError, match="expected no image that is being taken"):
-        store.image_begin()
+        image_begin(store)
     with pytest.raises(ValueError, match="image_rows: stop"):
-        store.image_rows(0, 17)
-    store.image_stop_keeping()
+        image_rows(store, 0, 17)
+    image_stop_keeping(store)
     assert store.tracking_bytes == 0

@@ -15,7 +15,7 @@
 #define PSLIB_ARENA_H
 
 #include "common/vectors.h"
-#include "table/heap.h"
+#include "table/memory/heap.h"
 
 enum { PSLIB_WIDE = 0, PSLIB_NARROW = 1, PSLIB_CLASSES = 2 }; /* classes of rows */
 enum { PSLIB_ROW_BITS = 31 };

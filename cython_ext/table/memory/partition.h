@@ -29,7 +29,7 @@
 
 #include "common/mix.h"
 #include "common/vectors.h"
-#include "table/arena.h"
+#include "table/memory/arena.h"
 
 /* --- one line of the index */
 

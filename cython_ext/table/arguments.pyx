@@ -1,16 +1,25 @@
-"""Settings of a Store, an optimizer step or a push, put into C structures; errors of full tables.
+"""Arguments of a Store and of an optimizer step, checked and put into C structures; errors of full tables.
 
 `cython_ext.table.store.Store` documents each of them.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from cython_ext.common.checks cimport checked_array, checked_counts, finite_number, floats_of, whole_number
+from cython_ext.common.checks cimport (
+    checked_array,
+    checked_counts,
+    finite_number,
+    floats_of,
+    keys_of,
+    whole_number,
+)
 from cython_ext.table.table cimport *
 
 import numpy as np
 
+_U32 = np.dtype(np.uint32)
+_U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
 
 cdef enum:
@@ -143,3 +152,61 @@ cdef int raise_unless_done(str method, PslibStatus status, int64_t done, int64_t
             f"{method}: a table holds its limit of {PSLIB_ROW_IDS} rows; {rest}; use more shard threads"
         )
     raise MemoryError(f"{method}: no memory for one more row; {rest}")
+
+
+cdef object checked_keys(str method, object keys):
+    """Return the keys as an array of uint64."""
+    return checked_array(f"{method}: keys", keys, _U64, (None,))
+
+
+cdef object partition_number(const PslibTable *table, str method, object partition):
+    """Return the number of a partition of the table."""
+    return whole_number(f"{method}: partition", partition, 0, (1 << table.partition_bits) - 1)
+
+
+cdef object partition_numbers(const PslibTable *table, str method, object partitions):
+    """Return numbers of partitions, uint32, each once and ascending; None: all."""
+    if partitions is None:
+        return np.arange(1 << table.partition_bits, dtype=_U32)
+    chosen = np.unique(checked_array(f"{method}: partitions", partitions, _U32, (None,)))
+    if len(chosen) and chosen.max() >> table.partition_bits:
+        last = (1 << table.partition_bits) - 1
+        raise ValueError(f"{method}: partitions: expected numbers in 0..{last}, got {chosen.max()}")
+    return chosen
+
+
+cdef int class_of(const PslibTable *table, str method, object narrow) except -1:
+    """Return the class of rows that are made; raise ValueError for a narrow one that the table has not."""
+    if narrow and table.classes[PSLIB_NARROW].part_count == 0:
+        raise ValueError(f"{method}: expected narrow=False where narrow_parts is 0, got narrow=True")
+    return PSLIB_NARROW if narrow else PSLIB_WIDE
+
+
+cdef int require_partition(const PslibTable *table, str method, uint32_t partition, object keys) except -1:
+    """Raise ValueError unless all keys are of the partition."""
+    cdef int64_t n = len(keys), foreign
+    cdef const uint64_t *key_data = keys_of(keys)
+    with nogil:
+        foreign = pslib_first_foreign(table, partition, key_data, n)
+    if foreign >= 0:
+        got = f"{keys[foreign]} of another one at place {foreign}"
+        raise ValueError(f"{method}: expected keys of partition {partition}, got {got}")
+    return 0
+
+
+cdef int require_counters(const PslibTable *table, str method, int rule) except -1:
+    """Raise ValueError unless rows have the counters that an eviction rule reads."""
+    if rule == PSLIB_EVICT_AGE and not table.counters & PSLIB_COUNT_LAST_SEEN:
+        name = "last_seen (bit 0)"
+    elif rule == PSLIB_EVICT_SCORE and not table.counters & PSLIB_COUNT_SHOWS:
+        name = "shows and clicks (bit 1)"
+    else:
+        return 0
+    raise ValueError(f"{method}: expected a Store whose rows count {name}, got counters={table.counters}")
+
+
+cdef tuple empty_rows(const PslibTable *table, int row_class, int64_t count):
+    """Return arrays for keys, weights and state of rows of a class."""
+    cdef const PslibRowClass *shape = &table.classes[row_class]
+    weights = np.empty((count, shape.weight_floats), _F32)
+    return np.empty(count, _U64), weights, np.empty((count, shape.state_floats), _F32)
