@@ -90,6 +90,18 @@ def test_threads_convert_a_file_once(tmp_path: Path, conversions: list[Path]) ->
     assert (len(found), len(conversions)) == (1, 1)
 
 
+def test_a_process_converts_one_file_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert, alone = text_cache.convert_by_values, []
+
+    def seen(run, form, **options):
+        alone.append(text_cache._converting.locked())
+        return convert(run, form, **options)
+
+    monkeypatch.setattr(text_cache, "convert_by_values", seen)
+    stored_as(written(tmp_path / "in.csv"))
+    assert alone == [True]
+
+
 SCRIPT = """
 import sys
 from pslib.data import text_cache
@@ -209,9 +221,10 @@ def test_entries_leave_when_they_are_old_or_too_large_together(
         os.utime(entries[days], (used_s, used_s))
     stored_as(written(tmp_path / "new.csv"))
     assert [days for days, entry in entries.items() if entry.exists()] == [20, 10, 0]
-    monkeypatch.setattr(text_cache, "KEPT_BYTES", 2 * entries[0].stat().st_size)
+    stored_as(str(tmp_path / "1.csv"))  # it is used, and so the newest but one
+    monkeypatch.setattr(text_cache, "KEPT_BYTES", 3 * entries[0].stat().st_size)
     stored_as(written(tmp_path / "newer.csv", rows=1))
-    assert [days for days, entry in entries.items() if entry.exists()] == [0]
+    assert [days for days, entry in entries.items() if entry.exists()] == [20, 0]
 
 
 def test_the_folder_is_named_once_and_slow_conversions_tell_how_far_they_are(

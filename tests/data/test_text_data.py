@@ -257,6 +257,8 @@ def test_row_groups_and_fingerprint_are_those_of_the_text(folder: Path) -> None:
     before = data.fingerprint
     assert open_data(csv_of("a.csv", 7, 8), USERS).fingerprint == before  # converted anew
     assert open_data(csv_of("a.csv", 7, 9, 9), USERS).fingerprint != before
+    Path("a.csv").write_text("y,user\n1,7\n1,8")  # the same rows, in another text
+    assert open_data("a.csv", USERS).fingerprint != before
 
 
 def test_text_that_is_changed_after_it_was_opened_is_told(folder: Path) -> None:
