@@ -52,13 +52,13 @@ def assert_counted(cluster: pslib.cluster.Cluster, epochs: int) -> None:
     assert (status["examples"], status["epoch"]) == (epochs * ROWS, epochs)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-@pytest.mark.parametrize("consistency", ["async", "sync", "ssp", "geo"])
+@pytest.mark.parametrize(
+    ("consistency", "staleness"),
+    [("async", 0), ("async", 2), ("sync", 0), ("ssp", 0), ("ssp", 2), ("geo", 0), ("geo", 2)],
+)
 def test_the_same_call_goes_on_where_ctrl_c_has_ended_it(
     tmp_path: Path, consistency: str, staleness: int
 ) -> None:
-    if consistency == "sync" and staleness:
-        pytest.skip("its steps are exact")
     path = write_examples(tmp_path / "a.parquet", ROWS)
     moments = random.Random(consistency + str(staleness)).sample(range(1, 2 * STEPS), 5)
     how = {"consistency": consistency, "staleness": staleness}
@@ -79,6 +79,16 @@ def test_it_ends_after_the_batch_and_not_within_it(tmp_path: Path) -> None:
             trainer.fit(path)
         assert examples_counted(cluster) == 7 * BATCH_ROWS
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_after_the_last_batch_nothing_is_left_to_go_on_with(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster, interrupted_at(STEPS))
+        assert repeated(lambda: trainer.fit(path))[1] == 1
+        assert_counted(cluster, 1)
+        trainer.fit(path)
+        assert_counted(cluster, 2)
 
 
 def test_a_second_ctrl_c_ends_it_at_once_and_the_same_call_goes_on_too(tmp_path: Path) -> None:
