@@ -40,23 +40,26 @@ class TextSample:
     """Some different texts of a column, to look for lists in."""
 
     def __init__(self) -> None:
-        self._texts = pa.array([], pa.large_string())
+        self._texts: pa.Array | None = None
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return 0 if self._texts is None else len(self._texts)
 
     def add(self, texts: pa.Array) -> None:
         """Add some of these texts, until there are enough."""
-        if len(self._texts) >= TEXTS_MAX or self._texts.nbytes >= BYTES_MAX or not len(texts):
+        before = self._texts
+        if not len(texts) or (
+            before is not None and (len(before) >= TEXTS_MAX or before.nbytes >= BYTES_MAX)
+        ):
             return
         some = texts.take(pa.array(np.arange(0, len(texts), -(-len(texts) // PART_TEXTS))))
-        both = pa.concat_arrays([self._texts, some.cast(pa.large_string()).drop_null()])
-        self._texts = pc.unique(both)
+        some = some.cast(pa.large_string()).drop_null()
+        self._texts = pc.unique(some if before is None else pa.concat_arrays([before, some]))
 
     def lists(self) -> TextLists | None:
         """Return what lists the texts hold; None if they are names."""
         texts = self._texts
-        if len(texts) < TEXTS_MIN:
+        if texts is None or len(texts) < TEXTS_MIN:
             return None
         found = (_divided(texts, separator, share) for separator, share in SEPARATORS.items())
         return next((one for one in found if one is not None), None)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
-import pyarrow as pa
 from pyarrow import types
 
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
@@ -78,14 +77,11 @@ def _times(report: CheckReport) -> list[str]:
 
 def _by_values(report: CheckReport) -> Iterator[tuple[int, str]]:
     """Columns whose values are times, each with a rank: a timestamp is nearer to an event than a date is."""
-    columns: dict[str, pa.DataType] = {}
-    with open_parquet(report.files[0].file) as opened:
-        columns |= {one.name: one.type for one in opened.schema_arrow if one.name in report.unread}
-    for name, kind in columns.items():
-        if types.is_timestamp(kind):
-            yield 0, name
-        elif types.is_date(kind):
-            yield 2, name
+    if report.unread:
+        with open_parquet(report.files[0].file) as opened:
+            columns = [one for one in opened.schema_arrow if one.name in report.unread]
+        yield from ((0, one.name) for one in columns if types.is_timestamp(one.type))
+        yield from ((2, one.name) for one in columns if types.is_date(one.type))
     for column in report.columns:
         if column.text_kind == "time" or (_are_seconds(column) and _words(column.name) & TIME_WORDS):
             yield 1, column.name
