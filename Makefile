@@ -48,7 +48,7 @@ wheel: build
 	PSLIB_KERNELS=later SETUPTOOLS_ENABLE_FEATURES= $(BIN)/python -m pip install -q --disable-pip-version-check \
 	    --no-build-isolation -c constraints.txt -e '.[wheel]'
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist/plain
+	$(BIN)/python -m build --no-isolation --outdir dist/plain
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/auditwheel repair --strip -w dist dist/plain/*.whl
 	mv dist/plain/*.tar.gz dist/
 	$(BIN)/check-wheel-contents dist/*.whl

@@ -106,36 +106,41 @@ def test_the_script_of_the_readme_does_the_same_on_a_frame(user: Installed) -> N
     assert "cosine" in said
 
 
-class TestInANotebook:
-    PUBLIC = ("fit", "evaluate", "save", "load", "history", "model", "settings", "cluster")
+PUBLIC = ("fit", "evaluate", "save", "load", "history", "model", "settings", "cluster")
+"""Names of a `Trainer` that the tab key has to offer."""
 
-    @pytest.fixture(scope="class")
-    def seen(self, user: Installed) -> dict[str, Any]:
-        """What a person sees in a notebook whose training is interrupted."""
-        program, cells = (shutil.copy(HERE / name, user.home) for name in ("run_notebook.py", "notebook.py"))
-        said = user.run("python", program, cells, "runs/notebook/metrics.jsonl", "pslib.", "trainer.")
-        told: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
-        return told
 
-    def test_the_stop_button_ends_a_fit_and_the_same_cell_goes_on(self, seen: dict[str, Any]) -> None:
-        assert [line.partition(":")[0] for line in seen["interrupted"]["error"]] == ["KeyboardInterrupt"]
-        assert seen["goes on"]["error"] == []
-        assert seen["counted"]["text"] == str(4 * 36_000)  # each example once an epoch
-        assert auc_in(seen["result"]["text"]) > LEARNT
+@pytest.fixture(scope="module")
+def seen(user: Installed) -> dict[str, Any]:
+    """What a person sees in a notebook whose training is interrupted."""
+    program, cells = (shutil.copy(HERE / name, user.home) for name in ("run_notebook.py", "notebook.py"))
+    said = user.run("python", program, cells, "runs/notebook/metrics.jsonl", "pslib.", "trainer.")
+    told: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    return told
 
-    def test_models_results_and_the_history_are_tables(self, seen: dict[str, Any]) -> None:
-        for cell in ("model", "result", "history", "loaded"):
-            assert seen[cell]["html"].startswith("<table>"), seen[cell]
-        assert "image/png" in seen["plot"]["types"]
-        assert seen["predictions"]["text"] == f"({NEW_ROWS},)"
 
-    def test_a_mistake_is_one_line_with_what_is_meant(self, seen: dict[str, Any]) -> None:
-        (line,) = seen["a call with a mistake"]["error"]
-        assert line.endswith("Trainer.fit: unknown keyword 'num_epochs'; did you mean 'epochs'?")
+def test_the_stop_button_of_a_notebook_ends_a_fit_and_the_same_cell_goes_on(seen: dict[str, Any]) -> None:
+    assert [line.partition(":")[0] for line in seen["interrupted"]["error"]] == ["KeyboardInterrupt"]
+    assert seen["goes on"]["error"] == []
+    assert seen["counted"]["text"] == str(4 * 36_000)  # each example once an epoch
+    assert auc_in(seen["result"]["text"]) > LEARNT
 
-    def test_the_tab_key_offers_public_names_alone(self, seen: dict[str, Any]) -> None:
-        assert {"Trainer", "Schema", "connect", "load"} <= set(seen["completions"]["pslib."])
-        assert set(seen["completions"]["pslib."]) <= set(pslib.__all__)
-        offered = seen["completions"]["trainer."]
-        assert set(self.PUBLIC) <= set(offered)
-        assert not [name for name in offered if name.startswith("_")]
+
+def test_models_results_and_the_history_are_tables(seen: dict[str, Any]) -> None:
+    for cell in ("model", "result", "history", "loaded"):
+        assert seen[cell]["html"].startswith("<table>"), seen[cell]
+    assert "image/png" in seen["plot"]["types"]
+    assert seen["predictions"]["text"] == f"({NEW_ROWS},)"
+
+
+def test_a_mistake_is_one_line_with_what_is_meant(seen: dict[str, Any]) -> None:
+    (line,) = seen["a call with a mistake"]["error"]
+    assert line.endswith("Trainer.fit: unknown keyword 'num_epochs'; did you mean 'epochs'?")
+
+
+def test_the_tab_key_offers_public_names_alone(seen: dict[str, Any]) -> None:
+    assert {"Trainer", "Schema", "connect", "load"} <= set(seen["completions"]["pslib."])
+    assert set(seen["completions"]["pslib."]) <= set(pslib.__all__)
+    offered = seen["completions"]["trainer."]
+    assert set(PUBLIC) <= set(offered)
+    assert not [name for name in offered if name.startswith("_")]

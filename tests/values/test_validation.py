@@ -95,7 +95,8 @@ ALSO: dict[str, dict[str, Any]] = {
     "MultiViewSimnet": {"item": ("a",)},
 }
 """Arguments of constructors beside those without a default."""
-NOT_MADE = ("Cluster", "PslibError", "Trainer", "EvalResult", "Model", "StepResult")
+NOT_MADE = ("Cluster", "PslibError", "Trainer", "EvalResult", "Model", "StepResult", "TorchModel")
+"""Classes that are not made here; a `TorchModel` needs PyTorch and has tests of its own."""
 
 
 def constructors() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
