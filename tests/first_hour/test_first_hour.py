@@ -27,13 +27,7 @@ NEW_ROWS = 200
 LEARNT = 0.75
 """AUC that only what has learnt of users and films has; the city and the price of a click say nothing."""
 
-pytestmark = [
-    pytest.mark.wheel,
-    pytest.mark.timeout(2400),
-    pytest.mark.skipif(
-        "separator" not in pslib.RaggedField.__dataclass_fields__, reason="needs lists in texts"
-    ),
-]
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

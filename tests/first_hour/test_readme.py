@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import pslib
 from tests.first_hour.clicks_csv import COLUMNS, write_clicks
 from tests.first_hour.first_screen import COMMANDS, README, SCRIPT, SHOWN_ROWS
 
@@ -27,7 +26,6 @@ def test_the_rows_that_it_shows_are_those_of_the_csv(tmp_path: Path) -> None:
     assert all(line.count(",") == len(COLUMNS) - 1 for line in SHOWN_ROWS)
 
 
-@pytest.mark.skipif("separator" not in pslib.RaggedField.__dataclass_fields__, reason="needs lists in texts")
 def test_its_script_trains_on_a_frame_and_the_model_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

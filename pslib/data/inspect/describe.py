@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pslib.data.column_types import column_problem, label_problem
@@ -40,7 +40,6 @@ NO_TIME = (0, -1)
 """Whole numbers that stand for a missing time."""
 TEST_SHARE = 0.1
 """Share of the rows that is proposed to test on."""
-SEPARATES = any(one.name == "separator" for one in fields(RaggedField))
 NO_INTEGERS = "lists of whole numbers as floats: cast them to integers, which makes a ragged field"
 NO_LIST = "lists of numbers with fractions: no field is made of them"
 
@@ -287,7 +286,7 @@ def _sessions(report: CheckReport) -> Description:
 
 def _is_listed(column: ColumnReport) -> bool:
     """Return True for lists that a ragged field reads."""
-    in_texts = SEPARATES and column.text_lists is not None
+    in_texts = column.text_lists is not None
     return in_texts or (column.lengths is not None and not _is_list_of_fractions(column))
 
 

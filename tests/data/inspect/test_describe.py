@@ -15,7 +15,7 @@ from launch.job.job import read_job
 from launch.job.paths import near
 from pslib.data.dataset import ParquetData
 from pslib.data.inspect.check import check
-from pslib.data.inspect.describe import SEPARATES, describe
+from pslib.data.inspect.describe import describe
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
@@ -265,7 +265,6 @@ def test_problems_of_the_data_are_counted_in_the_last_line(tmp_path, capsys):
     assert main(["data", "check", str(path), str(damaged)]) != 0
 
 
-@pytest.mark.skipif(not SEPARATES, reason="ragged fields take no separator yet")
 def test_lists_in_texts_are_ragged_with_their_separator(tmp_path):
     texts = ["|".join(f"t{one}" for one in range(number % 9, 9)) for number in range(ROWS)]
     found = describe(written(tmp_path / "data.parquet", tags=texts))
