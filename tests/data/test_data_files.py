@@ -125,6 +125,13 @@ def _pipe(folder: Path) -> None:
     os.mkfifo(folder / "day" / "z.parquet")
 
 
+def test_a_pipe_that_is_given_is_told_as_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.parquet")
+    assert data_files(tmp_path / "p.parquet").problems == (
+        f"{tmp_path}/p.parquet: expected a file or a folder, got a pipe, socket or device",
+    )
+
+
 def _link(name: str, to: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).symlink_to(to)
 
