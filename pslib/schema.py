@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Annotated, Any, TypeVar
 
 from pslib.errors import ConfigurationError
-from pslib.settings import NOT_EMPTY, Setting, Settings
+from pslib.settings import NOT_EMPTY, Setting, Settings, short_repr
 from pslib.table.tables import text_hash
 from pslib.validation import came
 
@@ -36,6 +36,9 @@ class Column(Settings):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return short_repr(self)
+
     @classmethod
     def _read(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
         return super()._read({"name": value} if isinstance(value, str) else value, validate)
@@ -46,7 +49,7 @@ class Column(Settings):
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DenseField(Column):
     """One number an example."""
 
@@ -57,7 +60,7 @@ class DenseField(Column):
     log1p: Annotated[bool, Setting("Feed ``sign(x) * log(1 + |x|)``, the usual squeeze for counts.")] = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SparseField(Column):
     """One key an example, made from an integer or a string."""
 
@@ -103,7 +106,7 @@ class SparseField(Column):
         return text_hash("field", self.vocabulary or self.name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RaggedField(Column):
     """Any number of keys an example (a list column, or texts with a separator), pooled to one vector."""
 
@@ -180,7 +183,7 @@ def _sparse_dict(field: SparseField) -> dict[str, object]:
     return plain
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Schema(Settings):
     """The columns that a model reads: the section ``data.schema`` of a job file.
 
@@ -238,6 +241,15 @@ class Schema(Settings):
         object.__setattr__(self, "more_labels", _listed("more_labels", more_labels))
         object.__setattr__(self, "weight", weight)
         self.__post_init__()
+
+    def __repr__(self) -> str:
+        told = [f"label={self.label!r}"]
+        for kind in ("dense", "sparse", "ragged"):
+            columns = [one.name if one == type(one)(one.name) else one for one in getattr(self, kind)]
+            told += [f"{kind}={columns}"] if columns else []
+        told += [f"more_labels={list(self.more_labels)}"] if self.more_labels else []
+        told += [f"weight={self.weight!r}"] if self.weight is not None else []
+        return f"Schema({', '.join(told)})"
 
     def _problems(self) -> Iterator[str]:
         named = (

@@ -320,6 +320,16 @@ class Settings(metaclass=Keywords):
             raise SettingsError(_continued("", cls, error.problems, name)) from error
 
 
+def short_repr(holder: Any) -> str:
+    """Return the constructor's call that makes a settings object, without arguments that are defaults."""
+    told = [
+        f"{one.name}={list(value) if isinstance(value, tuple) else value!r}"
+        for one in fields(holder)
+        if (value := getattr(holder, one.name)) != one.default or one.default is MISSING
+    ]
+    return f"{type(holder).__name__}({', '.join(told)})"
+
+
 def setting_of(hint: Any) -> Setting | None:
     """Return the Setting of an annotation; None if it has none."""
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Setting)), None)

@@ -77,6 +77,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name == "TorchModel":  # which reads checkpoints too: no other model waits for that import
         from rec_models.torch_model import TorchModel

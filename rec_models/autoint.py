@@ -25,7 +25,7 @@ MATRICES = ("query", "key", "value")
 """Matrices of an interacting layer; it has a ``residual`` too if it changes the width of vectors."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AutoInt(MLPModel):
     """Self-attention between the fields of an example (Song et al., CIKM 2019, arXiv:1810.11921).
 

@@ -12,7 +12,7 @@ from rec_models.model import DenseVars, MLPModel
 from rec_models.options import LAYERS_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DCN(MLPModel):
     """A cross network beside an MLP on the same input (Wang et al., ADKDD 2017, arXiv:1708.05123)."""
 

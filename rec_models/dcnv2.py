@@ -13,7 +13,7 @@ from rec_models.model import DenseVars, MLPModel
 from rec_models.options import LAYERS_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DCNv2(MLPModel):
     """A cross network of matrices; an MLP beside or behind it (Wang et al., WWW 2021, arXiv:2008.13535)."""
 

@@ -10,7 +10,7 @@ from rec_models.layers import add, concat, fm, split
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeepFM(MLPModel, WeightedModel):
     """A factorization machine and an MLP on the same embeddings (Guo et al., IJCAI 2017, arXiv:1703.04247).
 

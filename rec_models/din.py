@@ -29,7 +29,7 @@ from rec_models.model import DenseVars, EmbeddedModel
 from rec_models.options import HIDDEN, fraction, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DIN(EmbeddedModel):
     """Attention of the candidate on the user's behaviours (Zhou et al., KDD 2018, arXiv:1706.06978).
 

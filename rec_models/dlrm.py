@@ -13,7 +13,7 @@ from rec_models.model import DenseVars, MLPModel
 from rec_models.options import size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DLRM(MLPModel):
     """MLPs over dense fields and over the inner products of all vectors (Naumov et al., arXiv:1906.00091).
 

@@ -10,7 +10,7 @@ from rec_models.layers import concat
 from rec_models.model import DenseVars, MLPModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DNN(MLPModel):
     """An MLP over the vectors of all fields (Covington, Adams and Sargin, RecSys 2016, section 4)."""
 

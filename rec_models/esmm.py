@@ -11,7 +11,7 @@ from rec_models.layers import concat, logit_of_product
 from rec_models.model import DenseVars, MultiTaskModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ESMM(MultiTaskModel):
     """Post-click conversion learned from all impressions (Ma et al., SIGIR 2018, arXiv:1804.07931).
 

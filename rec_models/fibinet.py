@@ -14,7 +14,7 @@ from rec_models.model import DenseVars, MLPModel, WeightedModel
 from rec_models.options import size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FiBiNET(MLPModel, WeightedModel):
     """Squeeze-excitation weights of fields, and bilinear pairs (Huang et al., arXiv:1905.09433).
 

@@ -26,7 +26,7 @@ from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 from rec_models.options import did_you_mean, fraction, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FinalMLP(EmbeddedModel):
     """Two MLPs on the same input, each behind its own gate (Mao et al., AAAI 2023, arXiv:2304.00902).
 

@@ -10,7 +10,7 @@ from rec_models.layers import add, embedding, fm, split
 from rec_models.model import DenseVars, WeightedModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FM(WeightedModel):
     """Factorization machine of second order (Rendle, ICDM 2010).
 

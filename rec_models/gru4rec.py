@@ -15,7 +15,7 @@ from rec_models.options import fraction
 from rec_models.session import SessionModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GRU4Rec(SessionModel):
     """A GRU over the items of a session (Hidasi et al., ICLR 2016, arXiv:1511.06939).
 

@@ -15,7 +15,7 @@ from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, OF_FIRST_WEIGHTS, OF_WEIGHTS, W_INITIALIZER
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LR(Model):
     """Weights of keys and dense fields, and a bias (Richardson, Dominowska and Ragno, WWW 2007, eq. 3)."""
 

@@ -20,7 +20,7 @@ from rec_models.model import DenseVars, EmbeddedModel, vector_fields
 from rec_models.options import NEGATIVES_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MatchingModel(EmbeddedModel):
     """Base of models that match queries and items.
 
@@ -126,7 +126,7 @@ class MatchingModel(EmbeddedModel):
         return self.dim * (len(own.sparse) + len(own.ragged)) + len(own.dense)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ProductModel(MatchingModel):
     """Base of models with vector products as scores, trained against the other items of a batch.
 
@@ -180,7 +180,7 @@ class ProductModel(MatchingModel):
         return queries @ items.T
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CosineHinge(ProductModel):
     """Base of models with vectors of length 1 and a hinge loss.
 

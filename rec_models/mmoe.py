@@ -12,7 +12,7 @@ from rec_models.model import DenseVars, MultiTaskModel
 from rec_models.options import LAYERS_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MMoE(MultiTaskModel):
     """Shared experts, mixed by one gate per task (Ma et al., KDD 2018, 10.1145/3219819.3220007)."""
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.schema import Schema
-from pslib.settings import Settings
+from pslib.settings import Settings, short_repr
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec, text_hash
@@ -56,7 +56,7 @@ VECTOR_BOUND = 0.01 * math.sqrt(3)
 """Bound of initial vectors of dense fields: a standard deviation of 0.01, like ``V_INITIALIZER``'s."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model(Settings):
     """Base of all models: a value that holds options and no parameters.
 
@@ -114,6 +114,9 @@ class Model(Settings):
         if self.schema.weight is not None and type(self).loss is not Model.loss:
             problems.append(f"schema: expected no weight, got {self.schema.weight!r}: its loss has none")
         return problems
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def _repr_html_(self) -> str:
         schema = self.schema
@@ -242,7 +245,7 @@ class Model(Settings):
         return dim * self._fields + len(self.schema.dense)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EmbeddedModel(Model):
     """Base of models that read an embedding of each key."""
 
@@ -256,7 +259,7 @@ class EmbeddedModel(Model):
         return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WeightedModel(EmbeddedModel):
     """Base of models that read a first-order weight of each key beside its embedding."""
 
@@ -269,7 +272,7 @@ class WeightedModel(EmbeddedModel):
         return (PartSpec("w", 1, self.w_optimizer, self.w_initializer), *super().parts())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MLPModel(EmbeddedModel):
     """Base of models with a multilayer perceptron."""
 
@@ -286,7 +289,7 @@ class MLPModel(EmbeddedModel):
         return mlp(tape, x, dense, len(self.hidden), self.dropout)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MultiTaskModel(MLPModel):
     """Base of models that predict several labels of an example: the schema's ``label`` and ``more_labels``.
 

@@ -13,7 +13,7 @@ from rec_models.options import fraction
 from rec_models.session import SessionModelOfPairs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NARM(SessionModelOfPairs):
     """A GRU and attention over its states (Li et al., CIKM 2017, arXiv:1711.04725)."""
 

@@ -22,7 +22,7 @@ PAIRS_MAX = 1 << 18
 """Limit of pairs scored at once: 16 MB for a layer of 16 units in float32."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NCF(MatchingModel):
     """NeuMF: a factorization and an MLP with separate embeddings (He et al., WWW 2017, arXiv:1708.05031).
 

@@ -10,7 +10,7 @@ from rec_models.layers import add, bi_interaction, embedding, split
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NFM(MLPModel, WeightedModel):
     """An MLP over the pooled pairs of all fields (He and Chua, SIGIR 2017, arXiv:1708.05027).
 

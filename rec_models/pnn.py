@@ -10,7 +10,7 @@ from rec_models.layers import concat, embedding, inner_products
 from rec_models.model import DenseVars, MLPModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PNN(MLPModel):
     """An MLP over embeddings and their inner products: IPNN (Qu et al., ICDM 2016, arXiv:1611.00144).
 

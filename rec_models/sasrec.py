@@ -22,7 +22,7 @@ from rec_models.options import LAYERS_MAX, LENGTH_MAX, fraction, size
 from rec_models.session import SessionModelOfPairs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SASRec(SessionModelOfPairs):
     """Self-attention of each item to earlier ones (Kang and McAuley, ICDM 2018, arXiv:1808.09781).
 

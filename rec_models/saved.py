@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pslib.checkpoint import newest, read_manifest
+from pslib.checkpoint import newest, newest_of_run, read_manifest
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.schema import Schema
 from pslib.scoring import LoadedModel
@@ -22,7 +22,7 @@ def load(path: Any, model: TrainableModel | None = None, *, items: Any = None) -
     Parameters
     ----------
     path : path or URI
-        A checkpoint, or a folder of numbered ones, of which the newest is taken.
+        A checkpoint, a folder of numbered ones, of which the newest is taken, or the folder of a run.
     model : TrainableModel or None
         The model that it was trained with; needed where it is none of `rec_models`, for example a
         `rec_models.torch_model.TorchModel`. None: the checkpoint says it.
@@ -40,7 +40,7 @@ def load(path: Any, model: TrainableModel | None = None, *, items: Any = None) -
     >>> model.predict({"user": ["u1", "u2"], "item": [7, 8], "price": [0.5, None]})        # doctest: +SKIP
     array([0.04, 0.11], dtype=float32)
     """
-    place = place_of(path)
+    place = newest_of_run(place_of(path))
     return LoadedModel(place, model or model_of(place), items)
 
 

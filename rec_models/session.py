@@ -23,7 +23,7 @@ from rec_models.model import DenseVars, Model
 from rec_models.options import LENGTH_MAX, NEGATIVES_MAX, initializer, optimizer, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SessionModel(Model):
     """Base of models that predict the next item of a session.
 
@@ -171,7 +171,7 @@ class SessionModel(Model):
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SessionModelOfPairs(SessionModel):
     """Base of session models that compare each item with all earlier ones."""
 

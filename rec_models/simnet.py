@@ -16,7 +16,7 @@ from rec_models.model import DenseVars
 from rec_models.options import WINDOW_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MultiViewSimnet(CosineHinge):
     """Several views of a query and of an item, matched by their cosine: Multi-view Simnet as in PaddleRec.
 

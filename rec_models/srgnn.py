@@ -26,7 +26,7 @@ from rec_models.options import LAYERS_MAX, fraction, size
 from rec_models.session import SessionModelOfPairs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SRGNN(SessionModelOfPairs):
     """A gated graph network over the items of a session (Wu et al., AAAI 2019, arXiv:1811.00855).
 

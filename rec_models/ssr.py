@@ -19,7 +19,7 @@ from rec_models.model import DenseVars
 from rec_models.options import NEGATIVES_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SSR(CosineHinge):
     """A GRU over the items that a user has read, matched with items by cosine: SSR as in PaddleRec.
 

@@ -13,7 +13,7 @@ from rec_models.options import fraction
 from rec_models.session import SessionModelOfPairs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class STAMP(SessionModelOfPairs):
     """Attention on the last item and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950)."""
 

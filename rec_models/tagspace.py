@@ -18,7 +18,7 @@ from rec_models.model import DenseVars
 from rec_models.options import NEGATIVES_MAX, WINDOW_MAX, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TagSpace(ProductModel):
     """A convolution over a text's words, matched with tags by WARP (Weston, Chopra, Adams, EMNLP 2014).
 

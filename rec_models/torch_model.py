@@ -50,7 +50,7 @@ _ALONE = RLock()
 """Lock: PyTorch's generator is global, and a module has one set of values during a call."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TorchModel:
     """Model of a PyTorch network, which computes logits from ``(vectors, dense)``.
 

@@ -20,7 +20,7 @@ from rec_models.model import DenseVars
 from rec_models.options import DROPOUT, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TwoTower(ProductModel):
     """Two MLPs whose outputs match by their cosine (DSSM: Huang et al., CIKM 2013, 10.1145/2505515.2505665).
 

@@ -10,7 +10,7 @@ from rec_models.layers import add, concat, split
 from rec_models.model import DenseVars, MLPModel, WeightedModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WideDeep(MLPModel, WeightedModel):
     """A linear model and an MLP trained as one (Cheng et al., DLRS 2016, arXiv:1606.07792).
 

@@ -31,7 +31,7 @@ from rec_models.options import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Word2Vec(Model):
     """Skip-gram with negative sampling (Mikolov et al., NIPS 2013, arXiv:1310.4546).
 

@@ -12,7 +12,7 @@ from rec_models.model import DenseVars, MLPModel, WeightedModel
 from rec_models.options import size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class XDeepFM(MLPModel, WeightedModel):
     """A compressed interaction network, an MLP and a linear term (Lian et al., KDD 2018, arXiv:1803.05170).
 

@@ -11,8 +11,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from pslib.settings import Settings, SettingsError, settings_of
-from pslib.suggestions import ELSEWHERE, shown, unknown_key, unknown_value
+from pslib.suggestions import ELSEWHERE, nearest, shown, unknown_key, unknown_value
 from pslib.table.optimizers import OPTIMIZERS
+from rec_models.by_name import EVERY, options_of
 
 
 def dotted(*steps: object) -> str:
@@ -35,9 +36,11 @@ def of_optimizers(word: str) -> str:
     return f"optimizers.rows={{name: {name}, {wanted}: ...}}"
 
 
-def unknown_setting(path: str, known: Iterable[str]) -> str:
-    """Return one line on an unknown key; it may be a setting of optimizers."""
+def unknown_setting(path: str, known: Iterable[str], elsewhere: str | None = None) -> str:
+    """Return one line on an unknown key; it may be one of another section, or a setting of optimizers."""
     names, word = list(known), path.rsplit(".", 1)[-1]
+    if elsewhere is not None and word not in names and elsewhere != nearest(word, names):
+        return f"{path}: unknown key, did you mean {elsewhere!r}?"
     if ELSEWHERE.get(word) not in names and (setting := of_optimizers(word)):
         setting = setting.replace("=", ": ", 1)
         return f"{path}: unknown key, did you mean {setting}, and optimizers.dense alike?"
@@ -82,6 +85,17 @@ def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
     return list(_fields_of(kind))
 
 
+def _elsewhere(model: type[BaseModel], word: str) -> str | None:
+    """Return the path of the section, or of the setting of another section, that has a word as its name."""
+    meant = ELSEWHERE.get(word, word)
+    if (section := nearest(word, _fields_of(model))) is not None:
+        return section
+    found = [f"{name}.{meant}" for name, keys in section_keys(model).items() if meant in keys]
+    if any(meant in options_of(kind) for kind in EVERY.values()):
+        found.append(f"model.{meant}")
+    return found[0] if len(found) == 1 else None
+
+
 def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:
     """Return the keys of each section of ``model``."""
     return {key: _keys_at(model, [key]) for key, hint in _fields_of(model).items() if section_in(hint)}
@@ -103,7 +117,7 @@ def _one_line(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     if kind in ("missing", "missing_argument"):
         return f"{path}: is missing"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return unknown_setting(path, _keys_at(model, steps[:-1]))
+        return unknown_setting(path, _keys_at(model, steps[:-1]), _elsewhere(model, str(steps[-1])))
     if kind == "literal_error":
         return unknown_value(path, error["input"], [word.strip("'") for word in _words(context["expected"])])
     if kind in _EXPECTED:

@@ -32,6 +32,7 @@ from launch.job.sections import (
 )
 from launch.job.yaml12 import read_yaml, write_yaml
 from pslib.config import ClusterConfig, ClusterSettings, Timing
+from pslib.data.data_files import is_data
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.settings import NOT_EMPTY, Setting, settings_of
@@ -258,6 +259,9 @@ def read_job(
         With all problems, one line each.
     """
     file = Path(path)
+    if is_data(file.name):
+        recipe = f"pslib describe {file} --out {file.stem}.yaml"
+        raise ConfigurationError(f"{file}: expected a job file (YAML), got data; make one of it: {recipe}")
     raw = read_yaml(_text_of(file), str(file))
     if not isinstance(raw, dict):
         came = "nothing" if raw is None else type(raw).__name__

@@ -9,6 +9,7 @@ from pslib.checkpoint.folders import (
     check_keep_last,
     list_checkpoints,
     newest,
+    newest_of_run,
     next_place,
     prune,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "load_shard",
     "manifest_bytes",
     "newest",
+    "newest_of_run",
     "next_place",
     "other_tables",
     "prune",

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,8 @@ log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3
 """Depth searched by `list_checkpoints`: runs/first/checkpoint/checkpoint-000001."""
+OF_RUNS = ("checkpoint", "checkpoint-unfinished")
+"""Folders of checkpoints in that of a run: of a finished training, and of one that goes on."""
 LINKS_MAX = 1001
 KEEP_LAST_MAX = 1_000_000
 """Upper limit of ``keep_last``; 0 keeps all."""
@@ -213,6 +216,19 @@ def newest(path: str) -> str:
             "a checkpoint is a folder with one, or give a folder of checkpoint-000001, checkpoint-000002, ..."
         )
     raise CheckpointError(f"{shown(path)}: no {MANIFEST_NAME} there; {mended}")
+
+
+def newest_of_run(path: str) -> str:
+    """Return the newest checkpoint of a run's folder: of the finished training, else of one that goes on.
+
+    A path that is no run's folder is returned as it is.
+    """
+    place = place_of(path)
+    for name in OF_RUNS:
+        with suppress(OSError, CheckpointError):
+            if not open_folder(place).has(MANIFEST_NAME):
+                return newest(below(place, name))
+    return place
 
 
 def _elsewhere(place: str) -> str:

@@ -1,10 +1,11 @@
-"""Excepthook: print a pslib error as one line, without a traceback."""
+"""Excepthook: print a pslib error as one line, and the line of the script that it came from."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from traceback import extract_tb
 from types import TracebackType
 
 from pslib.config import DEBUG_VARIABLE
@@ -40,7 +41,7 @@ def name_taken(file: str) -> str:
 
 
 def uncaught_in_a_line() -> None:
-    """Install an excepthook that prints an uncaught pslib error as one line.
+    """Install an excepthook that prints an uncaught pslib error as one line, and where the script caused it.
 
     The process then exits with the code that `pslib.errors` gives the error.
 
@@ -58,5 +59,13 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
         sys.__excepthook__(kind, error, trace)
         return
     sys.stderr.write("".join(f"pslib: {line}\n" for line in str(error).splitlines()))
+    sys.stderr.write(_users_line(trace))
     assert isinstance(error, PslibError)
     sys.exit(error.exit_code)
+
+
+def _users_line(trace: TracebackType | None) -> str:
+    """Return the line of the user's own code that an error came from; empty where there is none in a file."""
+    packages = tuple(str(ROOT / name) + os.sep for name in (*OWN, "pslib"))
+    frames = [one for one in extract_tb(trace) if one.line and not one.filename.startswith(packages)]
+    return f"  {frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}\n" if frames else ""

@@ -67,6 +67,10 @@ class History:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.__arrow_c_stream__(requested_schema)
 
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        """Return a column."""
+        return self.table[name]
+
     def __len__(self) -> int:
         return len(self._progress) + len(self._evaluations)
 

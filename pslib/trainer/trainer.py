@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslib.client.calls import PushName
 from pslib.client.pending import PendingPush
@@ -138,6 +138,15 @@ class Trainer:
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
         record(cluster, settings.out, settings.progress, settings.seed, settings.tensorboard)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the class that has what a trained model answers."""
+            if name in ("predict", "nearest", "vectors"):
+                recipe = f"pslib.load(trainer.save(FOLDER)).{name}(...)"
+                raise AttributeError(f"a Trainer has no {name}, which a saved model has: {recipe}")
+            raise AttributeError(f"'Trainer' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         done = f"{counted(self._epochs, 'epoch')}, {counted(self._steps, 'step')}"

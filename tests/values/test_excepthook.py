@@ -31,7 +31,11 @@ def test_a_plain_script_that_names_no_data_ends_with_one_line_and_our_exit_code(
         [sys.executable, "script.py"],
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    assert done.stderr == "pslib: nowhere.parquet: no such file or folder\n"
+    assert done.stderr == (
+        "pslib: nowhere.parquet: no such file or folder\n"
+        f"  {tmp_path}/script.py, line 7: "
+        'pslib.Trainer(model, cluster, progress=False).fit("nowhere.parquet")\n'
+    )
     assert done.returncode == DataError.exit_code
 
 
@@ -91,8 +95,9 @@ def test_only_what_is_not_our_own_fault_is_a_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PSLIB_DEBUG", raising=False)
-    assert shown(ConfigurationError("a: b", "c: d"), capsys, monkeypatch) == "pslib: a: b\npslib: c: d\n"
-    assert shown(ServerLostError("server 1"), capsys, monkeypatch) == "pslib: server 1\n"
+    two = shown(ConfigurationError("a: b", "c: d"), capsys, monkeypatch)
+    assert two.startswith(f"pslib: a: b\npslib: c: d\n  {__file__}, line ")
+    assert shown(ServerLostError("server 1"), capsys, monkeypatch).startswith("pslib: server 1\n  ")
     for error in (ValueError("mine"), ProtocolError("ours")):
         assert "Traceback" in shown(error, capsys, monkeypatch)
 

@@ -66,6 +66,20 @@ def test_a_missing_argument_is_pythons_own_error() -> None:
         DeepFM()  # type: ignore[call-arg]
 
 
+def test_a_trainer_says_which_object_predicts(trainer: pslib.Trainer) -> None:
+    with pytest.raises(AttributeError, match=r"pslib\.load\(trainer\.save\(FOLDER\)\)\.predict"):
+        trainer.predict  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(trainer, "fitt")
+
+
+def test_a_model_and_a_schema_are_shown_by_what_is_not_a_default() -> None:
+    schema = pslib.Schema(label="click", sparse=["user"], dense=[pslib.DenseField("price", log1p=True)])
+    assert repr(DeepFM(schema, dim=2)) == f"DeepFM(schema={schema!r}, dim=2)"
+    assert repr(schema) == (
+        "Schema(label='click', dense=[DenseField(name='price', log1p=True)], sparse=['user'])"
+    )
+
+
 def test_completion_shows_the_public_names_alone() -> None:
     shown = [name for name in dir(pslib) if not name.startswith("_")]
     assert shown == [name for name in pslib.__all__ if not name.startswith("_")]

@@ -65,6 +65,7 @@ def test_a_script_beside_a_file_of_such_a_name_is_told_which_to_rename(
     (tmp_path / f"{name}.py").touch()
     (tmp_path / "script.py").write_text(f"import pslib\npslib.Schema(label='l', sparse=['a'])\n{use}\n")
     done = ran(tmp_path, "script.py")
-    (line,) = done.stderr.splitlines()
+    line, place = done.stderr.splitlines()
+    assert place.startswith(f"  {tmp_path / 'script.py'}, line ")
     assert (done.returncode, line[: line.index(": exp")]) == (64, f"pslib: {tmp_path / name}.py")
     assert line.endswith("rename it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,14 @@ def test_the_vectors_of_a_field_are_written_once_for_each_value(
     assert "exists already" in line
     (line,) = refused(capsys, *asked[:2], "town", *asked[3:], "--overwrite")
     assert line == "field: expected one of user, item, got 'town'"
+
+
+def test_the_folder_of_a_run_stands_for_its_checkpoint(clicks: Path, tmp_path: Path) -> None:
+    (checkpoint,) = (clicks / "checkpoint").glob("checkpoint-*")
+    shutil.copytree(checkpoint, tmp_path / "run" / "checkpoint-unfinished" / "checkpoint-000001")
+    assert pslib.load(tmp_path / "run").rows == pslib.load(checkpoint).rows
+    shutil.copytree(checkpoint, tmp_path / "run" / "checkpoint")
+    assert pslib.load(tmp_path / "run").path == str(tmp_path / "run" / "checkpoint")
 
 
 def test_what_is_no_checkpoint_is_one_line(
