@@ -76,7 +76,8 @@ class DataSection(Settings):
     test_by: Annotated[
         str | None,
         Setting(
-            "Column of times, whose last rows are held out; none: rows drawn by a hash of their number.",
+            "Column of times, whose last rows are held out; none: rows drawn by a hash of their number in "
+            "their file.",
             pattern=NOT_EMPTY,
         ),
     ] = None

@@ -2,8 +2,8 @@
 
 With ``by``, a column of times, the last rows are held out: those from a boundary on, which is chosen so that
 their number is nearest to the share. Rows of one time stay together, and rows without a time are trained on.
-Without it row i of the data is held out where ``mix64(base + i) < share * 2^64``, so that a frame and the
-file made of it are split alike, and rows appended later leave earlier ones where they are.
+Without it row i of a file is held out where ``mix64(base + i) < share * 2^64``, so that a frame and the file
+made of it are split alike, and rows or files that are added leave the others where they are.
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ def _by_hash(whole: ParquetData, share: float) -> list[Callable[[], Bools]]:
     def masks(first: int, rows: int) -> Callable[[], Bools]:
         return lambda: mix64(np.arange(first, first + rows, dtype=np.uint64) + np.uint64(_BASE)) < limit
 
-    ends = np.cumsum([0, *(group.rows for group in whole.row_groups)]).tolist()
-    return [masks(first, group.rows) for first, group in zip(ends, whole.row_groups, strict=False)]
+    return [masks(group.first_row, group.rows) for group in whole.row_groups]
 
 
 def _by_time(whole: ParquetData, by: str, share: float, table: pa.Table | None) -> list[Callable[[], Bools]]:

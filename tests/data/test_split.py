@@ -50,6 +50,9 @@ def test_each_row_is_in_one_part_and_a_frame_is_split_like_its_files(tmp_path, b
     train, test = map(rows_in, pslib.split(folder, 0.1, by=by))
     assert sorted(train + test) == list(range(ROWS))
     assert abs(len(test) - ROWS * 0.1) < 100
+    if by is None:
+        folder = written(tmp_path / "file", table(), files=1)
+        train, test = map(rows_in, pslib.split(folder, 0.1))
     assert [train, test] == [rows_in(part) for part in pslib.split(table(), 0.1, by=by)]
     assert [train, test] == [rows_in(part) for part in pslib.split(table().to_pandas(), 0.1, by=by)]
 
@@ -85,6 +88,14 @@ def test_times_of_any_type_split_alike(of):
 def test_rows_that_are_appended_leave_the_earlier_ones_in_their_part():
     (_, test), (_, later) = (pslib.split(rows, 0.1) for rows in (table().slice(0, 7000), table()))
     assert rows_in(test) == [row for row in rows_in(later) if row < 7000]
+
+
+def test_files_that_are_added_before_others_leave_the_rows_of_these_in_their_part(tmp_path):
+    folder = written(tmp_path / "clicks", table().slice(3000))
+    _, test = pslib.split(folder, 0.1)
+    before = rows_in(test)
+    pq.write_table(table().slice(0, 3000), folder / "-first.parquet")
+    assert rows_in(pslib.split(folder, 0.1)[1])[-len(before) :] == before
 
 
 def test_a_boundary_is_the_time_whose_later_rows_are_nearest_to_the_share():
