@@ -216,7 +216,7 @@ def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tupl
     test_share : float
         Share of the rows to test on, above 0 and below 1.
     by : str or None
-        Column of times: its last rows are tested on. None: rows drawn by a hash of their number in their file.
+        Column of times: its last rows are tested on. None: rows drawn by a hash of their number in a file.
 
     Returns
     -------

@@ -98,6 +98,30 @@ def test_files_that_are_added_before_others_leave_the_rows_of_these_in_their_par
     assert rows_in(pslib.split(folder, 0.1)[1])[-len(before) :] == before
 
 
+@pytest.mark.parametrize("numbers_first", [True, False])
+def test_whole_numbers_in_one_file_and_times_in_another_are_refused_by_name(tmp_path, numbers_first):
+    days = np.arange(ROWS // 2) % 1000
+    times, numbers = pa.array(days, pa.int32()).cast(pa.date32()), pa.array(days)
+    half = table().slice(0, ROWS // 2).drop_columns("time")
+    first, second = (numbers, times) if numbers_first else (times, numbers)
+    pq.write_table(half.append_column("time", first), tmp_path / "a.parquet")
+    pq.write_table(half.append_column("time", second), tmp_path / "b.parquet")
+    said = ["whole numbers", "times"] if numbers_first else ["times", "whole numbers"]
+    line = rf"b.parquet: column 'time': expected {said[0]} to split by, as in \S+a.parquet, got {said[1]} \("
+    with pytest.raises(DataError, match=line):
+        rows_in(pslib.split(tmp_path, by="time")[1])
+
+
+def test_a_file_without_any_time_is_trained_on(tmp_path):
+    folder = written(tmp_path / "clicks", table())
+    half = table(time=pa.nulls(ROWS)).slice(0, ROWS // 2)
+    pq.write_table(half, folder / "0.parquet")
+    assert min(rows_in(pslib.split(folder, by="time")[1])) >= ROWS // 2
+    (folder / "2.csv").write_text("y,row,x,time\n0,-1,1,\n1,-2,1,\n")
+    files = [folder / "1.parquet", folder / "2.csv"]
+    assert set(rows_in(pslib.split(files, by="time")[0])) > {-1, -2}
+
+
 def test_a_boundary_is_the_time_whose_later_rows_are_nearest_to_the_share():
     choice = np.random.default_rng(4)
     for number in range(200):
