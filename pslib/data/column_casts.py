@@ -40,6 +40,13 @@ _INT64_MAX, _UINT64_MAX = str(2**63 - 1), str(2**64 - 1)
 _INT64_MIN = str(-(2**63))
 
 
+def number_columns(schema: Schema) -> set[str]:
+    """Columns that are read as numbers: of labels, a weight, dense fields and buckets."""
+    buckets = (field.columns[0] for field in schema.sparse if field.buckets)
+    weight = () if schema.weight is None else (schema.weight,)
+    return {*(field.name for field in schema.dense), *schema.labels, *weight, *buckets}
+
+
 class ColumnCasts:
     """Casts of the columns of a schema.
 
@@ -54,9 +61,7 @@ class ColumnCasts:
         self._separators = {
             field.name: field.separator for field in schema.ragged if field.separator is not None
         }
-        buckets = {field.columns[0] for field in schema.sparse if field.buckets}
-        weight = () if schema.weight is None else (schema.weight,)
-        self._numbers = {*(field.name for field in schema.dense), *schema.labels, *weight, *buckets}
+        self._numbers = number_columns(schema)
         self._kinds = {} if kinds is None else dict(kinds)
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
