@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.data.atomic_files import atomic_output, refuse_existing
+from pslib.data.data_files import text_format
 from pslib.data.dataset import ParquetData, open_parquet
 from pslib.errors import ConfigurationError, DataError
 from pslib.scoring.loaded_model import LoadedModel
@@ -21,6 +22,22 @@ from pslib.storage import shown
 from pslib.trainer.evaluation.scoring import features_of
 
 PREDICTION = "prediction"
+CSV = ".csv"
+
+
+def refuse_text(out: str, written: str, suffix: str | None = None) -> None:
+    """Raise ConfigurationError for an output file named like text that is not written.
+
+    Parameters
+    ----------
+    out : str
+    written : str
+        What is written, for the message.
+    suffix : str or None
+        The one of text that is written.
+    """
+    if text_format(out) and not (suffix and out.lower().endswith(suffix)):
+        raise ConfigurationError(f"out: expected the name of {written}, got {out}; end it in .parquet")
 
 
 def write_scored(
@@ -52,11 +69,13 @@ def write_scored(
     Raises
     ------
     ConfigurationError
-        If ``out`` exists or can't be written, a column to keep is not there, or the model ranks items.
+        If ``out`` exists, has the suffix of other text or can't be written, a column to keep is not there, or
+        the model ranks items.
     DataError
         If a file does not fit the schema, has a column twice, or was changed meanwhile; or a column has lists
         in some files alone.
     """
+    refuse_text(out, "a CSV or Parquet file", CSV)
     refuse_existing(Path(out), overwrite=overwrite)
     opened = ParquetData(data, features_of(model.schema))
     columns = list(opened.names) if keep is None else list(keep)
@@ -65,7 +84,7 @@ def write_scored(
         raise ConfigurationError(f"keep: no column {missing[0]!r}; the data has {known}")
     files = [file for file, _ in groupby(group.file for group in opened.row_groups)]
     schema = _common_schema(files, columns)
-    is_csv = out.lower().endswith(".csv")
+    is_csv = out.lower().endswith(CSV)
     if is_csv:
         _refuse_lists(schema)
     predicted = model.predict(list(data))

@@ -75,6 +75,23 @@ def test_an_out_that_ends_in_csv_is_csv(
     assert not (tmp_path / "lists.csv").exists()
 
 
+@pytest.mark.parametrize("name", ["s.tsv", "s.csv.gz", "s.JSONL"])
+def test_a_name_of_text_that_is_not_written_is_refused(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    new, out = str(clicks / "new" / "1.parquet"), str(tmp_path / name)
+    (line,) = refused(capsys, "predict", str(clicks / "checkpoint"), new, "--out", out)
+    assert line == f"out: expected the name of a CSV or Parquet file, got {out}; end it in .parquet"
+
+
+def test_vectors_are_not_written_to_a_name_of_csv(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, out = str(clicks / "train.parquet"), str(tmp_path / "v.csv")
+    (line,) = refused(capsys, "vectors", str(clicks / "checkpoint"), "item", "--data", train, "--out", out)
+    assert line == f"out: expected the name of a Parquet file, got {out}; end it in .parquet"
+
+
 def test_files_of_other_columns_and_types_are_written_by_the_names_of_the_first(
     clicks: Path, tmp_path: Path
 ) -> None:
