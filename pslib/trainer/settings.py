@@ -448,6 +448,8 @@ class TrainerSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         given = self.optimizers
+        if isinstance(given, OptimizerSettings):
+            given = {"rows": given.rows} | ({} if given.dense == Adam() else {"dense": given.dense})
         if isinstance(given, Mapping):
             if "dense" in given and self.dense_optimizer not in (None, Adam(), given["dense"]):
                 raise ConfigurationError(
@@ -455,7 +457,6 @@ class TrainerSettings(TrainingSettings):
                 )
             given = OptimizerSettings.of({"dense": self.dense_optimizer, **given})
             object.__setattr__(self, "optimizers", given)
-        if isinstance(given, OptimizerSettings):
             object.__setattr__(self, "dense_optimizer", given.dense)
         super().__post_init__()
 

@@ -209,6 +209,25 @@ def test_a_share_that_leaves_a_part_empty_or_is_none_is_one_line():
             pslib.split(table(), share)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"test_share": "0.1"}, "test_share: expected a number, got '0.1'"),
+        ({"by": ["time"]}, r"by: expected a text or None, got \['time'\]"),
+    ],
+)
+def test_arguments_of_another_type_are_one_line(arguments, line):
+    with pytest.raises(ConfigurationError, match=line):
+        pslib.split(table(), **arguments)
+
+
+def test_a_part_of_a_split_is_not_split_again():
+    with pytest.raises(
+        ConfigurationError, match="data: expected data to split, got a part of a split; split"
+    ):
+        pslib.split(pslib.split(table())[0])
+
+
 def test_a_model_is_trained_on_one_part_and_tested_on_the_other(tmp_path):
     from rec_models import LR
 
