@@ -65,7 +65,10 @@ class DataSection(Settings):
 
     train: Annotated[
         Paths,
-        Setting("Parquet files, folders or patterns to train on; of a stream its folder.", texts="not empty"),
+        Setting(
+            "Files of Parquet, CSV or JSON lines, folders or patterns to train on; of a stream its folder.",
+            texts="not empty",
+        ),
     ]
     valid: Annotated[Paths | None, Setting("Evaluated after each epoch.")] = None
     test: Annotated[Paths | None, Setting("Evaluated when the training is done.")] = None

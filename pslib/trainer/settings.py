@@ -152,7 +152,11 @@ DenseOptimizer = Annotated[
 
 RowOptimizer = Annotated[
     Optimizer,
-    Setting("Of one part.", kinds=tuple(OPTIMIZERS.values()), example="pslib.Adagrad(learning_rate=0.05)"),
+    Setting(
+        "Optimizer of one part of a row.",
+        kinds=tuple(OPTIMIZERS.values()),
+        example="pslib.Adagrad(learning_rate=0.05)",
+    ),
 ]
 
 

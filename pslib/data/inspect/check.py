@@ -113,7 +113,7 @@ def check(
     sample: RowSample | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> CheckReport:
-    r"""Read all values of some Parquet files and report on them.
+    r"""Read all values of some data files and report on them.
 
     Bad data raises nothing: the report lists every problem found.
 
