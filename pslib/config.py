@@ -170,11 +170,21 @@ class ClusterSettings(Settings):
 
     servers: Annotated[
         int,
-        Setting("How many the cluster waits for before it starts.", ge=1, le=SERVERS_MAX, unit="processes"),
+        Setting(
+            "Servers that hold the rows; all are waited for at the start.",
+            ge=1,
+            le=SERVERS_MAX,
+            unit="processes",
+        ),
     ] = 1
     trainers: Annotated[
         int,
-        Setting("How many the cluster waits for before it starts.", ge=1, le=TRAINERS_MAX, unit="processes"),
+        Setting(
+            "Trainers that compute; all are waited for at the start.",
+            ge=1,
+            le=TRAINERS_MAX,
+            unit="processes",
+        ),
     ] = 1
     shard_threads: Annotated[
         int, Setting("Threads of one server that own partitions.", ge=1, le=64, unit="threads")

@@ -31,9 +31,9 @@ class TwoTower(ProductModel):
     hidden: Annotated[tuple[int, ...], size("Units of each hidden layer of a tower.")] = (64,)
     out: Annotated[int, size("Floats of the vectors of queries and items.", DIM_MAX)] = 32
     dropout: Annotated[float, DROPOUT] = 0.0
-    similarity: Annotated[str, Setting("Of the vectors of query and item.", choices=("cosine", "dot"))] = (
-        "cosine"
-    )
+    similarity: Annotated[
+        str, Setting("Similarity of the vectors of query and item.", choices=("cosine", "dot"))
+    ] = "cosine"
     temperature: Annotated[float, Setting("Divisor of similarities.", gt=0)] = 0.1
     logq: Annotated[bool, Setting("Correct the loss for the frequency of items in batches.")] = True
 

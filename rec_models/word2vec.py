@@ -57,7 +57,10 @@ class Word2Vec(Model):
             NEGATIVES_MAX,
         ),
     ] = 8192
-    alpha: Annotated[float, Setting("The paper's 3/4.", ge=0, le=1)] = 0.75
+    alpha: Annotated[
+        float,
+        Setting("Power of a word's count in its sampling probability; 3/4 in the paper.", ge=0, le=1),
+    ] = 0.75
     subsample: Annotated[
         float,
         Setting(

@@ -53,7 +53,7 @@ def describe_command(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """Say what is in Parquet files, and propose a schema."""
+    """Say what is in data files, and propose a schema."""
     from launch.job.first_job import data_yaml, first_job
     from launch.job.sections import TrainingSection
     from pslib.data.atomic_files import atomic_output

@@ -58,7 +58,7 @@ pslib nearest runs/clicks/checkpoint city Oslo --data clicks/test.parquet
 """,
 )
 @checkpoint_argument
-@argument("field", "FIELD", "item, of a model that ranks items; else a sparse field")
+@argument("field", "FIELD", "item, of a model that ranks items; else a sparse or ragged field")
 @argument("value", "VALUE", "the item, or a value of the field")
 @option("-k", "N", "how many (default 10)", int, default=10)
 @option("--data", "PATH", "where the compared items or values are: a file or a folder", FILE, required=True)
@@ -82,7 +82,7 @@ pslib vectors runs/movies/checkpoint item --data movies.parquet --out movie_vect
 """,
 )
 @checkpoint_argument
-@argument("field", "FIELD", "item or query, of a model that ranks items; else a sparse field")
+@argument("field", "FIELD", "item or query, of a model that ranks items; else a sparse or ragged field")
 @option("--data", "PATH", "where the items, queries or values are: a file or a folder", FILE, required=True)
 @option("--out", "FILE", "the Parquet file that is written", FILE, required=True)
 @overwrite_option
@@ -97,8 +97,10 @@ def vectors_command(checkpoint: str, field: str, data: str, out: str, overwrite:
     import pyarrow.parquet as pq
 
     from pslib.data.atomic_files import atomic_output, refuse_existing
+    from pslib.scoring.scored_file import refuse_text
     from rec_models.saved import load
 
+    refuse_text(out, "a Parquet file")
     refuse_existing(Path(out), overwrite=overwrite)
     model = load(checkpoint, items=data)
     found = model.vectors_by_name(field)

@@ -65,7 +65,10 @@ class DataSection(Settings):
 
     train: Annotated[
         Paths,
-        Setting("Parquet files, folders or patterns to train on; of a stream its folder.", texts="not empty"),
+        Setting(
+            "Files of Parquet, CSV or JSON lines, folders or patterns to train on; of a stream its folder.",
+            texts="not empty",
+        ),
     ]
     valid: Annotated[Paths | None, Setting("Evaluated after each epoch.")] = None
     test: Annotated[Paths | None, Setting("Evaluated when the training is done.")] = None
@@ -76,7 +79,8 @@ class DataSection(Settings):
     test_by: Annotated[
         str | None,
         Setting(
-            "Column of times, whose last rows are held out; none: rows drawn by a hash of their number.",
+            "Column of times, whose last rows are held out by test_share; none: rows drawn by a hash of "
+            "their number in their file.",
             pattern=NOT_EMPTY,
         ),
     ] = None
@@ -88,8 +92,6 @@ class DataSection(Settings):
     schema: Schema
 
     def _problems(self) -> Iterator[str]:
-        if self.test_by is not None and not self.test_share:
-            yield "test_by: expected test_share with it, the share to hold out"
         if self.test_share and self.test is not None:
             yield "test_share: expected 0 with test, which is evaluated in its place; remove one of them"
 

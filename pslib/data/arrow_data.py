@@ -21,7 +21,7 @@ from pslib.data.split import DataPart
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 from pslib.text import one_line
-from pslib.validation import kind_problem
+from pslib.validation import checked, kind_problem
 
 GROUP_ROWS = 1 << 20
 """Rows of a group: as pyarrow writes to Parquet, so that a table and its file are trained in one order."""
@@ -204,6 +204,7 @@ def lasting(data: Data) -> Data:
     return data
 
 
+@checked("test_share", "by")
 def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tuple[DataPart, DataPart]:
     """Split data into rows to train on and rows to test on, without a copy.
 
@@ -216,7 +217,7 @@ def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tupl
     test_share : float
         Share of the rows to test on, above 0 and below 1.
     by : str or None
-        Column of times: its last rows are tested on. None: rows drawn by a hash of their number.
+        Column of times: its last rows are tested on. None: rows drawn by a hash of their number in a file.
 
     Returns
     -------
@@ -226,7 +227,7 @@ def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tupl
     Raises
     ------
     ConfigurationError
-        If the share is out of range, or it is no data.
+        If the share is out of range, or it is no data, or a part already.
 
     Examples
     --------
@@ -236,6 +237,8 @@ def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tupl
     """
     if not 0 < test_share < 1:
         raise ConfigurationError(f"test_share: expected a number above 0 and below 1, got {test_share}")
+    if isinstance(data, DataPart):
+        raise ConfigurationError("data: expected data to split, got a part of a split; split the whole of it")
     whole = lasting(data)
     table = table_of(whole)
     source = whole if table is None else table

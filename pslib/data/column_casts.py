@@ -8,6 +8,8 @@ in the next, and both agree here, without a loss::
     integers as text    7 is "7": a column is of integers only where each is written as Python writes it
     text as integers    "7" is 7, "true" is 1; any other text is a 64-bit hash of it, as a key is of its value
 
+Integers from 2^63 to 2^64 - 1 keep their bits, as those of a column of uint64 do in their keys.
+
 `pslib.data.column_types.ColumnKinds` decides which of the two a vocabulary has.
 """
 
@@ -34,8 +36,15 @@ LEFT_OUT = b"pslib.left_out"
 """Metadata of a file: JSON of the columns that are left out, each with the reason."""
 
 _NAMES_SALT = text_hash("name among integers")
-_INT64_MAX = str(2**63 - 1)
+_INT64_MAX, _UINT64_MAX = str(2**63 - 1), str(2**64 - 1)
 _INT64_MIN = str(-(2**63))
+
+
+def number_columns(schema: Schema) -> set[str]:
+    """Columns that are read as numbers: of labels, a weight, dense fields and buckets."""
+    buckets = (field.columns[0] for field in schema.sparse if field.buckets)
+    weight = () if schema.weight is None else (schema.weight,)
+    return {*(field.name for field in schema.dense), *schema.labels, *weight, *buckets}
 
 
 class ColumnCasts:
@@ -52,9 +61,7 @@ class ColumnCasts:
         self._separators = {
             field.name: field.separator for field in schema.ragged if field.separator is not None
         }
-        buckets = {field.columns[0] for field in schema.sparse if field.buckets}
-        weight = () if schema.weight is None else (schema.weight,)
-        self._numbers = {*(field.name for field in schema.dense), *schema.labels, *weight, *buckets}
+        self._numbers = number_columns(schema)
         self._kinds = {} if kinds is None else dict(kinds)
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
@@ -140,20 +147,26 @@ def numbers_in(array: pa.Array) -> pa.Array:
         return pc.if_else(missing, None, texts).cast(pa.float64())
 
 
-def integers_in(texts: pa.Array) -> pa.Array:
+def integers_in(texts: pa.Array, largest: str = _INT64_MAX) -> pa.Array:
     """Return a mask of the texts that Python writes for an int64: 7 and -7, but not 007, +7 or 7.0."""
-    bound = pc.if_else(pc.starts_with(texts, "-"), _INT64_MIN, _INT64_MAX).cast(texts.type)
+    bound = pc.if_else(pc.starts_with(texts, "-"), _INT64_MIN, largest).cast(texts.type)
+    length, most = pc.binary_length(texts), pc.binary_length(bound)
     # Texts of digits of one length are in the order of their numbers.
-    beyond = pc.and_(pc.equal(pc.binary_length(texts), pc.binary_length(bound)), pc.greater(texts, bound))
+    beyond = pc.or_(pc.greater(length, most), pc.and_(pc.equal(length, most), pc.greater(texts, bound)))
     return pc.and_not(pc.match_substring_regex(texts, f"^(?:{INTEGER})$"), beyond)
 
 
 def as_integers(texts: pa.Array) -> pa.Array:
-    """Return texts as int64: integers as they are, truth values as 0 and 1, others as a hash."""
+    """Return texts as int64: integers (of a uint64 the bits), truth values as 0 and 1, others as a hash."""
     large = texts.cast(pa.large_string())
     place = pc.index_in(pc.ascii_lower(large), pa.array(["false", "true"], pa.large_string()))
     whole = integers_in(large)
-    numbers = pc.coalesce(pc.if_else(whole, large, None).cast(pa.int64()), place.cast(pa.int64()))
+    beyond = pc.and_not(integers_in(large, _UINT64_MAX), whole)
+    numbers = pc.coalesce(
+        pc.if_else(whole, large, None).cast(pa.int64()),
+        pc.if_else(beyond, large, None).cast(pa.uint64()).cast(pa.int64(), safe=False),
+        place.cast(pa.int64()),
+    )
     if numbers.null_count == large.null_count:
         return numbers
     hashes = pa.array(keys_of(large, _NAMES_SALT).view(np.int64))

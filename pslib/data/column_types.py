@@ -21,6 +21,7 @@ from pslib.data.column_casts import (
     NO_NUMBER,
     NO_TIME,
     STRING_KIND,
+    number_columns,
 )
 from pslib.data.columns import is_list, storage_type
 from pslib.data.data_files import text_format
@@ -261,6 +262,7 @@ class ColumnKinds:
             places = enumerate(field.columns)
             self.columns += [(column, f"{name}\0{i}" if crossed else name) for i, column in places]
         self.columns += [(field.name, field.vocabulary or field.name) for field in schema.ragged]
+        self._numbers = number_columns(schema)
         self._separated = {field.name for field in schema.ragged if field.separator is not None}
         self.seen = dict(before)
         self._untyped: dict[_Untyped, str] = {}
@@ -301,18 +303,37 @@ class ColumnKinds:
     def settle(self) -> list[str]:
         """Choose the kinds that are open when all files are known; return lines about what can't be cast."""
         for some in _connected(self._untyped):
-            known = [self.seen[one.vocabulary][0] for one in some if one.vocabulary in self.seen]
-            whole = {one.kind for one in some if not one.split}
-            kind = known[0] if known else STRING_KIND if STRING_KIND in whole else min(whole or {STRING_KIND})
+            known = [self.seen[one.vocabulary] for one in some if one.vocabulary in self.seen]
             for one in some:
-                self.seen.setdefault(one.vocabulary, (kind, one.name, self._untyped[one]))
-        bools = {one: self.seen[one.vocabulary] for one in self._untyped if one.is_bool}
-        return [
-            f"{self._untyped[one]}: column {one.name!r} is boolean, but {kind} in {file}: equal values would "
-            "get different keys; write true and false as 1 and 0"
-            for one, (kind, _, file) in bools.items()
-            if kind != INTEGER_KIND
-        ]
+                self.seen.setdefault(
+                    one.vocabulary, known[0] if known else self._chosen(some, one.vocabulary)
+                )
+        return [problem for one, file in self._untyped.items() if (problem := self._uncast(one, file))]
+
+    def _chosen(self, some: list[_Untyped], vocabulary: str) -> tuple[str, str, str]:
+        """Choose a kind for connected columns, with one that has it, if possible of the vocabulary."""
+        whole = {one.kind for one in some if not one.split}
+        kind = INTEGER_KIND if whole == {INTEGER_KIND} else STRING_KIND
+        of_kind = min(some, key=lambda one: (one.kind != kind, one.split, one.vocabulary != vocabulary))
+        return kind, of_kind.name, self._untyped[of_kind]
+
+    def _uncast(self, one: _Untyped, file: str) -> str | None:
+        """Reason why a column of a file can't be cast to the kind of its vocabulary."""
+        kind, name, where = self.seen[one.vocabulary]
+        if kind != STRING_KIND or one.kind == STRING_KIND:
+            return None
+        if one.is_bool:
+            return (
+                f"{file}: column {one.name!r} is boolean, but {kind} in {where}: equal values would get "
+                "different keys; write true and false as 1 and 0"
+            )
+        if one.name in self._numbers:
+            shares = "" if name == one.name else f"whose keys {name!r} shares, "
+            return (
+                f"{file}: column {one.name!r}, {shares}is read as a number too, but is string in {where}: "
+                "expected integers there; or write the number as a column of its own"
+            )
+        return None
 
     def of_columns(self) -> dict[str, str]:
         """Return the kind of each column's keys, where it is known."""

@@ -2,8 +2,8 @@
 
 With ``by``, a column of times, the last rows are held out: those from a boundary on, which is chosen so that
 their number is nearest to the share. Rows of one time stay together, and rows without a time are trained on.
-Without it row i of the data is held out where ``mix64(base + i) < share * 2^64``, so that a frame and the
-file made of it are split alike, and rows appended later leave earlier ones where they are.
+Without it row i of a file is held out where ``mix64(base + i) < share * 2^64``, so that a frame and the file
+made of it are split alike, and rows or files that are added leave the others where they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyarrow import types
 
 from cython_ext.common.hashing import mix64
 from pslib.data.column_types import column_problem
-from pslib.data.columns import numbers_of, plain_batch, validity_of
+from pslib.data.columns import numbers_of, plain_batch, storage_type, validity_of
 from pslib.data.dataset import KeptRows, ParquetData, RowGroup, open_parquet
 from pslib.data.parquet_files import SCAN_ROWS, group_batches
 from pslib.errors import DataError
@@ -87,8 +87,7 @@ def _by_hash(whole: ParquetData, share: float) -> list[Callable[[], Bools]]:
     def masks(first: int, rows: int) -> Callable[[], Bools]:
         return lambda: mix64(np.arange(first, first + rows, dtype=np.uint64) + np.uint64(_BASE)) < limit
 
-    ends = np.cumsum([0, *(group.rows for group in whole.row_groups)]).tolist()
-    return [masks(first, group.rows) for first, group in zip(ends, whole.row_groups, strict=False)]
+    return [masks(group.first_row, group.rows) for group in whole.row_groups]
 
 
 def _by_time(whole: ParquetData, by: str, share: float, table: pa.Table | None) -> list[Callable[[], Bools]]:
@@ -155,12 +154,13 @@ class _Times:
     Raises
     ------
     DataError
-        If there is no such column, or it holds no times.
+        If there is no such column, it holds no times, or whole numbers in one file and times in another.
     """
 
     def __init__(self, whole: ParquetData, by: str, table: pa.Table | None) -> None:
         self._whole, self._by, self._table = whole, by, table
         self._kept: list[tuple[int, Int64s]] | None = None
+        self._first: tuple[str, str] | None = None  # whether times or whole numbers, and the file
 
     def parts(self) -> Iterator[tuple[int, Int64s]]:
         """Yield the times in order, in parts of one row group each: its index, and (n,)."""
@@ -199,6 +199,17 @@ class _Times:
     def _check(self, columns: pa.Schema, where: str) -> None:
         if problem := column_problem(columns, self._by, time_problem, where):
             raise DataError(problem)
+        kind = _value_type(columns.field(self._by).type)
+        if types.is_null(kind):
+            return
+        found = "whole numbers" if types.is_integer(kind) else "times"
+        self._first = self._first or (found, where)
+        expected, file = self._first
+        if found != expected:
+            raise DataError(
+                f"{where}: column {self._by!r}: expected {expected} to split by, as in {file}, got {found} "
+                f"({kind}); write all files alike"
+            )
 
     def _integers(self, array: pa.Array, group: RowGroup) -> Int64s:
         try:
@@ -213,19 +224,24 @@ class _Times:
 
 
 def time_problem(kind: pa.DataType) -> str | None:
-    """Reason why columns of this type hold no times to split by; None if they may."""
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    tests = (types.is_timestamp, types.is_date, types.is_integer, types.is_string, types.is_large_string)
-    if any(test(value) for test in tests):
+    """Reason why columns of this type hold no times to split by; None if they may, or have no value."""
+    tests = (types.is_timestamp, types.is_date, types.is_integer, types.is_string, types.is_large_string,
+             types.is_null)  # fmt: skip
+    if any(test(_value_type(kind)) for test in tests):
         return None
     return f"times to split by are timestamps, dates, whole numbers or texts of times, got {kind}"
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    kind = storage_type(kind)
+    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def _as_times(array: pa.Array) -> pa.Array:
     """Return times as int64: microseconds, or the whole numbers as they are."""
     if types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    if types.is_integer(array.type):
+    if types.is_integer(array.type) or types.is_null(array.type):
         return array.cast(pa.int64(), safe=False)
     if types.is_string(array.type) or types.is_large_string(array.type):
         try:

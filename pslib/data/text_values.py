@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-INTEGER = r"0|-?[1-9]\d{0,18}"
+INTEGER = r"0|-?[1-9]\d{0,19}"
 """A whole number as it is written in one way alone: no 007, no +7, no 7.0."""
 WHOLE = r"\s*[+-]?\d+\s*"
 NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"

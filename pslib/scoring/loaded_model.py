@@ -244,7 +244,8 @@ class LoadedModel:
         field : str
             A sparse or ragged field; of a model that ranks items ``"item"`` or ``"query"``.
         data : list of values, or data
-            Values of the field, or data with the columns that it is made of.
+            Values of the field, or data with the columns that it is made of. Of a ragged field a vector for
+            each element, one list after the other.
 
         Raises
         ------
@@ -256,9 +257,8 @@ class LoadedModel:
         if self._is_side(field):
             return self._vectors_of_side(field, data)
         column = self._field(field)
-        schema = Schema(label=None, sparse=[column])
-        opened = self._opened(self._as_table(data, column), schema, may_be_empty=True)
-        keys = [batch.keys[batch.sparse[:, 0]] for batch in whole_batches(opened, BATCH_ROWS)]
+        opened = self._opened(_as_table(data, column), _schema_of(column), may_be_empty=True)
+        keys = [_keys_in(batch, column) for batch in whole_batches(opened, BATCH_ROWS)]
         rows = self._parameters.rows(np.concatenate([np.empty(0, np.uint64), *keys]))
         return np.ascontiguousarray(rows[:, self._vector_columns()])
 
@@ -316,9 +316,9 @@ class LoadedModel:
         if field == "query" and self._is_side(field):
             return vector_table(self.vectors(field, self._items_data if among is None else among))
         values, vectors = self._distinct(field, among)
-        return vector_table(vectors, {self._named_by(field).columns[0]: values})
+        return vector_table(vectors, {_columns_of(self._named_by(field))[0]: values})
 
-    def _named_by(self, field: str) -> SparseField:
+    def _named_by(self, field: str) -> SparseField | RaggedField:
         """Return the field that names what has a vector."""
         return self._sides.item if field == "item" and self._is_side(field) else self._field(field)
 
@@ -332,13 +332,13 @@ class LoadedModel:
             raise ConfigurationError(
                 f"among: expected the values that are compared: a list, or data with the column {field!r}"
             )
-        opened = self._opened(self._as_table(among, column), Schema(label=None, sparse=[column]))
+        opened = self._opened(_as_table(among, column), _schema_of(column))
         keys, values = catalogue_of(opened, column)
         if is_item:
             return values, self.vectors(field, values.to_pylist())
         return values, np.ascontiguousarray(self._parameters.rows(keys)[:, self._vector_columns()])
 
-    def _as_kept(self, field: SparseField, value: Any) -> Any:
+    def _as_kept(self, field: SparseField | RaggedField, value: Any) -> Any:
         """Return a value as the field has it: an integer of its text, where the field has integers."""
         kind = self._kinds.get(field.vocabulary or field.name, ("",))[0]
         if kind != "integer" or not isinstance(value, str):
@@ -376,7 +376,7 @@ class LoadedModel:
         if side == "item" and _are_ids(data) and len(schema.columns) > 1:
             return self._vectors_of_ids(data)
         if side == "item":
-            data = self._as_table(data, sides.item)
+            data = _as_table(data, sides.item)
         opened = self._opened(data, schema, may_be_empty=True)
         parts = []
         for batch in whole_batches(opened, BATCH_ROWS):
@@ -390,9 +390,9 @@ class LoadedModel:
 
     def _vectors_of_ids(self, ids: Any) -> NDArray[np.float32]:
         """Return the vectors of items that have further fields, by their ids among the loaded items."""
-        schema = Schema(label=None, sparse=[self._sides.item])
-        opened = self._opened(self._as_table(ids, self._sides.item), schema)
-        keys = np.concatenate([one.keys[one.sparse[:, 0]] for one in whole_batches(opened, BATCH_ROWS)])
+        item = self._sides.item
+        opened = self._opened(_as_table(ids, item), _schema_of(item))
+        keys = np.concatenate([_keys_in(batch, item) for batch in whole_batches(opened, BATCH_ROWS)])
         places = places_in(self.items.keys, keys)
         if (places < 0).any():
             first = list(ids)[int(np.argmax(places < 0))]
@@ -412,22 +412,44 @@ class LoadedModel:
         fields: list[SparseField | RaggedField] = [*self.schema.sparse, *self.schema.ragged]
         return {one.name: one for one in fields}
 
-    def _field(self, name: str) -> SparseField:
+    def _field(self, name: str) -> SparseField | RaggedField:
         field = self._fields().get(name)
         if field is None:
             raise ConfigurationError(f"field: expected one of {', '.join(self._fields())}, got {name!r}")
-        if isinstance(field, RaggedField):
-            return SparseField(field.name, field.vocabulary or field.name)
         return field
-
-    def _as_table(self, data: Any, field: SparseField) -> Any:
-        return pa.table({field.columns[0]: pa.array(list(data))}) if _are_ids(data) else data
 
     def _vector_columns(self) -> slice:
         for part, at, _state in RowLayout.of(self._table).columns():
             if part.name == VECTORS:
                 return at
         raise ConfigurationError(f"{type(self.model).__name__} has no vectors of keys")
+
+
+def _schema_of(field: SparseField | RaggedField) -> Schema:
+    if isinstance(field, RaggedField):
+        return Schema(label=None, ragged=[field])
+    return Schema(label=None, sparse=[field])
+
+
+def _columns_of(field: SparseField | RaggedField) -> tuple[str, ...]:
+    return (field.name,) if isinstance(field, RaggedField) else field.columns
+
+
+def _keys_in(batch: Batch, field: SparseField | RaggedField) -> NDArray[np.uint64]:
+    """Return the keys of the examples of a batch with this field alone, or of the elements of its lists."""
+    if isinstance(field, RaggedField):
+        return batch.keys[batch.ragged[field.name].values]
+    return batch.keys[batch.sparse[:, 0]]
+
+
+def _as_table(data: Any, field: SparseField | RaggedField) -> Any:
+    """Return values of a field as a table; data that is no list of values is returned as it is."""
+    if not _are_ids(data):
+        return data
+    values = pa.array(list(data))
+    if isinstance(field, RaggedField):
+        values = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return pa.table({_columns_of(field)[0]: values})
 
 
 def _are_ids(data: Any) -> bool:

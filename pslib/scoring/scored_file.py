@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.data.atomic_files import atomic_output, refuse_existing
+from pslib.data.data_files import text_format
 from pslib.data.dataset import ParquetData, open_parquet
 from pslib.errors import ConfigurationError, DataError
 from pslib.scoring.loaded_model import LoadedModel
@@ -21,6 +22,22 @@ from pslib.storage import shown
 from pslib.trainer.evaluation.scoring import features_of
 
 PREDICTION = "prediction"
+CSV = ".csv"
+
+
+def refuse_text(out: str, written: str, suffix: str | None = None) -> None:
+    """Raise ConfigurationError for an output file named like text that is not written.
+
+    Parameters
+    ----------
+    out : str
+    written : str
+        What is written, for the message.
+    suffix : str or None
+        The one of text that is written.
+    """
+    if text_format(out) and not (suffix and out.lower().endswith(suffix)):
+        raise ConfigurationError(f"out: expected the name of {written}, got {out}; end it in .parquet")
 
 
 def write_scored(
@@ -31,10 +48,11 @@ def write_scored(
     keep: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Predict the rows of Parquet files and write them in their order; return their number.
+    """Predict the rows of data files and write them in their order; return their number.
 
     The last column is ``prediction``, or one ``prediction_LABEL`` for each of several labels; a column of the
-    data with that name stays, and the new one gets a ``_`` more.
+    data with that name stays, and the new one gets a ``_`` more. A column has one type for all files: text,
+    if theirs have no common one; where a file lacks it, its rows have nulls.
 
     Parameters
     ----------
@@ -51,30 +69,37 @@ def write_scored(
     Raises
     ------
     ConfigurationError
-        If ``out`` exists or can't be written, a column to keep is not there, or the model ranks items.
+        If ``out`` exists, has the suffix of other text or can't be written, a column to keep is not there, or
+        the model ranks items.
     DataError
-        If a file does not fit the schema, or was changed meanwhile.
+        If a file does not fit the schema, has a column twice, or was changed meanwhile; or a column has lists
+        in some files alone.
     """
+    refuse_text(out, "a CSV or Parquet file", CSV)
     refuse_existing(Path(out), overwrite=overwrite)
     opened = ParquetData(data, features_of(model.schema))
     columns = list(opened.names) if keep is None else list(keep)
     if missing := [name for name in columns if name not in opened.names]:
         known = ", ".join(sorted(opened.names))
         raise ConfigurationError(f"keep: no column {missing[0]!r}; the data has {known}")
-    predicted = model.predict(list(data))
     files = [file for file, _ in groupby(group.file for group in opened.row_groups)]
-    first, writer, is_csv = 0, None, out.lower().endswith(".csv")
+    schema = _common_schema(files, columns)
+    is_csv = out.lower().endswith(CSV)
+    if is_csv:
+        _refuse_lists(schema)
+    predicted = model.predict(list(data))
+    first, writer = 0, None
     with atomic_output(Path(out)) as place:
         try:
             for file in files:
                 with closing(open_parquet(file)) as source:
                     wanted = [name for name in source.schema_arrow.names if name in columns]
                     for batch in source.iter_batches(columns=wanted):
-                        found = _scored(batch, model.schema.labels, predicted[first : first + len(batch)])
+                        some = predicted[first : first + len(batch)]
+                        found = _scored(_in_schema(batch, schema), model.schema.labels, some)
                         if writer is None:
-                            schema = found.schema
-                            writer = (_csv_writer if is_csv else pq.ParquetWriter)(place, schema)
-                        writer.write_table(found.cast(schema))
+                            writer = (pa.csv.CSVWriter if is_csv else pq.ParquetWriter)(place, found.schema)
+                        writer.write_table(found)
                         first += len(batch)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{shown(file)}: can't be written beside its predictions: {error}") from error
@@ -84,12 +109,55 @@ def write_scored(
     return first
 
 
-def _csv_writer(place: Path, schema: pa.Schema) -> pa.csv.CSVWriter:
+def _common_schema(files: Sequence[str], columns: Collection[str]) -> pa.Schema:
+    """Return names in the order of the files, each with a common type."""
+    found: dict[str, pa.DataType] = {}
+    schemas = []
+    for file in files:
+        with closing(open_parquet(file)) as source:
+            schemas.append(source.schema_arrow)
+        for one in schemas[-1]:
+            if one.name in columns:
+                if (times := schemas[-1].names.count(one.name)) > 1:
+                    raise DataError(
+                        f"{shown(file)}: column {one.name!r} is there {times} times; rename all but one, or "
+                        "keep other columns"
+                    )
+                found[one.name] = _common(found.get(one.name, one.type), one, shown(file))
+    alike = all(one.equals(schemas[0]) for one in schemas)
+    return pa.schema(found.items(), schemas[0].metadata if alike else None)  # of pandas: index and types
+
+
+def _common(before: pa.DataType, column: pa.Field, file: str) -> pa.DataType:
+    if before == column.type:
+        return before
+    alone = [pa.schema([("", kind)]) for kind in (before, column.type)]
+    try:
+        return pa.unify_schemas(alone, promote_options="permissive").types[0]
+    except pa.ArrowTypeError:
+        if pa.types.is_nested(before) or pa.types.is_nested(column.type):
+            raise DataError(
+                f"{file}: column {column.name!r} is {column.type}, and {before} in a file before it: "
+                "expected a common type; keep other columns"
+            ) from None
+        return pa.string()
+
+
+def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the columns of a schema; those that it lacks are null."""
+    known = {*batch.schema.names}
+    arrays = [
+        batch.column(one.name).cast(one.type) if one.name in known else pa.nulls(len(batch), one.type)
+        for one in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _refuse_lists(schema: pa.Schema) -> None:
     if lists := [one.name for one in schema if pa.types.is_nested(one.type)]:
         raise ConfigurationError(
             f"out: a CSV holds no lists, and {lists[0]!r} has some; end it in .parquet, or keep other columns"
         )
-    return pa.csv.CSVWriter(place, schema)
 
 
 def _scored(batch: pa.RecordBatch, labels: Sequence[str], predicted: NDArray[np.float32]) -> pa.Table:

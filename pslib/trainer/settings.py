@@ -152,7 +152,11 @@ DenseOptimizer = Annotated[
 
 RowOptimizer = Annotated[
     Optimizer,
-    Setting("Of one part.", kinds=tuple(OPTIMIZERS.values()), example="pslib.Adagrad(learning_rate=0.05)"),
+    Setting(
+        "Optimizer of one part of a row.",
+        kinds=tuple(OPTIMIZERS.values()),
+        example="pslib.Adagrad(learning_rate=0.05)",
+    ),
 ]
 
 
@@ -448,6 +452,8 @@ class TrainerSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         given = self.optimizers
+        if isinstance(given, OptimizerSettings):
+            given = {"rows": given.rows} | ({} if given.dense == Adam() else {"dense": given.dense})
         if isinstance(given, Mapping):
             if "dense" in given and self.dense_optimizer not in (None, Adam(), given["dense"]):
                 raise ConfigurationError(
@@ -455,7 +461,6 @@ class TrainerSettings(TrainingSettings):
                 )
             given = OptimizerSettings.of({"dense": self.dense_optimizer, **given})
             object.__setattr__(self, "optimizers", given)
-        if isinstance(given, OptimizerSettings):
             object.__setattr__(self, "dense_optimizer", given.dense)
         super().__post_init__()
 

@@ -23,6 +23,12 @@ def test_the_text_of_every_int64_is_that_integer_and_no_other_is(numbers: list[i
     ]
 
 
+@given(st.lists(st.integers(2**63, 2**64 - 1), min_size=1))
+def test_the_text_of_a_larger_uint64_has_its_bits(numbers: list[int]) -> None:
+    found = as_integers(pa.array(list(map(str, numbers))))
+    assert found.cast(pa.uint64(), safe=False).to_pylist() == numbers
+
+
 @pytest.mark.parametrize("text", ["007", "+7", "7.0", " 7", "7 ", "-0", "", "1e3", "٣", "0x7", "7\n"])
 def test_a_text_that_python_would_not_write_for_an_integer_is_none(text: str) -> None:
     assert integers_in(pa.array([text])).to_pylist() == [False]

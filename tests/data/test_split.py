@@ -50,6 +50,9 @@ def test_each_row_is_in_one_part_and_a_frame_is_split_like_its_files(tmp_path, b
     train, test = map(rows_in, pslib.split(folder, 0.1, by=by))
     assert sorted(train + test) == list(range(ROWS))
     assert abs(len(test) - ROWS * 0.1) < 100
+    if by is None:
+        folder = written(tmp_path / "file", table(), files=1)
+        train, test = map(rows_in, pslib.split(folder, 0.1))
     assert [train, test] == [rows_in(part) for part in pslib.split(table(), 0.1, by=by)]
     assert [train, test] == [rows_in(part) for part in pslib.split(table().to_pandas(), 0.1, by=by)]
 
@@ -85,6 +88,38 @@ def test_times_of_any_type_split_alike(of):
 def test_rows_that_are_appended_leave_the_earlier_ones_in_their_part():
     (_, test), (_, later) = (pslib.split(rows, 0.1) for rows in (table().slice(0, 7000), table()))
     assert rows_in(test) == [row for row in rows_in(later) if row < 7000]
+
+
+def test_files_that_are_added_before_others_leave_the_rows_of_these_in_their_part(tmp_path):
+    folder = written(tmp_path / "clicks", table().slice(3000))
+    _, test = pslib.split(folder, 0.1)
+    before = rows_in(test)
+    pq.write_table(table().slice(0, 3000), folder / "-first.parquet")
+    assert rows_in(pslib.split(folder, 0.1)[1])[-len(before) :] == before
+
+
+@pytest.mark.parametrize("numbers_first", [True, False])
+def test_whole_numbers_in_one_file_and_times_in_another_are_refused_by_name(tmp_path, numbers_first):
+    days = np.arange(ROWS // 2) % 1000
+    times, numbers = pa.array(days, pa.int32()).cast(pa.date32()), pa.array(days)
+    half = table().slice(0, ROWS // 2).drop_columns("time")
+    first, second = (numbers, times) if numbers_first else (times, numbers)
+    pq.write_table(half.append_column("time", first), tmp_path / "a.parquet")
+    pq.write_table(half.append_column("time", second), tmp_path / "b.parquet")
+    said = ["whole numbers", "times"] if numbers_first else ["times", "whole numbers"]
+    line = rf"b.parquet: column 'time': expected {said[0]} to split by, as in \S+a.parquet, got {said[1]} \("
+    with pytest.raises(DataError, match=line):
+        rows_in(pslib.split(tmp_path, by="time")[1])
+
+
+def test_a_file_without_any_time_is_trained_on(tmp_path):
+    folder = written(tmp_path / "clicks", table())
+    half = table(time=pa.nulls(ROWS)).slice(0, ROWS // 2)
+    pq.write_table(half, folder / "0.parquet")
+    assert min(rows_in(pslib.split(folder, by="time")[1])) >= ROWS // 2
+    (folder / "2.csv").write_text("y,row,x,time\n0,-1,1,\n1,-2,1,\n")
+    files = [folder / "1.parquet", folder / "2.csv"]
+    assert set(rows_in(pslib.split(files, by="time")[0])) > {-1, -2}
 
 
 def test_a_boundary_is_the_time_whose_later_rows_are_nearest_to_the_share():
@@ -172,6 +207,25 @@ def test_a_share_that_leaves_a_part_empty_or_is_none_is_one_line():
     for share in (0, 1, -0.1, 1.5):
         with pytest.raises(ConfigurationError, match="test_share: expected a number above 0 and below 1"):
             pslib.split(table(), share)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"test_share": "0.1"}, "test_share: expected a number, got '0.1'"),
+        ({"by": ["time"]}, r"by: expected a text or None, got \['time'\]"),
+    ],
+)
+def test_arguments_of_another_type_are_one_line(arguments, line):
+    with pytest.raises(ConfigurationError, match=line):
+        pslib.split(table(), **arguments)
+
+
+def test_a_part_of_a_split_is_not_split_again():
+    with pytest.raises(
+        ConfigurationError, match="data: expected data to split, got a part of a split; split"
+    ):
+        pslib.split(pslib.split(table())[0])
 
 
 def test_a_model_is_trained_on_one_part_and_tested_on_the_other(tmp_path):

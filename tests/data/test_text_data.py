@@ -107,6 +107,44 @@ def test_ids_that_are_integers_everywhere_are_integers(folder: Path) -> None:
     assert keys([csv_of("a.csv", 7, 8), csv_of("b.csv", 9)]) == keys(parquet_of("c.parquet", 7, 8, 9))
 
 
+AS_NUMBER = {
+    "buckets": {"sparse": [SparseField("bucket", of="user", buckets="log")]},
+    "dense": {"dense": ["user"]},
+}
+
+
+@pytest.mark.parametrize("role", AS_NUMBER)
+def test_integers_that_are_numbers_and_keys_are_refused_among_texts_of_their_vocabulary(
+    folder: Path, role: str
+) -> None:
+    of_user = [SparseField("user_id", "id", of="user"), SparseField("friend", "id")]
+    more = dict(AS_NUMBER[role])
+    schema = Schema(label="y", sparse=of_user + more.pop("sparse", []), **more)
+    Path("a.csv").write_text("y,user,friend\n1,7,7\n0,8,9\n")
+    found = decoded(open_data("a.csv", schema)).sparse_keys
+    assert found[0, 0] == found[0, 1]
+    Path("b.csv").write_text("y,user,friend\n1,7,A12\n")
+    with pytest.raises(DataError) as error:
+        open_data("b.csv", schema)
+    (line,) = error.value.problems
+    assert line == (
+        "b.csv: column 'user', whose keys 'friend' shares, is read as a number too, but is string in b.csv: "
+        "expected integers there; or write the number as a column of its own"
+    )
+
+
+@pytest.mark.parametrize("files", [["a.csv", "b.csv"], ["b.csv", "a.csv"]])
+def test_truth_values_beside_texts_are_refused_with_the_file_of_the_texts(
+    folder: Path, files: list[str]
+) -> None:
+    csv_of("a.csv", "x", "y")
+    csv_of("b.csv", "true", "false")
+    with pytest.raises(DataError) as error:
+        open_data(files, USERS)
+    (line,) = error.value.problems
+    assert line.startswith("b.csv: column 'user' is boolean, but string in a.csv: ")
+
+
 @pytest.mark.parametrize("trained", [("7", "8"), (7, 8)], ids=["texts", "integers"])
 @pytest.mark.parametrize("asked", [(8, 9), (8, "A12")], ids=["digits", "names"])
 def test_text_takes_the_kind_of_the_data_that_was_there_before(

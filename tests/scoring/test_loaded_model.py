@@ -351,3 +351,27 @@ def test_the_script_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     (script,) = re.findall(r"```python\n(.*?)```", page.split("\n## ")[0], re.DOTALL)
     exec(script, names := {})
     assert names["movies"].recommend("users.parquet", 20)["items"].null_count == 0
+
+
+@pytest.mark.parametrize("separator", ["|", None], ids=["texts with a separator", "lists"])
+def test_vectors_of_a_ragged_field_are_those_of_its_elements(tmp_path: Path, separator: str | None) -> None:
+    lists = [["War", "Drama"], ["Drama"], None, [], ["War"]]
+    texts = [None if one is None else "|".join(one) for one in lists]
+    rows = pa.table({"click": [0, 1, 0, 1, 1], "genres": texts if separator else lists})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    trained = Trained(
+        tmp_path, DeepFM(Schema(label="click", ragged=[RaggedField("genres", separator=separator)]))
+    )
+    trained.train = tmp_path / "rows.parquet"
+    trained.run(lambda _: None)
+    model = pslib.load(trained.checkpoint, items=trained.train)
+    table = model.vectors_by_name("genres")
+    assert sorted(table["genres"].to_pylist()) == ["Drama", "War"]
+    war, drama = model.vectors("genres", ["War", "Drama"])
+    assert np.abs(war).sum() > 0
+    assert not np.array_equal(war, drama)
+    np.testing.assert_array_equal(model.vectors("genres", rows), [war, drama, drama, war])
+    by_name = dict(zip(table["genres"].to_pylist(), table["vector"].to_pylist(), strict=True))
+    np.testing.assert_array_equal(by_name["War"], war)
+    assert model.nearest("genres", "War")["value"].to_pylist() == ["Drama"]
+    assert model.vectors("genres", []).shape == (0, war.size)

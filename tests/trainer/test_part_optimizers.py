@@ -14,6 +14,7 @@ import pslib
 from launch.job.job import Job, read_job
 from pslib.data.synthetic.generator import Generated, GeneratorConfig, generate
 from pslib.errors import ConfigurationError
+from pslib.trainer.settings import OptimizerSettings, TrainerSettings
 from rec_models import FM, MODELS
 from tests.support.checkpoints import content_of
 from tests.support.clusters import cluster_of
@@ -159,6 +160,17 @@ def test_the_policies_of_a_table_and_its_optimizers_can_be_given_side_by_side(da
     assert trainer.model.options()["v_optimizer"] == SGD.to_dict()  # type: ignore[attr-defined]
 
 
+def test_an_optimizer_of_dense_parameters_beside_those_of_rows_is_taken() -> None:
+    of_rows = TrainerSettings(optimizers=OptimizerSettings(rows=SGD))
+    assert of_rows.dense_optimizer == pslib.Adam()
+    for settings in (
+        TrainerSettings(optimizers=OptimizerSettings(rows=SGD), dense_optimizer=ADAGRAD),
+        replace(of_rows, dense_optimizer=ADAGRAD),
+    ):
+        assert settings.dense_optimizer == ADAGRAD
+        assert settings.row_optimizers == {"*": SGD}
+
+
 class OwnModel:
     """A class of a user's, which is no dataclass of options."""
 
@@ -179,6 +191,10 @@ class OwnModel:
         ({"optimizers": SGD}, 'optimizers: expected a dict, an OptimizerSettings or None, as in {"rows": '),
         (
             {"optimizers": {"dense": SGD}, "dense_optimizer": ADAGRAD},
+            "dense_optimizer: the same is set by optimizers['dense']; remove one of them",
+        ),
+        (
+            {"optimizers": OptimizerSettings(dense=SGD), "dense_optimizer": ADAGRAD},
             "dense_optimizer: the same is set by optimizers['dense']; remove one of them",
         ),
         (

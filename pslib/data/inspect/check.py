@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pslib.data.column_casts import NUMBERS as NUMBERS_ALONE
 from pslib.data.column_casts import ColumnCasts
 from pslib.data.column_types import KeyKinds, folder_columns, key_kind, unread_reason
 from pslib.data.columns import is_list, storage_type
-from pslib.data.data_files import Paths, data_files
+from pslib.data.data_files import Paths, data_files, text_format
 from pslib.data.dataset import ParquetData, not_parquet, open_parquet
 from pslib.data.features import seconds_note
 from pslib.data.inspect.column_reader import parts_of
@@ -113,7 +115,7 @@ def check(
     sample: RowSample | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> CheckReport:
-    r"""Read all values of some Parquet files and report on them.
+    r"""Read all values of some data files and report on them.
 
     Bad data raises nothing: the report lists every problem found.
 
@@ -142,7 +144,7 @@ def check(
     >>> print(*check("train.parquet").lines(), sep="\n")  # doctest: +SKIP
     """
     found = data_files(path)
-    scans = _Scans(sample, progress, list(found.problems))
+    scans = _Scans(sample, progress, list(found.problems), _mixed(found.files))
     if schema is not None:
         try:
             ParquetData(found, schema, key_kinds=dict(key_kinds or {}))
@@ -169,6 +171,19 @@ def check(
     read = {one.name for one in reports}
     unread = {name: reason for name, reason in scans.unread.items() if name not in read}
     return CheckReport(tuple(scans.files), reports, tuple(problems), tuple(notes), unread)
+
+
+def _mixed(files: Sequence[str]) -> set[str]:
+    """Return columns of texts in one file, and of integers in others, all of which are text."""
+    texts, integers, typed = set[str](), set[str](), set[str]()
+    for file in files if any(map(text_format, files)) else ():
+        with suppress(*UNREADABLE), open_parquet(file) as opened:
+            for one in opened.schema_arrow:
+                if pa.types.is_integer(one.type):
+                    (integers if text_format(file) else typed).add(one.name)
+                elif pa.types.is_string(one.type) and NUMBERS_ALONE not in (one.metadata or {}):
+                    texts.add(one.name)
+    return texts & integers - typed
 
 
 def _say(problems: list[str], problem: str) -> None:
@@ -223,6 +238,7 @@ def _scan_file(
     mine = {}
     for name, role in roles.items():
         kind = storage_type(read.field(name).type)
+        kind = pa.string() if scans.is_text(name, kind, role) else kind
         mine[name] = scans.of(name, kind, role)
         mine[name].begin(kind, file, group_rows)
     if scans.sample is not None:
@@ -230,6 +246,7 @@ def _scan_file(
     for name, given, first_row in parts_of(file, opened, list(mine), scans.problems):
         is_cast = casts is not None and read.field(name).type != columns.field(name).type
         array = casts.column(name, given) if casts and is_cast else given
+        array = array.cast(pa.string()) if scans.is_text(name, array.type, roles[name]) else array
         mine[name].add(array, first_row)
         if scans.sample is not None:
             scans.sample.add(name, array, first_row)
@@ -244,9 +261,14 @@ class _Scans:
     sample: RowSample | None
     progress: Callable[[int], object] | None
     problems: list[str] = field(default_factory=list)
+    mixed: Collection[str] = ()
     files: list[FileReport] = field(default_factory=list)
     columns: dict[tuple[str, str], ColumnScan] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+
+    def is_text(self, name: str, kind: pa.DataType, role: str) -> bool:
+        """Return whether integers are read as texts, which other files have in their column of keys."""
+        return name in self.mixed and role in ("", "sparse") and pa.types.is_integer(kind)
 
     def of(self, name: str, kind: pa.DataType, role: str) -> ColumnScan:
         """Scan of a column's values: shared by types that are read alike, separate for others."""

@@ -131,7 +131,7 @@ def describe(
     test_share: float = TEST_SHARE,
     progress: Callable[[int], object] | None = None,
 ) -> Description:
-    """Read all values of some Parquet files and propose a schema and a split.
+    """Read all values of some data files and propose a schema and a split.
 
     Parameters
     ----------

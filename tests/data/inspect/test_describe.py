@@ -424,3 +424,17 @@ def test_columns_with_odd_names_are_found_again_by_the_job_file(tmp_path):
     job = read_job(config)
     assert job.data.schema == Schema(label="yes\nno", sparse=names)
     assert ParquetData(job.data.train, job.data.schema).rows == 200
+
+
+@pytest.mark.parametrize("files", [["k1.csv", "k2.csv"], ["k2.csv", "k1.csv"]])
+def test_ids_that_are_integers_in_one_text_and_names_in_the_next_are_one_column_of_keys(
+    tmp_path, monkeypatch, files
+):
+    monkeypatch.chdir(tmp_path)
+    for name, letter in (("k1.csv", ""), ("k2.csv", "A")):
+        rows = "".join(f"{i % 2},{letter}{i % 7}\n" for i in range(300))
+        (tmp_path / name).write_text(f"click,user\n{rows}")
+    found = describe(files)
+    assert [one.name for one in found.schema.sparse] == ["user"]
+    (user,) = (one for one in check(files, found.schema).columns if one.name == "user")
+    assert (user.kind, user.rows, user.distinct) == ("string", 600, 14)

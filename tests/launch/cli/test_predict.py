@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -73,6 +74,81 @@ def test_an_out_that_ends_in_csv_is_csv(
     )
     assert line == "out: a CSV holds no lists, and 'seen' has some; end it in .parquet, or keep other columns"
     assert not (tmp_path / "lists.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["s.tsv", "s.csv.gz", "s.JSONL"])
+def test_a_name_of_text_that_is_not_written_is_refused(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    new, out = str(clicks / "new" / "1.parquet"), str(tmp_path / name)
+    (line,) = refused(capsys, "predict", str(clicks / "checkpoint"), new, "--out", out)
+    assert line == f"out: expected the name of a CSV or Parquet file, got {out}; end it in .parquet"
+
+
+def test_vectors_are_not_written_to_a_name_of_csv(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, out = str(clicks / "train.parquet"), str(tmp_path / "v.csv")
+    (line,) = refused(capsys, "vectors", str(clicks / "checkpoint"), "item", "--data", train, "--out", out)
+    assert line == f"out: expected the name of a Parquet file, got {out}; end it in .parquet"
+
+
+def test_files_of_other_columns_and_types_are_written_by_the_names_of_the_first(
+    clicks: Path, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{name}.csv" for name in "abc"]
+    files[0].write_text("user,item,day,price,note\n1,a,2024-05-01,1,\n2,b,2024-05-02,2,\n")
+    files[1].write_text("note,item,user,day,price\nx,a,3,monday,2.5\n")
+    files[2].write_text("item,user,more\nb,4,true\n")
+    for out in (tmp_path / "out.parquet", tmp_path / "out.csv"):
+        words = ["predict", str(clicks / "checkpoint"), *map(str, files), "--out", str(out)]
+        assert main(words) == 0
+    scored = pq.read_table(tmp_path / "out.parquet")
+    assert scored.column_names == ["user", "item", "day", "price", "note", "more", "prediction"]
+    assert [str(one) for one in scored.schema.types[:6]] == [
+        "int64", "string", "string", "double", "string", "bool"
+    ]  # fmt: skip
+    assert scored["user"].to_pylist() == [1, 2, 3, 4]
+    assert scored["day"].to_pylist() == ["2024-05-01", "2024-05-02", "monday", None]
+    assert scored["price"].to_pylist() == [1.0, 2.0, 2.5, None]
+    assert scored["note"].to_pylist() == [None, None, "x", None]
+    expected = pslib.load(clicks / "checkpoint").predict([*map(str, files)])
+    np.testing.assert_array_equal(scored["prediction"], expected)
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ['"user"', "1", "2", "3", "4"]
+
+
+def test_lists_are_refused_before_a_prediction_for_csv_and_beside_other_values(
+    clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def predict(*_: object) -> None:
+        raise AssertionError("predicted")
+
+    monkeypatch.setattr("pslib.scoring.loaded_model.LoadedModel.predict", predict)
+    for name, seen in (("a", [[1]]), ("b", ["x"])):
+        pq.write_table(pa.table({"user": [1], "item": ["a"], "seen": seen}), tmp_path / f"{name}.parquet")
+    words = ["predict", str(clicks / "checkpoint"), str(tmp_path / "a.parquet")]
+    (line,) = refused(capsys, *words, "--out", str(tmp_path / "out.csv"))
+    assert line.startswith("out: a CSV holds no lists, and 'seen' has some")
+    words.append(str(tmp_path / "b.parquet"))
+    (line,) = refused(capsys, *words, "--out", str(tmp_path / "out.parquet"))
+    assert f"{tmp_path}/b.parquet: column 'seen' is string, and list<" in line
+    assert line.endswith("> in a file before it: expected a common type; keep other columns")
+    twice = pa.table([[1], ["a"], [1], [2]], ["user", "item", "x", "x"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    words[-2:] = [str(tmp_path / "twice.parquet"), "--out", str(tmp_path / "out.parquet")]
+    (line,) = refused(capsys, *words)
+    assert line.endswith("column 'x' is there 2 times; rename all but one, or keep other columns")
+
+
+def test_a_frame_keeps_its_index_and_types(clicks: Path, tmp_path: Path) -> None:
+    ages = pandas.array([1, None], dtype="Int64")
+    frame = pandas.DataFrame({"user": [1, 2], "item": ["a", "b"], "age": ages}, index=["x", "y"])
+    frame.to_parquet(tmp_path / "frame.parquet")
+    words = ["predict", str(clicks / "checkpoint"), str(tmp_path / "frame.parquet")]
+    assert main([*words, "--out", str(tmp_path / "out.parquet")]) == 0
+    scored = pandas.read_parquet(tmp_path / "out.parquet")
+    assert scored.drop(columns="prediction").equals(frame)
 
 
 def test_chosen_columns_of_several_files_are_kept_in_order(

@@ -76,3 +76,9 @@ def test_settings_that_the_job_file_has_turned_are_not_warned_of(tmp_path, capsy
     said = capsys.readouterr().out
     assert "warning: 1 epoch in batches of 4,096 takes 1 step, too few to learn from" in said
     assert "\n  test_share: 0.1 " in said
+
+
+def test_servers_and_trainers_have_comments_of_their_own(tmp_path):
+    text = described(tmp_path).read_text()
+    assert "# Servers that hold the rows" in text
+    assert "# Trainers that compute" in text

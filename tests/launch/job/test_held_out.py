@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from launch.cli.command import read_job_with
 from launch.job.compatibility import check_same_training
 from launch.job.job import read_job
 from launch.job.preflight import check_data
@@ -53,7 +54,6 @@ def test_without_a_share_the_paths_themselves_are_the_data(tmp_path):
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("data.test_by=day", "data.test_by: expected test_share with it, the share to hold out"),
         (
             "data={train: a, test: b, test_share: 0.1, schema: {label: y, sparse: [a]}}",
             "data.test_share: expected 0 with test, which is evaluated in its place; remove one of them",
@@ -71,6 +71,12 @@ def test_settings_that_do_not_go_together_are_one_line(tmp_path, override, line)
     with pytest.raises(ConfigurationError) as error:
         read_job(file, [override])
     assert error.value.problems == (line,)
+
+
+def test_a_share_of_0_holds_nothing_out_whatever_the_column_of_times_is(tmp_path):
+    file = job_in(tmp_path, test_share=0.1, test_by="day")
+    job = read_job_with(str(file), [], test_share=0.0)
+    assert (job.train_data, job.test_data) == ([f"{tmp_path}/a.parquet"], None)
 
 
 def test_a_model_of_sessions_needs_test_data_of_its_own(tmp_path):
