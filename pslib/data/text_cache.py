@@ -7,10 +7,12 @@ same file; hosts that do not share the folder convert the same text to the same 
 - An entry is named by the text's path, size and time of change, and by the version of the conversion: text
   that has changed is converted anew.
 - A process that converts holds a lock; others wait for it. The file appears when it is complete.
-- The folder is ``PSLIB_CACHE``, else ``pslib`` in ``XDG_CACHE_HOME``, else ``~/.cache/pslib``, else, where
-  none can be written, ``pslib-UID`` in the folder for temporary files. It is for its user alone.
+- The folder is ``.pslib-text-UID`` in ``PSLIB_CACHE``, else ``pslib`` in ``XDG_CACHE_HOME``, else
+  ``~/.cache/pslib``, else, where none can be written, ``pslib-UID`` in the folder for temporary files. It is
+  for its user alone; its hidden name keeps the entries out of data in ``PSLIB_CACHE``.
 - A conversion removes entries that were not used for `KEPT_DAYS`, and while all take more than `KEPT_BYTES`
-  those that were used longest ago.
+  those that were used longest ago, but none that was used within a day; and, after a day, what ended
+  processes have left. It removes nothing of another name.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
+from os.path import expanduser
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -31,7 +35,7 @@ from pslib.clock import Clock, SystemClock
 from pslib.config import CACHE_VARIABLE
 from pslib.data.convert.by_values import VERSION, convert_by_values
 from pslib.data.convert.convert import REJECTS_SHARE_MAX
-from pslib.data.convert.job import Conversion, ConvertReport
+from pslib.data.convert.job import Conversion, ConvertReport, rejects_path
 from pslib.data.data_files import text_format
 from pslib.errors import DataError
 from pslib.storage import is_uri, open_uri, shown, unwritable
@@ -39,11 +43,16 @@ from pslib.text import counted
 
 KEPT_DAYS = 30
 KEPT_BYTES = 64 << 30
+DAY_S = 86_400
 REPORT_S = 5.0
 NAME_CHARS = 60
 """Characters of the text's name in that of its entry."""
 
 log = logging.getLogger("pslib")
+_ENTRY = re.compile(r".*-[0-9a-f]{16}\.parquet", re.DOTALL)
+"""Names of entries, as `_entry_name` gives them."""
+_UNFINISHED = re.compile(r".*-[0-9a-f]{16}\.lock|\..*\.[0-9a-f]{8}\.tmp(\.rejects)?", re.DOTALL)
+"""Names of locks and of drafts (`atomic_output`): a process that is killed leaves them."""
 _converting = threading.Lock()
 """One conversion at a time: it uses several cores, and as much memory as a row group."""
 _told: set[str] = set()
@@ -92,26 +101,36 @@ def cache_folder() -> Path:
     DataError
         If there is none to write to.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = _usable(os.environ.get(CACHE_VARIABLE), home, tempfile.gettempdir())
+    named, home = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = _usable(named and expanduser(named), expanduser(home), tempfile.gettempdir())
     folder.mkdir(0o700, parents=True, exist_ok=True)
     return folder
 
 
 @cache
 def _usable(named: str | None, home: str, temporary: str) -> Path:
-    """Return the first folder that can be written; one that is not named must be this user's."""
-    if named and unwritable(Path(named).absolute()) is None:
-        return Path(named).absolute()
-    own = Path(home).absolute() / "pslib"
-    for folder in (own, Path(temporary) / f"pslib-{os.geteuid()}"):
+    """Return the first folder that is this user's and can be written."""
+    user = os.geteuid()
+    linked = Path(home).absolute() / "pslib"  # may be a link: no other user can put one into a home
+    folders = [linked, Path(temporary) / f"pslib-{user}"]
+    if named:
+        folders.insert(0, Path(named).absolute() / f".pslib-text-{user}")
+    for folder in folders:
         with suppress(OSError):
             folder.mkdir(0o700, parents=True, exist_ok=True)
-            about = folder.stat(follow_symlinks=folder == own)
-            if S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and unwritable(folder) is None:
+            about = folder.stat(follow_symlinks=folder == linked)
+            if S_ISDIR(about.st_mode) and about.st_uid == user and unwritable(folder) is None:
+                if named and folder != folders[0]:
+                    log.warning(
+                        "pslib: %s: %s can't be made or written by this user; text is kept in %s",
+                        CACHE_VARIABLE,
+                        folders[0],
+                        folder,
+                    )
                 return folder
     raise DataError(
-        f"{own}: can't be written, nor {folder}; name a folder for converted text: {CACHE_VARIABLE}"
+        f"{folders[0]}: can't be written, nor {folders[-1]}; name a folder for converted text: "
+        f"{CACHE_VARIABLE}"
     )
 
 
@@ -204,15 +223,23 @@ def _tell(source: Path, report: ConvertReport) -> None:
 
 
 def _prune(newest: Path) -> None:
-    """Remove entries that were not used for long, and more while all are too large."""
-    used = []
-    for entry in newest.parent.glob("*.parquet"):
+    """Remove entries that were not used for long, more while all are too large, and what is left of others.
+
+    What was used within a day stays: this process, or another, may open it again.
+    """
+    now_s, left, unused = newest.stat().st_mtime, 0, []
+    for file in newest.parent.iterdir():
         with suppress(OSError):
-            about = entry.stat()
-            used.append((about.st_mtime, about.st_size, entry))
-    now, left = newest.stat().st_mtime, sum(size for _, size, _ in used)
-    for time, size, entry in sorted(used):
-        if entry != newest and (now - time > KEPT_DAYS * 86_400 or left > KEPT_BYTES):
+            about, is_entry = file.stat(), _ENTRY.fullmatch(file.name)
+            left += about.st_size if is_entry else 0
+            if now_s - about.st_mtime <= DAY_S:
+                continue
+            if is_entry:
+                unused.append((about.st_mtime, about.st_size, file))
+            elif _UNFINISHED.fullmatch(file.name):
+                file.unlink()
+    for used_s, size, entry in sorted(unused):
+        if now_s - used_s > KEPT_DAYS * DAY_S or left > KEPT_BYTES:
             entry.unlink(missing_ok=True)
-            Path(f"{entry}.rejects.tsv").unlink(missing_ok=True)
+            rejects_path(entry).unlink(missing_ok=True)
             left -= size

@@ -14,17 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.config import CACHE_VARIABLE
-from pslib.data import text_cache
+from pslib.data import parquet_files, text_cache
+from pslib.data.data_files import data_files
+from pslib.data.dataset import open_parquet
 from pslib.data.text_cache import cache_folder, stored_as, text_bytes
 from pslib.errors import DataError
 
 DAY_S = 86_400
+OWN = f".pslib-text-{os.geteuid()}"
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / OWN
 
 
 @pytest.fixture
@@ -172,17 +175,19 @@ def test_text_that_changes_while_it_is_read_is_refused(
 def test_the_folder_is_that_of_the_variable_of_the_desktop_or_of_the_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cache_folder() == tmp_path / "cache"
+    assert cache_folder() == tmp_path / "cache" / OWN
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "pslib"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / ".cache" / "pslib"
+    monkeypatch.setenv(CACHE_VARIABLE, "~/named")
+    assert cache_folder() == tmp_path / "home" / "named" / OWN
 
 
-def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files_and_that_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
@@ -190,6 +195,10 @@ def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files(
     monkeypatch.setattr(text_cache.tempfile, "gettempdir", lambda: str(tmp_path))
     assert cache_folder() == tmp_path / f"pslib-{os.geteuid()}"
     assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700
+    assert [record.getMessage() for record in caplog.records] == [
+        f"pslib: PSLIB_CACHE: {tmp_path}/file/cache/{OWN} can't be made or written by this user; "
+        f"text is kept in {cache_folder()}"
+    ]
 
 
 def test_a_link_in_the_folder_for_temporary_files_is_not_followed(
@@ -203,6 +212,57 @@ def test_a_link_in_the_folder_for_temporary_files_is_not_followed(
     monkeypatch.setattr(text_cache.tempfile, "gettempdir", lambda: str(tmp_path))
     with pytest.raises(DataError, match=f"name a folder for converted text: {CACHE_VARIABLE}"):
         cache_folder()
+
+
+def test_a_user_has_a_folder_of_his_own_in_a_named_one(tmp_path: Path, own_cache: Path) -> None:
+    """Users may name one folder: an entry of one, closed to all others, would stop them."""
+    assert Path(stored_as(written(tmp_path / "in.csv"))).parent == own_cache
+    assert os.listdir(tmp_path / "cache") == [f".pslib-text-{os.geteuid()}"]
+
+
+def test_a_cache_in_the_folder_of_the_data_changes_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet beside text is read instead of it, and what a user has put there is the user's."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(data := tmp_path / "data"))
+    data.mkdir()
+    stored_as(written(data / "a.csv"))
+    written(data / "b.csv")
+    assert data_files(data).files == (f"{data}/a.csv", f"{data}/b.csv")
+
+
+def test_an_entry_that_is_removed_before_it_is_opened_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = []
+
+    def removed_once(file: str) -> str:
+        entries.append(stored_as(file))
+        if len(entries) == 1:
+            os.unlink(entries[0])
+        return entries[-1]
+
+    monkeypatch.setattr(parquet_files, "stored_as", removed_once)
+    with open_parquet(written(tmp_path / "in.csv")) as opened:
+        assert opened.read()["a"].to_pylist() == [0, 1, 2]
+    assert len(entries) == 2
+
+
+def test_nothing_but_entries_and_what_killed_processes_have_left_is_removed(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    entry = Path(stored_as(written(tmp_path / "in.csv")))
+    theirs = [tmp_path / "cache" / "mine.parquet", own_cache / "mine.parquet", own_cache / ".notes.tmp"]
+    draft = own_cache / f".{entry.name}.0123abcd.tmp"
+    left = [draft, own_cache / f"{draft.name}.rejects", entry.with_suffix(".lock")]
+    for file in (*theirs, *left):
+        file.touch()
+        os.utime(file, (0, 0))
+    draft_at_work = own_cache / f".{entry.name}.4567abcd.tmp"
+    draft_at_work.touch()
+    stored_as(written(tmp_path / "two.csv"))
+    assert [file.exists() for file in (*theirs, draft_at_work)] == [True] * 4
+    assert [file.exists() for file in left] == [False] * 3
 
 
 def test_the_files_are_for_their_user_alone(tmp_path: Path, own_cache: Path) -> None:
@@ -225,6 +285,9 @@ def test_entries_leave_when_they_are_old_or_too_large_together(
     monkeypatch.setattr(text_cache, "KEPT_BYTES", 3 * entries[0].stat().st_size)
     stored_as(written(tmp_path / "newer.csv", rows=1))
     assert [days for days, entry in entries.items() if entry.exists()] == [20, 0]
+    monkeypatch.setattr(text_cache, "KEPT_BYTES", 0)
+    stored_as(written(tmp_path / "newest.csv", rows=1))
+    assert [days for days, entry in entries.items() if entry.exists()] == [20, 0], "used within a day"
 
 
 def test_the_folder_is_named_once_and_slow_conversions_tell_how_far_they_are(
