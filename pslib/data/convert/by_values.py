@@ -37,7 +37,7 @@ from pslib.data.text_values import INFINITE, WHOLE
 from pslib.errors import DataError
 from pslib.text import quoted
 
-VERSION = 1
+VERSION = 2
 """Version of these rules: under another the same text may give another table."""
 DELIMITERS = ",\t;|"
 """Delimiters of values in a CSV file: the one that its first line has most often."""
@@ -125,14 +125,19 @@ class ColumnValues:
         given = _given(values)
         self._any = self._any or len(given) > 0
         self._empty = self._empty or len(given) + values.null_count < len(values)
-        self.kinds = self._kinds_of(given)
+        if len(given):  # a piece without any value fits all kinds
+            self.kinds = self._kinds_of(given)
+            self._mark(values)
+        if "fraction" in self.kinds and not self._fractions:
+            self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
+        self._rows += len(values)
+
+    def _mark(self, values: pa.Array) -> None:
+        """Keep the first value that leaves the column none of some kinds."""
         for mark, kinds in _MARKS.items():
             if mark not in self._others and not {*kinds} & {*self.kinds}:
                 row = _first_other(kinds, values)
                 self._others[mark] = f"{quoted(values[row].as_py())} in row {self._rows + row} (from 0)"
-        if "fraction" in self.kinds and not self._fractions:
-            self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
-        self._rows += len(values)
 
     def _kinds_of(self, given: pa.Array) -> list[str]:
         """Return the kinds that these values have too, of those that the earlier ones have."""

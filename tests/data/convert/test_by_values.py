@@ -102,6 +102,27 @@ def test_one_late_value_decides_for_all(tmp_path: Path, piece: int, monkeypatch:
     assert message == b"'oops' in row 301 (from 0)"
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("2024-05-01", "date32[day]"), ("2024-05-01 12:30", "timestamp[us]"), ("true", "bool")],
+)
+def test_values_that_come_after_many_empty_ones_decide(
+    tmp_path: Path, value: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", 40)
+    assert type_of(tmp_path, *[""] * 300, value) == kind
+    assert type_of(tmp_path, *[r"\N"] * 300, value) == kind
+
+
+def test_a_value_is_named_as_no_number_though_many_empty_ones_come_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", 40)
+    converted(tmp_path, "a,b\n" + ",-\n" * 300 + "oops,-\n", texts=["a"])
+    message = pq.read_schema(tmp_path / "out").field("a").metadata[b"pslib.no_number"]
+    assert message == b"'oops' in row 300 (from 0)"
+
+
 cells = st.one_of(
     st.integers().map(str),
     st.floats(allow_nan=False).map(repr),
