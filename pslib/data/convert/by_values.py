@@ -11,7 +11,7 @@ A column is of the first type that all of its values are of; an empty one, and `
     null         nothing at all
 
 JSON has types of its own; of its strings only dates and times become others. Lists are those of integers or
-of strings. A column that has none of these types (objects, say) is left out.
+of strings. A column that has none of these types (objects, say), or no name, is left out.
 
 The file is read twice: for the types, and to convert it. The table depends on nothing but the file.
 """
@@ -203,8 +203,14 @@ class _Csv:
     def __init__(self, source: Path, delimiter: str | None) -> None:
         self._source, self._delimiter = source, delimiter or delimiter_of(source)
         names = self._opened()[0]
-        self.columns = dict.fromkeys(names, pa.string())
+        self.columns = {name: pa.string() for name in names if name}
+        if not self.columns:
+            raise DataError(f"{source}: expected names of columns in the first line, got none")
+        # Names have no blanks around them: one of the parser for a column without a name is no other's.
+        self._all = {name or f" {place}": pa.string() for place, name in enumerate(names, 1)}
         self.left_out: dict[str, str] = {}
+        if places := [str(place) for place, name in enumerate(names, 1) if not name]:
+            self.left_out[""] = f"expected a name in the header, got none in place {', '.join(places)}"
 
     def records(self) -> tuple[Iterator[Piece], int]:
         """Return the pieces after the header, and the number of lines before them."""
@@ -213,12 +219,18 @@ class _Csv:
     def _opened(self) -> tuple[list[str], Iterator[Piece], int]:
         found = pieces(self._source, quoted_by=self._delimiter.encode())
         first = next(found)
-        names, body = header_of(first, self._delimiter, self._source)
+        names, body = header_of(first, self._delimiter, self._source, nameless=True)
         return names, chain([body] if body.lines else [], found), first.lines - body.lines
 
     def parser(self) -> Parser:
         """Return the parser of records to texts."""
-        return csv_parser(self.columns, None, self._delimiter, quotes=True)
+        parse = csv_parser(self._all, None, self._delimiter, quotes=True)
+
+        def parse_named(raw: bytes) -> Parsed:
+            parsed = parse(raw)
+            return Parsed(parsed.table.select(list(self.columns)), parsed.bad)
+
+        return parse_named
 
 
 def delimiter_of(source: Path) -> str:
@@ -231,7 +243,7 @@ def delimiter_of(source: Path) -> str:
     """
     if (first := next(pieces(source), None)) is None:
         raise DataError(f"{source}: expected a header and rows, got an empty file")
-    line = first.raw.lstrip().partition(b"\n")[0].decode(errors="replace")
+    line = next((line for line in first.raw.split(b"\n") if line.strip()), b"").decode(errors="replace")
     return max(DELIMITERS, key=line.count)
 
 

@@ -160,6 +160,32 @@ def test_the_header_tells_the_delimiter(tmp_path: Path, header: str, line: str) 
     assert converted(tmp_path, f"{header}\n{line}\n").to_pylist() == [{"a": 1, "b": line[2:]}]
 
 
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        (",a,b\n0,1,x\n", "1"),
+        ("a,b,\n1,x,\n", "3"),
+        ("\ta\t\tb\n0\t1\t2\tx\n", "1, 3"),
+        ("\n,a,b\n0,1,x\n", "1"),
+    ],
+)
+def test_a_column_without_a_name_is_left_out_with_the_reason(tmp_path: Path, text: str, places: str) -> None:
+    table = converted(tmp_path, text)
+    assert table.to_pylist() == [{"a": 1, "b": "x"}]
+    left_out = json.loads(table.schema.metadata[b"pslib.left_out"])
+    assert left_out == {"": f"expected a name in the header, got none in place {places}"}
+
+
+def test_the_index_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
+    text = "\tclick\n0\t1\n1\t0\n"
+    assert converted(tmp_path, text).to_pydict() == {"click": [1, 0]}
+
+
+def test_a_header_without_any_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected names of columns in the first line, got none"):
+        converted(tmp_path, ",,\n1,2,3\n")
+
+
 def test_a_single_column_is_a_table_too(tmp_path: Path) -> None:
     assert converted(tmp_path, "item\n7\n8\n").to_pydict() == {"item": [7, 8]}
 
