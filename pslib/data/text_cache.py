@@ -31,7 +31,7 @@ from os.path import expanduser
 from pathlib import Path
 from stat import S_ISDIR
 
-from pslib.clock import Clock, SystemClock
+from pslib.clock import SystemClock
 from pslib.config import CACHE_VARIABLE
 from pslib.data.convert.by_values import VERSION, convert_by_values
 from pslib.data.convert.convert import REJECTS_SHARE_MAX
@@ -45,6 +45,8 @@ KEPT_DAYS = 30
 KEPT_BYTES = 64 << 30
 DAY_S = 86_400
 REPORT_S = 5.0
+PASSES = {"csv": "2", "jsonl": "at most 3"}
+"""How many times a conversion reads the text; JSON lines without any string twice."""
 NAME_CHARS = 60
 """Characters of the text's name in that of its entry."""
 
@@ -80,7 +82,7 @@ def stored_as(file: str) -> str:
     source = _local(file)
     entry = cache_folder() / _entry_name(source)
     if not entry.exists():
-        with _converting, _locked(entry):
+        with _converting, _locked(entry, source):
             if not entry.exists():  # another process has converted it meanwhile
                 _convert(source, entry, form)
     with suppress(OSError):
@@ -150,12 +152,16 @@ def _entry_name(source: Path) -> str:
 
 
 @contextmanager
-def _locked(entry: Path) -> Iterator[None]:
+def _locked(entry: Path, source: Path) -> Iterator[None]:
     """Hold the lock of an entry; some file systems have none, and there each process converts for itself."""
     lock = entry.with_suffix(".lock")
     with lock.open("wb") as held:
         with suppress(OSError):
-            fcntl.flock(held, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.warning("pslib: %s: another process converts it; waiting for that one", source)
+                fcntl.flock(held, fcntl.LOCK_EX)
         try:
             yield
         finally:
@@ -177,7 +183,7 @@ def _convert(source: Path, entry: Path, form: str) -> None:
         entry,
         overwrite=True,
         share_max=REJECTS_SHARE_MAX,
-        progress=_Progress(source),
+        progress=_Progress(source, PASSES[form]),
         advice=advice,
     )
     report = convert_by_values(run, form, may_be_empty=True)
@@ -192,18 +198,22 @@ def _convert(source: Path, entry: Path, form: str) -> None:
 class _Progress:
     """Progress of a conversion in the log, every few seconds."""
 
-    def __init__(self, source: Path, clock: Clock | None = None) -> None:
-        self._source, self._clock = source, clock or SystemClock()
+    def __init__(self, source: Path, passes: str) -> None:
+        self._source, self._passes, self._clock = source, passes, SystemClock()
         self._said_s, self._lines, self._pass = self._clock.now_s(), 0, 1
 
     def __call__(self, lines: int) -> None:
         if lines <= self._lines:
-            self._pass = 2
+            self._pass += 1
         self._lines = lines
         if self._clock.now_s() - self._said_s > REPORT_S:
             self._said_s = self._clock.now_s()
             log.warning(
-                "pslib: %s: converting, %s of pass %d of 2", self._source, counted(lines, "line"), self._pass
+                "pslib: %s: converting, %s of pass %d of %s",
+                self._source,
+                counted(lines, "line"),
+                self._pass,
+                self._passes,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import stat
@@ -127,6 +128,26 @@ def test_processes_that_begin_together_convert_a_file_once(tmp_path: Path) -> No
     assert [process.returncode for process in started] == [0, 0, 0]
     assert sum("converts" in some for some in lines) == 1
     assert len({some[-1] for some in lines}) == 1
+
+
+def test_a_process_that_waits_for_the_conversion_of_another_says_so(tmp_path: Path) -> None:
+    entry = Path(stored_as(file := written(tmp_path / "in.csv")))
+    entry.unlink()
+    told = []
+    with entry.with_suffix(".lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def released(record: logging.LogRecord) -> bool:
+            told.append(record.getMessage())
+            fcntl.flock(held, fcntl.LOCK_UN)
+            return True
+
+        text_cache.log.addFilter(released)
+        try:
+            assert stored_as(file) == str(entry)
+        finally:
+            text_cache.log.removeFilter(released)
+    assert told == [f"pslib: {file}: another process converts it; waiting for that one"]
 
 
 def test_a_failed_conversion_leaves_nothing_and_says_what_to_do(tmp_path: Path, own_cache: Path) -> None:
@@ -301,3 +322,16 @@ def test_the_folder_is_named_once_and_slow_conversions_tell_how_far_they_are(
     assert len([line for line in told if "text is converted to Parquet once and kept in" in line]) == 1
     assert f"pslib: {tmp_path}/in.csv: converting, 4 lines of pass 1 of 2" in told
     assert f"pslib: {tmp_path}/two.csv: converting, 4 lines of pass 2 of 2" in told
+
+
+def test_each_pass_over_json_lines_tells_how_far_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_cache, "REPORT_S", -1)
+    (tmp_path / "in.jsonl").write_text('{"a": "x"}\n' * 3)
+    with caplog.at_level(logging.WARNING, "pslib"):
+        stored_as(str(tmp_path / "in.jsonl"))
+    told = [line for record in caplog.records if "converting" in (line := record.getMessage())]
+    assert told == [
+        f"pslib: {tmp_path}/in.jsonl: converting, 3 lines of pass {one} of at most 3" for one in (1, 2, 3)
+    ]

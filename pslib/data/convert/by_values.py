@@ -13,7 +13,8 @@ A column is of the first type that all of its values are of; an empty one, and `
 JSON has types of its own; of its strings only dates and times become others. Lists are those of integers or
 of strings. A column that has none of these types (objects, say), or no name, is left out.
 
-The file is read twice: for the types, and to convert it. The table depends on nothing but the file.
+CSV is read twice: for the types, and to convert it. JSON lines are read once more before, for their columns.
+The table depends on nothing but the file.
 """
 
 from __future__ import annotations
@@ -252,12 +253,12 @@ class _JsonLines:
 
     kinds = _OF_JSON
 
-    def __init__(self, source: Path) -> None:
-        self._source = source
-        texts = (text for piece in pieces(source) for _, text in piece.split())
+    def __init__(self, run: Conversion) -> None:
+        self._source = run.source
+        texts = (text for piece in _reported(run, *self.records()) for _, text in piece.split())
         self.columns, self.left_out, _ = json_kinds(texts)
         if not self.columns:
-            raise DataError(f"{source}: expected a JSON object with values a line, found none")
+            raise DataError(f"{run.source}: expected a JSON object with values a line, found none")
 
     def records(self) -> tuple[Iterator[Piece], int]:
         """Return the pieces, and no line before them."""
@@ -295,7 +296,7 @@ def convert_by_values(
     DataError
         If the source can't be read, or too many records are bad.
     """
-    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run.source)
+    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run)
     if unknown := [name for name in texts if name not in text.columns]:
         raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
     columns = {
@@ -326,13 +327,18 @@ def _first_pass(run: Conversion, text: _Csv | _JsonLines) -> Iterator[tuple[str,
     """Yield the values of all columns of texts, piece by piece; the second pass counts bad records."""
     names = [name for name, kind in text.columns.items() if kind == pa.string()]
     passed_over, parse = Rejects(Path(os.devnull), str(run.source), 1.0), text.parser()
-    found, lines = text.records()
     with closing(passed_over):
-        for piece in found if names else ():
-            lines += piece.lines
+        for piece in _reported(run, *text.records()) if names else ():
             for table in parse_piece(piece, parse, passed_over)[0]:
                 yield from ((name, table.column(name).combine_chunks()) for name in names)
-            run.report_lines(lines)
+
+
+def _reported(run: Conversion, found: Iterable[Piece], lines: int) -> Iterator[Piece]:
+    """Yield the pieces after some lines, and report after each how many were read."""
+    for piece in found:
+        yield piece
+        lines += piece.lines
+        run.report_lines(lines)
 
 
 def _typed(parse: Parser, columns: Mapping[str, ColumnValues], schema: pa.Schema) -> Parser:

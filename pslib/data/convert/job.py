@@ -118,7 +118,7 @@ class Conversion:
     share_max : float
         Largest share of bad records.
     progress : callable or None
-        Called with the number of lines read so far; of a source that is read twice, in both passes.
+        Called with the number of lines read so far; of a source that is read several times, in each pass.
     advice : str
         End of the error line about too many bad records.
     """
