@@ -6,7 +6,8 @@ same file; hosts that do not share the folder convert the same text to the same 
 
 - An entry is named by the text's path, size and time of change, and by the version of the conversion: text
   that has changed is converted anew.
-- A process that converts holds a lock; others wait for it. The file appears when it is complete.
+- A process that converts holds a lock; others wait for it. The file appears when it is complete and on the
+  disk; one that is broken all the same is made anew.
 - The folder is ``.pslib-text-UID`` in ``PSLIB_CACHE``, else ``pslib`` in ``XDG_CACHE_HOME``, else
   ``~/.cache/pslib``, else, where none can be written, ``pslib-UID`` in the folder for temporary files. It is
   for its user alone; its hidden name keeps the entries out of data in ``PSLIB_CACHE``.
@@ -29,6 +30,7 @@ from functools import cache
 from hashlib import blake2b
 from os.path import expanduser
 from pathlib import Path
+from shutil import disk_usage
 from stat import S_ISDIR
 
 from pslib.clock import SystemClock
@@ -39,11 +41,12 @@ from pslib.data.convert.job import Conversion, ConvertReport, rejects_path
 from pslib.data.data_files import text_format
 from pslib.errors import DataError
 from pslib.storage import is_uri, open_uri, shown, unwritable
-from pslib.text import counted
+from pslib.text import counted, one_line
 
 KEPT_DAYS = 30
 KEPT_BYTES = 64 << 30
 DAY_S = 86_400
+PARQUET_END = b"PAR1"
 REPORT_S = 5.0
 PASSES = {"csv": "2", "jsonl": "at most 3"}
 """How many times a conversion reads the text; JSON lines without any string twice."""
@@ -81,9 +84,9 @@ def stored_as(file: str) -> str:
         return file
     source = _local(file)
     entry = cache_folder() / _entry_name(source)
-    if not entry.exists():
-        with _converting, _locked(entry, source):
-            if not entry.exists():  # another process has converted it meanwhile
+    if not _is_whole(entry):
+        with _converting, _writes(source, entry), _locked(entry, source):
+            if not _is_whole(entry):  # else another process has converted it meanwhile
                 _convert(source, entry, form)
     with suppress(OSError):
         os.utime(entry)  # for `_prune`
@@ -151,6 +154,29 @@ def _entry_name(source: Path) -> str:
     return f"{source.name[:NAME_CHARS]}-{blake2b(os.fsencode(key), digest_size=8).hexdigest()}.parquet"
 
 
+def _is_whole(entry: Path) -> bool:
+    """Return whether a file is there, and ends as Parquet: a damaged disk or a person may have cut it."""
+    try:
+        with entry.open("rb") as file:
+            file.seek(-len(PARQUET_END), os.SEEK_END)
+            return file.read() == PARQUET_END
+    except OSError:  # also of a file that is shorter
+        return False
+
+
+@contextmanager
+def _writes(source: Path, entry: Path) -> Iterator[None]:
+    """Tell an error of writing as one of the cache; those of the text are DataErrors already."""
+    try:
+        yield
+    except OSError as error:
+        free = disk_usage(entry.parent).free
+        raise DataError(
+            f"{entry.parent}: can't write the Parquet of {source}: {one_line(error)}; it has "
+            f"{counted(free, 'free byte')}: make room, or name another folder: {CACHE_VARIABLE}"
+        ) from error
+
+
 @contextmanager
 def _locked(entry: Path, source: Path) -> Iterator[None]:
     """Hold the lock of an entry; some file systems have none, and there each process converts for itself."""
@@ -188,7 +214,7 @@ def _convert(source: Path, entry: Path, form: str) -> None:
     )
     report = convert_by_values(run, form, may_be_empty=True)
     entry.chmod(0o600)
-    if entry.name != _entry_name(source):
+    if not source.exists() or entry.name != _entry_name(source):
         entry.unlink(missing_ok=True)
         raise DataError(f"{source}: it was changed while it was read; start again when it is complete")
     _tell(source, report)

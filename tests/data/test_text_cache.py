@@ -5,10 +5,13 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
+import resource
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -176,18 +179,18 @@ def test_bad_records_and_left_out_columns_are_told(
     assert (own_cache / f"{Path(stored).name}.rejects.tsv").read_text().startswith("1001\t")
 
 
+@pytest.mark.parametrize("change", [lambda file: file.write_text("a,b\n7,y\n"), Path.unlink])
 def test_text_that_changes_while_it_is_read_is_refused(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
     convert, file = text_cache.convert_by_values, written(tmp_path / "in.csv")
 
-    def appended(run, form, **options):
+    def changed(run, form, **options):
         report = convert(run, form, **options)
-        with open(file, "a") as more:
-            more.write("7,y\n")
+        change(run.source)
         return report
 
-    monkeypatch.setattr(text_cache, "convert_by_values", appended)
+    monkeypatch.setattr(text_cache, "convert_by_values", changed)
     with pytest.raises(DataError, match="it was changed while it was read; start again when it is complete"):
         stored_as(file)
     assert list(own_cache.iterdir()) == []
@@ -250,6 +253,32 @@ def test_a_cache_in_the_folder_of_the_data_changes_nothing_of_it(
     stored_as(written(data / "a.csv"))
     written(data / "b.csv")
     assert data_files(data).files == (f"{data}/a.csv", f"{data}/b.csv")
+
+
+@pytest.mark.parametrize("left", [0, 3, 100])
+def test_a_broken_entry_is_made_anew(tmp_path: Path, left: int) -> None:
+    entry = stored_as(file := written(tmp_path / "in.csv"))
+    os.truncate(entry, left)
+    assert stored_as(file) == entry
+    assert pq.read_table(entry)["a"].to_pylist() == [0, 1, 2]
+
+
+def test_a_full_disk_is_told_as_one_of_the_cache(tmp_path: Path, own_cache: Path) -> None:
+    """A limit of the system on the size of a file stands for the disk."""
+    file = written(tmp_path / "in.csv", rows=100_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(DataError) as told, open_parquet(file):
+            raise AssertionError("it can't be opened")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert re.fullmatch(
+        rf"{own_cache}: can't write the Parquet of {file}: .*File too large; it has [\d,]+ free bytes: "
+        "make room, or name another folder: PSLIB_CACHE",
+        str(told.value),
+    )
+    assert list(own_cache.iterdir()) == []
 
 
 def test_an_entry_that_is_removed_before_it_is_opened_is_made_anew(
