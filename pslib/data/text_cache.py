@@ -19,6 +19,7 @@ same file; hosts that do not share the folder convert the same text to the same 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import re
@@ -33,11 +34,13 @@ from pathlib import Path
 from shutil import disk_usage
 from stat import S_ISDIR
 
+import pyarrow.parquet as pq
+
 from pslib.clock import SystemClock
 from pslib.config import CACHE_VARIABLE
 from pslib.data.convert.by_values import VERSION, convert_by_values
 from pslib.data.convert.convert import REJECTS_SHARE_MAX
-from pslib.data.convert.job import Conversion, ConvertReport, rejects_path
+from pslib.data.convert.job import REJECTED, Conversion, rejects_path
 from pslib.data.data_files import text_format
 from pslib.errors import DataError
 from pslib.storage import is_uri, open_uri, shown, unwritable
@@ -61,7 +64,7 @@ _UNFINISHED = re.compile(r".*-[0-9a-f]{16}\.lock|\..*\.[0-9a-f]{8}\.tmp(\.reject
 _converting = threading.Lock()
 """One conversion at a time: it uses several cores, and as much memory as a row group."""
 _told: set[str] = set()
-"""Folders that this process has named in its log."""
+"""Folders, and entries with their bad records, that this process has named in its log."""
 
 
 def stored_as(file: str) -> str:
@@ -90,7 +93,14 @@ def stored_as(file: str) -> str:
                 _convert(source, entry, form)
     with suppress(OSError):
         os.utime(entry)  # for `_prune`
+    _tell_rejected(source, entry)
     return str(entry)
+
+
+def bad_records(file: str) -> int:
+    """Return how many records of a file of text are left out as bad ones; 0 of any other."""
+    rejected = None if text_format(file) is None else _rejected(Path(stored_as(file)))
+    return rejected[0] if rejected else 0
 
 
 def text_bytes(file: str) -> int | None:
@@ -217,7 +227,8 @@ def _convert(source: Path, entry: Path, form: str) -> None:
     if not source.exists() or entry.name != _entry_name(source):
         entry.unlink(missing_ok=True)
         raise DataError(f"{source}: it was changed while it was read; start again when it is complete")
-    _tell(source, report)
+    for note in report.notes:
+        log.warning("pslib: %s: %s", source, note)
     _prune(entry)
 
 
@@ -243,18 +254,26 @@ class _Progress:
             )
 
 
-def _tell(source: Path, report: ConvertReport) -> None:
-    for note in report.notes:
-        log.warning("pslib: %s: %s", source, note)
-    if report.rejected:
-        first = report.first_rejects[0]
+def _rejected(entry: Path) -> tuple[int, int, str] | None:
+    """Return the number of bad records left out of an entry, line and reason of the first; None of none."""
+    told = (pq.read_metadata(entry).metadata or {}).get(REJECTED.encode())
+    return tuple(json.loads(told)) if told else None
+
+
+def _tell_rejected(source: Path, entry: Path) -> None:
+    """Log, once in a process, that records of the text are left out: rows after them have other numbers."""
+    if str(entry) in _told:
+        return
+    _told.add(str(entry))
+    if rejected := _rejected(entry):
+        count, line, reason = rejected
         log.warning(
             "pslib: %s: %s left out, see %s; the first: line %d: %s",
             source,
-            counted(report.rejected, "bad record"),
-            report.rejects,
-            first.line,
-            first.reason,
+            counted(count, "bad record"),
+            rejects_path(entry),
+            line,
+            reason,
         )
 
 

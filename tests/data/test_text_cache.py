@@ -21,7 +21,7 @@ from pslib.config import CACHE_VARIABLE
 from pslib.data import parquet_files, text_cache
 from pslib.data.data_files import data_files
 from pslib.data.dataset import open_parquet
-from pslib.data.text_cache import cache_folder, stored_as, text_bytes
+from pslib.data.text_cache import bad_records, cache_folder, stored_as, text_bytes
 from pslib.errors import DataError
 
 DAY_S = 86_400
@@ -166,17 +166,29 @@ def test_a_failed_conversion_leaves_nothing_and_says_what_to_do(tmp_path: Path, 
 
 
 def test_bad_records_and_left_out_columns_are_told(
-    tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The columns at the conversion, the records by each process: rows after them have other numbers."""
     lines = ['{"a": 1, "o": {}}'] * 2000
     lines[1000] = "bad"
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    with caplog.at_level(logging.WARNING, "pslib"):
-        stored = stored_as(str(tmp_path / "in.jsonl"))
-    told = [record.getMessage() for record in caplog.records if "in.jsonl" in record.getMessage()]
-    assert told[0].endswith("column 'o' is left out: expected a value or a list of values, got an object; make columns of what is in it")  # fmt: skip # noqa: E501
-    assert f"1 bad record left out, see {stored}.rejects.tsv; the first: line 1001: " in told[1]
-    assert (own_cache / f"{Path(stored).name}.rejects.tsv").read_text().startswith("1001\t")
+
+    def told() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "pslib"):
+            stored_as(str(tmp_path / "in.jsonl"))
+        return [line for record in caplog.records if "in.jsonl: " in (line := record.getMessage())]
+
+    column, record = told()
+    assert column.endswith("column 'o' is left out: expected a value or a list of values, got an object; make columns of what is in it")  # fmt: skip # noqa: E501
+    rejects = own_cache / f"{Path(stored_as(str(tmp_path / 'in.jsonl'))).name}.rejects.tsv"
+    assert f"1 bad record left out, see {rejects}; the first: line 1001: " in record
+    assert rejects.read_text().startswith("1001\t")
+    assert told() == []
+    monkeypatch.setattr(text_cache, "_told", {str(own_cache)})  # of another process
+    assert told() == [record]
+    assert bad_records(str(tmp_path / "in.jsonl")) == 1
+    assert bad_records(written(tmp_path / "in.csv")) == bad_records("in.parquet") == 0
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_text("a,b\n7,y\n"), Path.unlink])
