@@ -41,12 +41,18 @@ def predict_command(
 
     Rows keep their order; no label is needed.
     """
+    from pslib.data.data_files import data_files
+    from pslib.data.text_cache import bad_records
     from pslib.scoring.scored_file import write_scored
+    from pslib.text import counted
     from rec_models.saved import load
 
     model = load(checkpoint)
     rows = write_scored(model, list(data), out, keep=keep or None, overwrite=overwrite)
-    show({"rows": rows, "out": out, "steps": model.steps}, [f"{rows:,} rows  {out}"], as_json)
+    bad = sum(map(bad_records, data_files(list(data)).files))
+    left_out = f"; {counted(bad, 'bad record')} of the text left out" if bad else ""
+    plain = {"rows": rows, "out": out, "steps": model.steps, "bad_records": bad}
+    show(plain, [f"{rows:,} rows  {out}{left_out}"], as_json)
     return EXIT_DONE
 
 

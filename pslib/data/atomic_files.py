@@ -73,6 +73,8 @@ def atomic_output(path: Path) -> Iterator[Path]:
         raise ConfigurationError(f"can't write in the folder {path.parent}: permission denied")
     try:
         yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())  # or, after a loss of power, an empty file has the name
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -114,13 +114,19 @@ def open_file(file: str, *, whole: bool = False) -> pa.NativeFile:
     DataError
         If it is text that can't be converted.
     """
-    file = stored_as(file)
-    filesystem, path = open_uri(file)
-    source = filesystem.open_input_file(path)
+    try:
+        source = _source(file)
+    except FileNotFoundError:  # the cache's entry was removed between its name and here: it is made anew
+        source = _source(file)
     if not whole or not is_far(file) or source.size() > WHOLE_BYTES:
         return source
     with source:
         return pa.BufferReader(source.read_buffer())
+
+
+def _source(file: str) -> pa.NativeFile:
+    filesystem, path = open_uri(stored_as(file))
+    return filesystem.open_input_file(path)
 
 
 def parquet_from(source: pa.NativeFile) -> pq.ParquetFile:

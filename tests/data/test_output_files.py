@@ -52,6 +52,19 @@ def test_what_is_no_file_is_refused_before_anything_is_read(
     assert kind != "pipe" or stat.S_ISFIFO(out.stat().st_mode)
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power may leave an empty file under the name."""
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: order.append(f"fsync {os.fstat(fd).st_size}") or fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda one, two: order.append("replace") or replace(one, two))
+    with atomic_output(tmp_path / "out") as draft:
+        draft.write_text("text")
+    assert order == ["fsync 4", "replace"]
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_is_written_through(tmp_path: Path, there: bool) -> None:
     """Users put a large file on another disk: it is written there, and the link stays where it was."""

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import re
+import resource
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from pslib.config import CACHE_VARIABLE
-from pslib.data import text_cache
-from pslib.data.text_cache import cache_folder, stored_as, text_bytes
+from pslib.data import parquet_files, text_cache
+from pslib.data.data_files import data_files
+from pslib.data.dataset import open_parquet
+from pslib.data.text_cache import bad_records, cache_folder, stored_as, text_bytes
 from pslib.errors import DataError
 
 DAY_S = 86_400
+OWN = f".pslib-text-{os.geteuid()}"
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / OWN
 
 
 @pytest.fixture
@@ -126,6 +133,26 @@ def test_processes_that_begin_together_convert_a_file_once(tmp_path: Path) -> No
     assert len({some[-1] for some in lines}) == 1
 
 
+def test_a_process_that_waits_for_the_conversion_of_another_says_so(tmp_path: Path) -> None:
+    entry = Path(stored_as(file := written(tmp_path / "in.csv")))
+    entry.unlink()
+    told = []
+    with entry.with_suffix(".lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def released(record: logging.LogRecord) -> bool:
+            told.append(record.getMessage())
+            fcntl.flock(held, fcntl.LOCK_UN)
+            return True
+
+        text_cache.log.addFilter(released)
+        try:
+            assert stored_as(file) == str(entry)
+        finally:
+            text_cache.log.removeFilter(released)
+    assert told == [f"pslib: {file}: another process converts it; waiting for that one"]
+
+
 def test_a_failed_conversion_leaves_nothing_and_says_what_to_do(tmp_path: Path, own_cache: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n1,2\n1\n")
     with pytest.raises(
@@ -139,31 +166,43 @@ def test_a_failed_conversion_leaves_nothing_and_says_what_to_do(tmp_path: Path, 
 
 
 def test_bad_records_and_left_out_columns_are_told(
-    tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The columns at the conversion, the records by each process: rows after them have other numbers."""
     lines = ['{"a": 1, "o": {}}'] * 2000
     lines[1000] = "bad"
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    with caplog.at_level(logging.WARNING, "pslib"):
-        stored = stored_as(str(tmp_path / "in.jsonl"))
-    told = [record.getMessage() for record in caplog.records if "in.jsonl" in record.getMessage()]
-    assert told[0].endswith("column 'o' is left out: expected a value or a list of values, got an object; make columns of what is in it")  # fmt: skip # noqa: E501
-    assert f"1 bad record left out, see {stored}.rejects.tsv; the first: line 1001: " in told[1]
-    assert (own_cache / f"{Path(stored).name}.rejects.tsv").read_text().startswith("1001\t")
+
+    def told() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "pslib"):
+            stored_as(str(tmp_path / "in.jsonl"))
+        return [line for record in caplog.records if "in.jsonl: " in (line := record.getMessage())]
+
+    column, record = told()
+    assert column.endswith("column 'o' is left out: expected a value or a list of values, got an object; make columns of what is in it")  # fmt: skip # noqa: E501
+    rejects = own_cache / f"{Path(stored_as(str(tmp_path / 'in.jsonl'))).name}.rejects.tsv"
+    assert f"1 bad record left out, see {rejects}; the first: line 1001: " in record
+    assert rejects.read_text().startswith("1001\t")
+    assert told() == []
+    monkeypatch.setattr(text_cache, "_told", {str(own_cache)})  # of another process
+    assert told() == [record]
+    assert bad_records(str(tmp_path / "in.jsonl")) == 1
+    assert bad_records(written(tmp_path / "in.csv")) == bad_records("in.parquet") == 0
 
 
+@pytest.mark.parametrize("change", [lambda file: file.write_text("a,b\n7,y\n"), Path.unlink])
 def test_text_that_changes_while_it_is_read_is_refused(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
     convert, file = text_cache.convert_by_values, written(tmp_path / "in.csv")
 
-    def appended(run, form, **options):
+    def changed(run, form, **options):
         report = convert(run, form, **options)
-        with open(file, "a") as more:
-            more.write("7,y\n")
+        change(run.source)
         return report
 
-    monkeypatch.setattr(text_cache, "convert_by_values", appended)
+    monkeypatch.setattr(text_cache, "convert_by_values", changed)
     with pytest.raises(DataError, match="it was changed while it was read; start again when it is complete"):
         stored_as(file)
     assert list(own_cache.iterdir()) == []
@@ -172,17 +211,19 @@ def test_text_that_changes_while_it_is_read_is_refused(
 def test_the_folder_is_that_of_the_variable_of_the_desktop_or_of_the_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cache_folder() == tmp_path / "cache"
+    assert cache_folder() == tmp_path / "cache" / OWN
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "pslib"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / ".cache" / "pslib"
+    monkeypatch.setenv(CACHE_VARIABLE, "~/named")
+    assert cache_folder() == tmp_path / "home" / "named" / OWN
 
 
-def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files_and_that_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
@@ -190,6 +231,10 @@ def test_where_no_home_can_be_written_it_is_in_the_folder_for_temporary_files(
     monkeypatch.setattr(text_cache.tempfile, "gettempdir", lambda: str(tmp_path))
     assert cache_folder() == tmp_path / f"pslib-{os.geteuid()}"
     assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700
+    assert [record.getMessage() for record in caplog.records] == [
+        f"pslib: PSLIB_CACHE: {tmp_path}/file/cache/{OWN} can't be made or written by this user; "
+        f"text is kept in {cache_folder()}"
+    ]
 
 
 def test_a_link_in_the_folder_for_temporary_files_is_not_followed(
@@ -203,6 +248,83 @@ def test_a_link_in_the_folder_for_temporary_files_is_not_followed(
     monkeypatch.setattr(text_cache.tempfile, "gettempdir", lambda: str(tmp_path))
     with pytest.raises(DataError, match=f"name a folder for converted text: {CACHE_VARIABLE}"):
         cache_folder()
+
+
+def test_a_user_has_a_folder_of_his_own_in_a_named_one(tmp_path: Path, own_cache: Path) -> None:
+    """Users may name one folder: an entry of one, closed to all others, would stop them."""
+    assert Path(stored_as(written(tmp_path / "in.csv"))).parent == own_cache
+    assert os.listdir(tmp_path / "cache") == [f".pslib-text-{os.geteuid()}"]
+
+
+def test_a_cache_in_the_folder_of_the_data_changes_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet beside text is read instead of it, and what a user has put there is the user's."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(data := tmp_path / "data"))
+    data.mkdir()
+    stored_as(written(data / "a.csv"))
+    written(data / "b.csv")
+    assert data_files(data).files == (f"{data}/a.csv", f"{data}/b.csv")
+
+
+@pytest.mark.parametrize("left", [0, 3, 100])
+def test_a_broken_entry_is_made_anew(tmp_path: Path, left: int) -> None:
+    entry = stored_as(file := written(tmp_path / "in.csv"))
+    os.truncate(entry, left)
+    assert stored_as(file) == entry
+    assert pq.read_table(entry)["a"].to_pylist() == [0, 1, 2]
+
+
+def test_a_full_disk_is_told_as_one_of_the_cache(tmp_path: Path, own_cache: Path) -> None:
+    """A limit of the system on the size of a file stands for the disk."""
+    file = written(tmp_path / "in.csv", rows=100_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(DataError) as told, open_parquet(file):
+            raise AssertionError("it can't be opened")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert re.fullmatch(
+        rf"{own_cache}: can't write the Parquet of {file}: .*File too large; it has [\d,]+ free bytes: "
+        "make room, or name another folder: PSLIB_CACHE",
+        str(told.value),
+    )
+    assert list(own_cache.iterdir()) == []
+
+
+def test_an_entry_that_is_removed_before_it_is_opened_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = []
+
+    def removed_once(file: str) -> str:
+        entries.append(stored_as(file))
+        if len(entries) == 1:
+            os.unlink(entries[0])
+        return entries[-1]
+
+    monkeypatch.setattr(parquet_files, "stored_as", removed_once)
+    with open_parquet(written(tmp_path / "in.csv")) as opened:
+        assert opened.read()["a"].to_pylist() == [0, 1, 2]
+    assert len(entries) == 2
+
+
+def test_nothing_but_entries_and_what_killed_processes_have_left_is_removed(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    entry = Path(stored_as(written(tmp_path / "in.csv")))
+    theirs = [tmp_path / "cache" / "mine.parquet", own_cache / "mine.parquet", own_cache / ".notes.tmp"]
+    draft = own_cache / f".{entry.name}.0123abcd.tmp"
+    left = [draft, own_cache / f"{draft.name}.rejects", entry.with_suffix(".lock")]
+    for file in (*theirs, *left):
+        file.touch()
+        os.utime(file, (0, 0))
+    draft_at_work = own_cache / f".{entry.name}.4567abcd.tmp"
+    draft_at_work.touch()
+    stored_as(written(tmp_path / "two.csv"))
+    assert [file.exists() for file in (*theirs, draft_at_work)] == [True] * 4
+    assert [file.exists() for file in left] == [False] * 3
 
 
 def test_the_files_are_for_their_user_alone(tmp_path: Path, own_cache: Path) -> None:
@@ -225,6 +347,9 @@ def test_entries_leave_when_they_are_old_or_too_large_together(
     monkeypatch.setattr(text_cache, "KEPT_BYTES", 3 * entries[0].stat().st_size)
     stored_as(written(tmp_path / "newer.csv", rows=1))
     assert [days for days, entry in entries.items() if entry.exists()] == [20, 0]
+    monkeypatch.setattr(text_cache, "KEPT_BYTES", 0)
+    stored_as(written(tmp_path / "newest.csv", rows=1))
+    assert [days for days, entry in entries.items() if entry.exists()] == [20, 0], "used within a day"
 
 
 def test_the_folder_is_named_once_and_slow_conversions_tell_how_far_they_are(
@@ -238,3 +363,16 @@ def test_the_folder_is_named_once_and_slow_conversions_tell_how_far_they_are(
     assert len([line for line in told if "text is converted to Parquet once and kept in" in line]) == 1
     assert f"pslib: {tmp_path}/in.csv: converting, 4 lines of pass 1 of 2" in told
     assert f"pslib: {tmp_path}/two.csv: converting, 4 lines of pass 2 of 2" in told
+
+
+def test_each_pass_over_json_lines_tells_how_far_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_cache, "REPORT_S", -1)
+    (tmp_path / "in.jsonl").write_text('{"a": "x"}\n' * 3)
+    with caplog.at_level(logging.WARNING, "pslib"):
+        stored_as(str(tmp_path / "in.jsonl"))
+    told = [line for record in caplog.records if "converting" in (line := record.getMessage())]
+    assert told == [
+        f"pslib: {tmp_path}/in.jsonl: converting, 3 lines of pass {one} of at most 3" for one in (1, 2, 3)
+    ]

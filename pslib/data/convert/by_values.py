@@ -11,9 +11,10 @@ A column is of the first type that all of its values are of; an empty one, and `
     null         nothing at all
 
 JSON has types of its own; of its strings only dates and times become others. Lists are those of integers or
-of strings. A column that has none of these types (objects, say) is left out.
+of strings. A column that has none of these types (objects, say), or no name, is left out.
 
-The file is read twice: for the types, and to convert it. The table depends on nothing but the file.
+CSV is read twice: for the types, and to convert it. JSON lines are read once more before, for their columns.
+The table depends on nothing but the file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pslib.data.text_values import INFINITE, WHOLE
 from pslib.errors import DataError
 from pslib.text import quoted
 
-VERSION = 1
+VERSION = 2
 """Version of these rules: under another the same text may give another table."""
 DELIMITERS = ",\t;|"
 """Delimiters of values in a CSV file: the one that its first line has most often."""
@@ -125,14 +126,19 @@ class ColumnValues:
         given = _given(values)
         self._any = self._any or len(given) > 0
         self._empty = self._empty or len(given) + values.null_count < len(values)
-        self.kinds = self._kinds_of(given)
+        if len(given):  # a piece without any value fits all kinds
+            self.kinds = self._kinds_of(given)
+            self._mark(values)
+        if "fraction" in self.kinds and not self._fractions:
+            self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
+        self._rows += len(values)
+
+    def _mark(self, values: pa.Array) -> None:
+        """Keep the first value that leaves the column none of some kinds."""
         for mark, kinds in _MARKS.items():
             if mark not in self._others and not {*kinds} & {*self.kinds}:
                 row = _first_other(kinds, values)
                 self._others[mark] = f"{quoted(values[row].as_py())} in row {self._rows + row} (from 0)"
-        if "fraction" in self.kinds and not self._fractions:
-            self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
-        self._rows += len(values)
 
     def _kinds_of(self, given: pa.Array) -> list[str]:
         """Return the kinds that these values have too, of those that the earlier ones have."""
@@ -198,8 +204,14 @@ class _Csv:
     def __init__(self, source: Path, delimiter: str | None) -> None:
         self._source, self._delimiter = source, delimiter or delimiter_of(source)
         names = self._opened()[0]
-        self.columns = dict.fromkeys(names, pa.string())
+        self.columns = {name: pa.string() for name in names if name}
+        if not self.columns:
+            raise DataError(f"{source}: expected names of columns in the first line, got none")
+        # Names have no blanks around them: one of the parser for a column without a name is no other's.
+        self._all = {name or f" {place}": pa.string() for place, name in enumerate(names, 1)}
         self.left_out: dict[str, str] = {}
+        if places := [str(place) for place, name in enumerate(names, 1) if not name]:
+            self.left_out[""] = f"expected a name in the header, got none in place {', '.join(places)}"
 
     def records(self) -> tuple[Iterator[Piece], int]:
         """Return the pieces after the header, and the number of lines before them."""
@@ -208,12 +220,18 @@ class _Csv:
     def _opened(self) -> tuple[list[str], Iterator[Piece], int]:
         found = pieces(self._source, quoted_by=self._delimiter.encode())
         first = next(found)
-        names, body = header_of(first, self._delimiter, self._source)
+        names, body = header_of(first, self._delimiter, self._source, nameless=True)
         return names, chain([body] if body.lines else [], found), first.lines - body.lines
 
     def parser(self) -> Parser:
         """Return the parser of records to texts."""
-        return csv_parser(self.columns, None, self._delimiter, quotes=True)
+        parse = csv_parser(self._all, None, self._delimiter, quotes=True)
+
+        def parse_named(raw: bytes) -> Parsed:
+            parsed = parse(raw)
+            return Parsed(parsed.table.select(list(self.columns)), parsed.bad)
+
+        return parse_named
 
 
 def delimiter_of(source: Path) -> str:
@@ -226,7 +244,7 @@ def delimiter_of(source: Path) -> str:
     """
     if (first := next(pieces(source), None)) is None:
         raise DataError(f"{source}: expected a header and rows, got an empty file")
-    line = first.raw.lstrip().partition(b"\n")[0].decode(errors="replace")
+    line = next((line for line in first.raw.split(b"\n") if line.strip()), b"").decode(errors="replace")
     return max(DELIMITERS, key=line.count)
 
 
@@ -235,12 +253,12 @@ class _JsonLines:
 
     kinds = _OF_JSON
 
-    def __init__(self, source: Path) -> None:
-        self._source = source
-        texts = (text for piece in pieces(source) for _, text in piece.split())
+    def __init__(self, run: Conversion) -> None:
+        self._source = run.source
+        texts = (text for piece in _reported(run, *self.records()) for _, text in piece.split())
         self.columns, self.left_out, _ = json_kinds(texts)
         if not self.columns:
-            raise DataError(f"{source}: expected a JSON object with values a line, found none")
+            raise DataError(f"{run.source}: expected a JSON object with values a line, found none")
 
     def records(self) -> tuple[Iterator[Piece], int]:
         """Return the pieces, and no line before them."""
@@ -278,7 +296,7 @@ def convert_by_values(
     DataError
         If the source can't be read, or too many records are bad.
     """
-    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run.source)
+    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run)
     if unknown := [name for name in texts if name not in text.columns]:
         raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
     columns = {
@@ -309,13 +327,18 @@ def _first_pass(run: Conversion, text: _Csv | _JsonLines) -> Iterator[tuple[str,
     """Yield the values of all columns of texts, piece by piece; the second pass counts bad records."""
     names = [name for name, kind in text.columns.items() if kind == pa.string()]
     passed_over, parse = Rejects(Path(os.devnull), str(run.source), 1.0), text.parser()
-    found, lines = text.records()
     with closing(passed_over):
-        for piece in found if names else ():
-            lines += piece.lines
+        for piece in _reported(run, *text.records()) if names else ():
             for table in parse_piece(piece, parse, passed_over)[0]:
                 yield from ((name, table.column(name).combine_chunks()) for name in names)
-            run.report_lines(lines)
+
+
+def _reported(run: Conversion, found: Iterable[Piece], lines: int) -> Iterator[Piece]:
+    """Yield the pieces after some lines, and report after each how many were read."""
+    for piece in found:
+        yield piece
+        lines += piece.lines
+        run.report_lines(lines)
 
 
 def _typed(parse: Parser, columns: Mapping[str, ColumnValues], schema: pa.Schema) -> Parser:

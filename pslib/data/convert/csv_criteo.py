@@ -178,8 +178,20 @@ def _csv_reason(text: str, names: Sequence[str]) -> str:
     return text
 
 
-def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Piece]:
+def header_of(
+    piece: Piece, delimiter: str, source: Path, *, nameless: bool = False
+) -> tuple[list[str], Piece]:
     """Names of the columns, and the piece without the header.
+
+    Parameters
+    ----------
+    piece : Piece
+        The first of the file.
+    delimiter : str
+    source : Path
+        For messages.
+    nameless : bool
+        True if columns may have no name, which is "" then.
 
     Raises
     ------
@@ -197,14 +209,14 @@ def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Pi
         why = "its lines end with CR alone; rewrite it with LF, as by tr" if bare else error
         raise DataError(f"{source}: line {line}: expected a header, can't read it: {why}") from error
     names = [name.strip() for name in names]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted({name for name in names if name and names.count(name) > 1})
     problems = [
         f"{source}: line {line}: column {name!r} is named {names.count(name)} times" for name in twice
     ]
     problems += [
         f"{source}: line {line}: column {place + 1} has no name; write one into the header"
         for place, name in enumerate(names)
-        if not name
+        if not name and not nameless
     ]
     if problems:
         raise DataError(*problems)

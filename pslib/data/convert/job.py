@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -23,6 +24,9 @@ from pslib.text import as_line, counted
 ROW_GROUP_ROWS = 65_536  # four per shuffle window of the reader
 ROW_GROUP_BYTES = 1 << 30
 ADVICE = "allow more by --rejects-max-share"
+
+REJECTED = "pslib.rejected"
+"""Metadata of a file: number of records that were rejected, line and reason of the first."""
 
 Progress = Callable[[int], None]
 
@@ -118,7 +122,7 @@ class Conversion:
     share_max : float
         Largest share of bad records.
     progress : callable or None
-        Called with the number of lines read so far; of a source that is read twice, in both passes.
+        Called with the number of lines read so far; of a source that is read several times, in each pass.
     advice : str
         End of the error line about too many bad records.
     """
@@ -204,7 +208,7 @@ class Conversion:
             rejects.judge(rejects.lines)
             if empty is not None and not output.rows:
                 output.take([empty])
-            output.close()
+            output.close(_rejected(rejects))
             if empty is None and not output.rows:
                 raise DataError(f"{self.source}: expected at least one record, got none")
             rejects.close()
@@ -226,6 +230,15 @@ class Conversion:
             infinite=output.infinite,
             notes=tuple(notes()),
         )
+
+
+def _rejected(rejects: Rejects) -> dict[str, str]:
+    """Metadata about the rejects; none without any."""
+    return (
+        {REJECTED: json.dumps([rejects.count, rejects.first[0].line, rejects.first[0].reason])}
+        if rejects.count
+        else {}
+    )
 
 
 class _Output:
@@ -287,11 +300,12 @@ class _Output:
                 table = table.set_column(place, table.field(place), pc.if_else(infinite, None, column))
         return table
 
-    def close(self) -> None:
-        """Write the last row group and the footer."""
+    def close(self, metadata: dict[str, str]) -> None:
+        """Write the last row group and the footer, with further metadata."""
         if self._waiting_rows or (self._waiting and self._writer is None):
             self._write(pa.concat_tables(self._waiting))
         if self._writer is not None:
+            self._writer.add_key_value_metadata(metadata)
             self._writer.close()
 
     def _write(self, table: Any) -> None:

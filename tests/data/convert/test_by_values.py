@@ -102,6 +102,27 @@ def test_one_late_value_decides_for_all(tmp_path: Path, piece: int, monkeypatch:
     assert message == b"'oops' in row 301 (from 0)"
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("2024-05-01", "date32[day]"), ("2024-05-01 12:30", "timestamp[us]"), ("true", "bool")],
+)
+def test_values_that_come_after_many_empty_ones_decide(
+    tmp_path: Path, value: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", 40)
+    assert type_of(tmp_path, *[""] * 300, value) == kind
+    assert type_of(tmp_path, *[r"\N"] * 300, value) == kind
+
+
+def test_a_value_is_named_as_no_number_though_many_empty_ones_come_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", 40)
+    converted(tmp_path, "a,b\n" + ",-\n" * 300 + "oops,-\n", texts=["a"])
+    message = pq.read_schema(tmp_path / "out").field("a").metadata[b"pslib.no_number"]
+    assert message == b"'oops' in row 300 (from 0)"
+
+
 cells = st.one_of(
     st.integers().map(str),
     st.floats(allow_nan=False).map(repr),
@@ -137,6 +158,32 @@ def test_an_id_is_known_from_what_is_stored(
 )
 def test_the_header_tells_the_delimiter(tmp_path: Path, header: str, line: str) -> None:
     assert converted(tmp_path, f"{header}\n{line}\n").to_pylist() == [{"a": 1, "b": line[2:]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        (",a,b\n0,1,x\n", "1"),
+        ("a,b,\n1,x,\n", "3"),
+        ("\ta\t\tb\n0\t1\t2\tx\n", "1, 3"),
+        ("\n,a,b\n0,1,x\n", "1"),
+    ],
+)
+def test_a_column_without_a_name_is_left_out_with_the_reason(tmp_path: Path, text: str, places: str) -> None:
+    table = converted(tmp_path, text)
+    assert table.to_pylist() == [{"a": 1, "b": "x"}]
+    left_out = json.loads(table.schema.metadata[b"pslib.left_out"])
+    assert left_out == {"": f"expected a name in the header, got none in place {places}"}
+
+
+def test_the_index_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
+    text = "\tclick\n0\t1\n1\t0\n"
+    assert converted(tmp_path, text).to_pydict() == {"click": [1, 0]}
+
+
+def test_a_header_without_any_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected names of columns in the first line, got none"):
+        converted(tmp_path, ",,\n1,2,3\n")
 
 
 def test_a_single_column_is_a_table_too(tmp_path: Path) -> None:

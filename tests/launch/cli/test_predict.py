@@ -151,6 +151,21 @@ def test_a_frame_keeps_its_index_and_types(clicks: Path, tmp_path: Path) -> None
     assert scored.drop(columns="prediction").equals(frame)
 
 
+def test_the_last_line_counts_the_bad_records_that_have_no_prediction(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["user,item", *["1,a"] * 1500]
+    lines[700] = "1"
+    (tmp_path / "new.csv").write_text("\n".join(lines))
+    asked = ["predict", str(clicks / "checkpoint"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "out")]
+    for _ in range(2):  # also of text that is converted already
+        assert main([*asked, "--overwrite"]) == 0
+        told = capsys.readouterr().out.splitlines()
+        assert told[-1] == f"1,499 rows  {tmp_path}/out; 1 bad record of the text left out"
+    assert main([*asked, "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bad_records"] == 1
+
+
 def test_chosen_columns_of_several_files_are_kept_in_order(
     clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,7 +65,7 @@ def test_text_is_trained_evaluated_and_predicted_by_commands(
     assert summary["pushes_sent"] == summary["pushes_applied"]
     assert summary["auc"] > 0.5
     assert len(training.lines("text is converted to Parquet once and kept in")) == 1
-    made = {path.name.rpartition("-")[0] for path in cache.iterdir()}
+    made = {path.name.rpartition("-")[0] for path in cache.glob(".pslib-text-*/*")}
     assert {"0.csv.gz", "1.csv.gz", "test.jsonl"} <= made
     checking = start("data", "check", tmp_path / "test.jsonl", "--config", tmp_path / "job.yaml")
     assert checking.finish(60) == 0, checking.output
