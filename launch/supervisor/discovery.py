@@ -284,3 +284,16 @@ def from_checkpoint(job: Job) -> Job:
             f"--resume: nothing to go on from: {why}; begin anew without --resume ({what_saves(job)})"
         )
     return job.model_copy(update={"load": LoadSettings(path=max(found)[1])})
+
+
+def can_go_on(out: Path) -> bool:
+    """Return whether the run in a folder has update logs, or a checkpoint of its own, to go on with."""
+    from launch.job.job import read_job
+
+    if read_record(out / "logs" / NOTE).get("log"):
+        return True
+    try:
+        from_checkpoint(read_job(out / "job.yaml").model_copy(update={"out": str(out)}))
+    except (ConfigurationError, CheckpointError):  # the former for the run of a script
+        return False
+    return True
