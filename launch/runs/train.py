@@ -93,8 +93,8 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
         check_event_files()
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
-    _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     job, launch = _begun(job, run.overwrite, run.resume)
+    _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     out = Path(job.out)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
