@@ -27,6 +27,10 @@ COMMANDS = {
 }
 """Commands by their names in other tools."""
 
+VECTORS = "pslib vectors CHECKPOINT FIELD --data PATH --out FILE, where FIELD may be item or query"
+FORMER = {("vectors", option): VECTORS for option in ("--checkpoint", "--side", "--set", "--servers")}
+"""Commands by options that an earlier form of them had, with the form of today."""
+
 
 def usage_line(error: click.UsageError) -> str:
     """Return the line of a wrong command line, without ``pslib:``."""
@@ -43,6 +47,8 @@ def options_of(context: click.Context | None) -> list[str]:
 
 def _what_is_wrong(error: click.UsageError, context: click.Context | None) -> str:
     if isinstance(error, click.NoSuchOption):
+        if now := FORMER.get((str(context.info_name), error.option_name)) if context else None:
+            return f"no such option: {error.option_name}; the form is now: {now}"
         return f"no such option: {error.option_name}{_meant_option(error.option_name, options_of(context))}"
     if isinstance(error, NoSuchCommand) and context and isinstance(context.command, click.Group):
         known = context.command.list_commands(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from shlex import quote
 
@@ -17,7 +18,7 @@ pslib logs runs/clicks --follow --role server-1
 """,
 )
 @argument("run", "RUN", "the run's folder", FOLDER)
-@flag("--follow", "show lines as they come, until the run has ended")
+@flag("--follow", "show lines as they come, until the run has ended or its launcher was killed")
 @option("--role", "NAME", "one process, as server-1, or all of a role, as trainer", str)
 def logs_command(run: str, follow: bool, role: str | None) -> int:
     """Print the logs of all processes of a run, in the order of time.
@@ -28,7 +29,8 @@ def logs_command(run: str, follow: bool, role: str | None) -> int:
 
     files = LogFiles(Path(run), role)
     if follow:
-        files.follow(lambda line: print(line, flush=True))
+        if gone := files.follow(lambda line: print(line, flush=True)):
+            print(f"pslib: {gone}", file=sys.stderr)
     else:
         for line in files.news():
             print(line)
@@ -49,7 +51,7 @@ def stop_command(run: str) -> int:
     if ended := ended_run(run):
         print(ended.line())
         return EXIT_DONE
-    pid = stop_launcher(run)
+    pid = stop_launcher(run, lambda line: print(f"pslib: {line}", file=sys.stderr, flush=True))
     ended = ended_run(run)
     if ended is None:
         print(f"pid {pid}, the launcher of {run}, has ended without a summary")

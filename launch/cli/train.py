@@ -45,7 +45,8 @@ def train_command(
     """Train, test and save the model of a job file.
 
     A run whose folder holds an earlier run gets a folder of its own, with the next number. --resume goes on
-    with the newest run that is not complete, or with the one whose folder is given as CONFIG.
+    with the newest run that is not complete and has saved something, or with the one whose folder is given
+    as CONFIG.
     """
     from launch.runs.folders import folder_of_run
     from launch.runs.train import run_job
@@ -59,10 +60,10 @@ def train_command(
     if hosts:
         servers, trainers = hosts.count("server"), hosts.count("trainer")
     job = read_job_with(config, overrides, servers, trainers, run.out, test_share)
-    if not (of_run and run.resume):
-        folder = folder_of_run(Path(job.out), run.overwrite, run.resume)
-        job = job.model_copy(update={"out": str(folder)})
-    return run_job(job, run, hosts, machines.port)
+    if of_run and run.resume:
+        return run_job(job, run, hosts, machines.port)
+    with folder_of_run(Path(job.out), run.overwrite, run.resume) as folder:
+        return run_job(job.model_copy(update={"out": str(folder)}), run, hosts, machines.port)
 
 
 @command("demo", "pslib demo --out runs/demo")

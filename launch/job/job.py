@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zlib import crc32
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -36,7 +38,7 @@ from pslib.data.data_files import is_data
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.settings import NOT_EMPTY, Setting, settings_of
-from pslib.storage import below, parent_and_name
+from pslib.storage import below, is_uri, parent_and_name
 from pslib.suggestions import unknown_value
 from pslib.table.optimizers import Optimizer, rate_problem
 from pslib.table.tables import TablePolicies, TableSpec
@@ -231,12 +233,18 @@ def saved_place(job: Job) -> str:
 
 
 def unfinished_place(job: Job) -> str:
-    """Return the folder of the numbered checkpoints that are made before the training is done."""
-    place = saved_place(job)
-    if job.checkpoint.keep_last:
-        return place
-    folder, name = parent_and_name(place)
-    return below(folder, f"{name}-{UNFINISHED}")
+    """Return the folder of the numbered checkpoints that are made before the training is done.
+
+    It is the run's own, since several runs may have one ``checkpoint.path``: in ``out``, or beside a URI and
+    named after ``out`` (a lost machine takes its disk with it).
+    """
+    path = job.checkpoint.path
+    if path and is_uri(path):
+        folder, name = parent_and_name(path)
+        return below(folder, f"{name}-{UNFINISHED}-{crc32(os.path.abspath(job.out).encode()):08x}")
+    if job.checkpoint.keep_last and not path:
+        return saved_place(job)
+    return str(Path(job.out) / f"{CHECKPOINT}-{UNFINISHED}")
 
 
 def read_job(

@@ -385,13 +385,22 @@ def hold_out(folder: Path, resume: bool) -> None:
         _held[name] = opened
 
 
+def let_out_go(folder: Path, made: Sequence[Path]) -> None:
+    """Remove the folders ``made`` for a run that has left nothing there, and its lock with them."""
+    for one in made:
+        with suppress(OSError):  # something is in it
+            one.rmdir()
+    if not folder.exists() and (opened := _held.pop(str(folder.resolve()), None)) is not None:
+        os.close(opened)
+
+
 def is_held(folder: Path) -> bool:
     """Return whether a run of another process goes on in a folder."""
     if str(folder.resolve()) in _held:
         return False
     opened = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: another look must not seem a run
     except BlockingIOError:
         return True
     except OSError:  # no locks on this file system

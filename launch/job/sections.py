@@ -142,8 +142,8 @@ class CheckpointSection(Settings):
     path: Annotated[
         str | None,
         Setting(
-            "Folder or URI, with keep_last of numbered checkpoints; none: ``checkpoint`` in ``out``. Without "
-            "keep_last those of a training that goes on are beside it, with the suffix ``-unfinished``.",
+            "Folder or URI, with keep_last of numbered checkpoints; none: ``checkpoint`` in ``out``. Those "
+            "of a training that goes on are in ``out`` (``checkpoint-unfinished``), or beside the URI.",
             pattern=NOT_EMPTY,
         ),
     ] = None

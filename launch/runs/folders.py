@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
 from launch.job.paths import from_here
-from launch.job.preflight import RUN_FILES, is_held
-from launch.supervisor.discovery import NOTE, ended_run
+from launch.job.preflight import RUN_FILES, hold_out, is_held, let_out_go
+from launch.supervisor.discovery import NOTE, can_go_on, ended_run
 from launch.supervisor.run_records import say
 from pslib.errors import EXIT_DONE, ConfigurationError
 
 
-def folder_of_run(out: Path, overwrite: bool, resume: bool) -> Path:
+@contextmanager
+def folder_of_run(out: Path, overwrite: bool, resume: bool) -> Iterator[Path]:
     """Choose the folder of a run by its ``out``, and say which one where it is another.
+
+    The folder of a new run is made and locked, so that of two launches at once each has its own. If it is
+    empty at the end of the context, it is removed.
 
     Parameters
     ----------
@@ -24,45 +31,74 @@ def folder_of_run(out: Path, overwrite: bool, resume: bool) -> Path:
     overwrite : bool
         True to take ``out`` in any case.
     resume : bool
-        True for the newest run of that name that is not complete, else the newest one.
+        True for the newest run of that name that is not complete and has something to go on with; without
+        one the newest that is not complete, else the newest.
 
     Raises
     ------
     ConfigurationError
         When the newest run of that name is still running, and a new one is to begin.
     """
-    taken = list(_taken(out))
-    if overwrite or not taken:
-        return out
-    newest_first = sorted(taken, key=_begun_s, reverse=True)
+    out = Path(os.path.abspath(out))
+    taken = _taken(out)
+    if overwrite or (resume and not taken):
+        yield out
+        return
+    newest_first = sorted(taken.values(), key=_begun_s, reverse=True)
     if resume:
-        unfinished = (one for one in newest_first if not _is_complete(one))
-        found = next(unfinished, newest_first[0])
-        if found != out:
-            say(f"resuming the run in {from_here(found)}")
-        return found
-    newest = newest_first[0]
-    if is_held(newest):
+        yield _resumed(out, newest_first)
+        return
+    if taken and is_held(newest := newest_first[0]):
         raise ConfigurationError(
             f"out: a run goes on in {newest}: wait for it, stop it (pslib stop {quote(from_here(newest))}), "
             "or give another --out"
         )
-    free = _numbered(out, len(taken) + 1)
-    say(f"{from_here(newest)} holds an earlier run: this one is {from_here(free)}")
-    return free
-
-
-def _taken(out: Path) -> Iterator[Path]:
-    """Yield the folders of this name that hold runs, up to the first number that is free."""
-    for number in itertools.count(1):
-        folder = _numbered(out, number)
-        if not any(next(folder.glob(name), None) for name in RUN_FILES):
-            return
+    folder, made = _made(out, max(taken, default=0) + 1)
+    if folder != out:
+        before = f"{from_here(newest)} holds an earlier run" if taken else f"a run begins in {from_here(out)}"
+        say(f"{before}: this one is {from_here(folder)}")
+    try:
         yield folder
+    finally:
+        let_out_go(folder, made)
 
 
-def _numbered(out: Path, number: int) -> Path:
-    return out if number == 1 else out.with_name(f"{out.name}-{number}")
+def _resumed(out: Path, newest_first: list[Path]) -> Path:
+    """Choose the run to go on with; one that is running now is refused later."""
+    unfinished = [one for one in newest_first if not _is_complete(one)]
+    able = (one for one in unfinished if is_held(one) or can_go_on(one))
+    found = next(able, (unfinished or newest_first)[0])
+    if found != out:
+        say(f"resuming the run in {from_here(found)}")
+    return found
+
+
+def _taken(out: Path) -> dict[int, Path]:
+    """Return the folders of this name that hold runs, by their numbers; there may be gaps."""
+    named = re.compile(rf"{re.escape(out.name)}(?:-([1-9]\d*))?")
+    taken = {}
+    with suppress(OSError, ValueError):  # there is no such folder; that of a run is checked later
+        for folder in out.parent.iterdir():
+            found = named.fullmatch(folder.name)
+            if found and any(next(folder.glob(name), None) for name in RUN_FILES):
+                taken[int(found[1] or 1)] = folder
+    return taken
+
+
+def _made(out: Path, first: int) -> tuple[Path, list[Path]]:
+    """Make and lock the first folder from a number on that no other launch holds; return what is new, too."""
+    for number in itertools.count(first):
+        folder = out if number == 1 else out.parent / f"{out.name}-{number}"
+        missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+        try:
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            hold_out(folder, resume=False)
+        except ConfigurationError:
+            continue
+        except (OSError, ValueError):  # reported where the folder is prepared, after all other checks
+            pass
+        return folder, missing
+    raise AssertionError("numbers do not end")
 
 
 def _begun_s(folder: Path) -> float:

@@ -96,7 +96,8 @@ def run_script(
 def _folder(out: str, run: RunOptions) -> Path:
     """Make the folder of the run: with a number where another run has it."""
     check_local("out", out)
-    return prepare_out(folder_of_run(Path(out), run.overwrite, run.resume), run.overwrite, run.resume)
+    with folder_of_run(Path(out), run.overwrite, run.resume) as folder:
+        return prepare_out(folder, run.overwrite, run.resume)
 
 
 def _place(script: str, machines: HostOptions, log: str | None, resume: bool) -> tuple[Launcher, int, int]:

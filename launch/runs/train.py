@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.job.compatibility import check_same_training
-from launch.job.job import Job, unfinished_place
+from launch.job.job import Job, saved_place, unfinished_place
 from launch.job.paths import from_here
 from launch.job.preflight import (
     check_content,
@@ -27,7 +27,7 @@ from launch.places.hosts import HostsLauncher
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
 from launch.places.options import RunOptions
-from launch.supervisor.discovery import from_checkpoint, note_earlier, what_saves
+from launch.supervisor.discovery import from_checkpoint, note_earlier, note_saved, what_saves
 from launch.supervisor.resume import (
     check_no_logs,
     completed,
@@ -93,8 +93,8 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
         check_event_files()
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
-    _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     job, launch = _begun(job, run.overwrite, run.resume)
+    _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     out = Path(job.out)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
@@ -128,6 +128,7 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
         job, plan = step_back(outcome, job, plan, out, tried)
         tried += 1
     if outcome.exit_code == EXIT_DONE:
+        note_saved(job, out)
         _remove_unfinished(job)
         for line in summary_lines(summary, out, best):
             print(line)
@@ -207,11 +208,11 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
 
 
 def _remove_unfinished(job: Job) -> None:
-    """Remove the checkpoints of the unfinished training from the run's folder: the last one has all of it."""
+    """Remove the checkpoints of the unfinished training: the last one has all of it."""
     from pslib.checkpoint import prune
 
-    if not (job.checkpoint.path or job.checkpoint.keep_last):
-        place = unfinished_place(job)
+    place = unfinished_place(job)
+    if place != saved_place(job):
         prune(place, 0)
         with suppress(OSError):  # there is none, or something else is in it
             Path(place).rmdir()

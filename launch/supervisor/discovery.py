@@ -31,6 +31,9 @@ BEGAN_WITH = ("servers", "partition_bits", "dense_blocks")
 EARLIER = "checkpoints-before.json"
 """File in the logs of a run: checkpoints that existed at its save paths before it began."""
 
+SAVED = "checkpoint-saved.json"
+"""File in the logs of a run that is done: its checkpoint at a ``checkpoint.path``."""
+
 
 def note_cluster(
     logs: Path,
@@ -183,6 +186,18 @@ def note_earlier(job: Job, out: Path) -> None:
         (out / "logs" / EARLIER).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
+def note_saved(job: Job, out: Path) -> None:
+    """Record the last checkpoint of a run that is done, if it is at a ``checkpoint.path``.
+
+    Other runs may have the same path, so a stream goes on with the checkpoint there only while it is its own.
+    """
+    if job.checkpoint.path is None:
+        return
+    with suppress(CheckpointError, OSError):  # a full disk does not end the run
+        place, print_ = _newest_with_print(job.checkpoint.path)
+        (out / "logs" / SAVED).write_text(json.dumps({shown(place): print_}) + "\n", encoding="utf-8")
+
+
 def _places(job: Job) -> tuple[str, ...]:
     """Return the save paths of a run: the regular one, and that of a training that is not done."""
     from launch.job.job import (  # 0.3 s, which most readers of a folder do not need
@@ -193,21 +208,28 @@ def _places(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys((saved_place(job), unfinished_place(job))))
 
 
-def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]], CheckpointError | None]:
-    """Return time and path of the newest checkpoint at each place, and the reason at places without one."""
+def _saved_since(
+    out: Path, places: Sequence[str], shared: str | None
+) -> tuple[list[tuple[str, str]], CheckpointError | None]:
+    """Return time and path of the run's newest checkpoint at each place, and why there is none elsewhere.
+
+    At ``shared``, the ``checkpoint.path``, it is the run's only if noted by `note_saved`.
+    """
     from pslib.checkpoint import read_manifest
 
     found: list[tuple[str, str]] = []
-    why, earlier = None, read_record(out / "logs" / EARLIER)
+    why, earlier, own = None, read_record(out / "logs" / EARLIER), read_record(out / "logs" / SAVED)
     for folder in places:
         try:
             place, print_ = _newest_with_print(folder)
             saved_utc = read_manifest(place).saved_utc
-            if earlier.get(shown(place)) != print_:
+            known = shown(place)
+            if own.get(known) == print_ if folder == shared else earlier.get(known) != print_:
                 found.append((saved_utc, place))
                 continue
+            which = "another" if folder == shared else "an earlier"
             why = CheckpointError(
-                f"{shown(place)} was saved by an earlier run, at {saved_utc}; to begin with it, say load.path"
+                f"{known} was saved by {which} run, at {saved_utc}; to begin with it, say load.path"
             )
         except CheckpointError as error:
             why = why or error
@@ -222,14 +244,14 @@ def what_is_left(out: Path, done: bool) -> str:
     logs = "" if done or not (log := logs_of(out)) else f"all that was acknowledged is in its logs, {log}; "
     try:
         job = read_job(out / "job.yaml").model_copy(update={"out": str(out.resolve())})
-        places, none = _places(job), "it left no checkpoint"
+        places, none, path = _places(job), "it left no checkpoint", job.checkpoint.path
     except ConfigurationError:  # the run of a script
         places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{UNFINISHED}"))
-        none = "its folder holds no checkpoint"
+        none, path = "its folder holds no checkpoint", None
     if remote := next((place for place in places if is_uri(place)), None):  # no wait for a store
         return f"{logs}its checkpoints, if any, are in {shown(remote)}"
-    found, _ = _saved_since(out, places)
-    for place in [max(found)[1]] if found else places:
+    found, _ = _saved_since(out, places, path)
+    for place in [max(found)[1]] if found else (one for one in places if one != path):
         with suppress(CheckpointError):
             for one in list_checkpoints(place)[:1]:
                 where = shown(one.path) if is_uri(one.path) else from_here(Path(one.path))
@@ -256,9 +278,22 @@ def from_checkpoint(job: Job) -> Job:
     """
     from pslib.trainer.settings import LoadSettings
 
-    found, why = _saved_since(Path(job.out), _places(job))
+    found, why = _saved_since(Path(job.out), _places(job), job.checkpoint.path)
     if not found:
         raise CheckpointError(
             f"--resume: nothing to go on from: {why}; begin anew without --resume ({what_saves(job)})"
         )
     return job.model_copy(update={"load": LoadSettings(path=max(found)[1])})
+
+
+def can_go_on(out: Path) -> bool:
+    """Return whether the run in a folder has update logs, or a checkpoint of its own, to go on with."""
+    from launch.job.job import read_job
+
+    if read_record(out / "logs" / NOTE).get("log"):
+        return True
+    try:
+        from_checkpoint(read_job(out / "job.yaml").model_copy(update={"out": str(out)}))
+    except (ConfigurationError, CheckpointError):  # the former for the run of a script
+        return False
+    return True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,22 +31,87 @@ def this_process() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": own.pid, "created_s": own.create_time()}
 
 
-def stop_launcher(where: str | Path) -> int:
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """Launcher in the note of a run."""
+
+    host: str
+    pid: int
+    created_s: float
+
+    @property
+    def is_here(self) -> bool:
+        """True if it was started on this machine."""
+        return self.host == socket.gethostname()
+
+    def process(self) -> psutil.Process | None:
+        """Return its process on this machine; None if it does not run any more."""
+        import psutil
+
+        with suppress(psutil.NoSuchProcess):
+            found = psutil.Process(self.pid)
+            if _runs(found) and abs(found.create_time() - self.created_s) < CREATED_S:
+                return found
+        return None
+
+
+def stop_launcher(where: str | Path, say: Callable[[str], object]) -> int:
     """Ask the launcher of the run in a folder to save and leave, wait until it has; return its process id.
+
+    Parameters
+    ----------
+    where : str or Path
+    say : callable
+        Called with a line before the wait.
 
     Raises
     ------
     ConfigurationError
-        When the folder holds no run that has started, or its launcher is on another machine.
+        When the folder holds no run that has started, or its launcher is on another machine or of another
+        user.
     UnavailableError
         When that run has no launcher any more.
     """
+    import psutil
+
     folder = _folder_of(Path(where))
-    launcher = _launcher_in(folder)
-    launcher.send_signal(signal.SIGTERM)  # psutil looks once more whether it is the same process
-    while _runs(launcher):
-        SystemClock().sleep_s(LOOK_S)
-    return int(launcher.pid)
+    noted = _launcher_in(folder)
+    if noted is None:
+        raise ConfigurationError(
+            f"{folder}: expected the folder of a run that has started, with its launcher in logs/{NOTE}"
+        )
+    if not noted.is_here:
+        raise ConfigurationError(
+            f"{folder}: the launcher of that run is pid {noted.pid} on {noted.host}: call pslib stop there"
+        )
+    try:
+        launcher = None if ended_run(folder) else noted.process()
+        if launcher is None:
+            raise UnavailableError(_gone(folder, noted))
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            launcher.send_signal(signal.SIGTERM)  # psutil looks once more whether it is the same process
+            say(f"pid {noted.pid}, the launcher of {folder}, saves what is trained and ends: waiting for it")
+            while _runs(launcher):
+                SystemClock().sleep_s(LOOK_S)
+    except psutil.AccessDenied:
+        raise ConfigurationError(
+            f"{folder}: the launcher of that run, pid {noted.pid}, is another user's: "
+            "call pslib stop as that user"
+        ) from None
+    return noted.pid
+
+
+def gone_launcher(where: Path) -> str | None:
+    """Return a line if the launcher of a run has ended on this machine; None while it runs, or if unknown."""
+    import psutil
+
+    folder = _folder_of(where)
+    noted = _launcher_in(folder)
+    if noted is None or not noted.is_here:
+        return None
+    with suppress(psutil.AccessDenied):  # there is such a process
+        return None if noted.process() else _gone(folder, noted)
+    return None
 
 
 def _runs(launcher: psutil.Process) -> bool:
@@ -61,23 +128,15 @@ def _folder_of(where: Path) -> Path:
     return next((one for one in (where, where.parent) if (one / "logs" / NOTE).exists()), where)
 
 
-def _launcher_in(folder: Path) -> psutil.Process:
-    import psutil
-
+def _launcher_in(folder: Path) -> _Noted | None:
     about = read_record(folder / "logs" / NOTE).get("launcher")
-    if not isinstance(about, dict):
-        raise ConfigurationError(f"{folder}: expected the folder of a run that has started, with logs/{NOTE}")
-    if about["host"] != socket.gethostname():
-        raise ConfigurationError(
-            f"{folder}: the launcher of that run is pid {about['pid']} on {about['host']}: "
-            "call pslib stop there"
-        )
-    if ended_run(folder) is None:
-        with suppress(psutil.NoSuchProcess):
-            found = psutil.Process(int(about["pid"]))
-            if _runs(found) and abs(found.create_time() - float(about["created_s"])) < CREATED_S:
-                return found
-    raise UnavailableError(
-        f"{folder}: the launcher of that run, pid {about['pid']}, does not run any more; "
+    with suppress(KeyError, TypeError, ValueError):  # none, or not as `this_process` describes it
+        return _Noted(str(about["host"]), int(about["pid"]), float(about["created_s"])) if about else None
+    return None
+
+
+def _gone(folder: Path, noted: _Noted) -> str:
+    return (
+        f"{folder}: the launcher of that run, pid {noted.pid}, does not run any more; "
         "go on with pslib train --resume and that folder"
     )

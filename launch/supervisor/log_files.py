@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launch.supervisor.discovery import ended_run
+from launch.supervisor.launcher_process import gone_launcher
 from launch.worker.log_lines import MESSAGE
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
@@ -50,23 +51,27 @@ class LogFiles:
         lines = heapq.merge(*map(self._news_of, self._files()), key=_time_of)
         yield from (line for line in lines if line.split(" ", 2)[1:2] != [MESSAGE])
 
-    def _news_of(self, file: Path) -> list[str]:
+    def _news_of(self, file: Path) -> Iterator[str]:
         with file.open("rb") as opened:
             opened.seek(self._read.get(file, 0))
-            data = opened.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read[file] = self._read.get(file, 0) + len(whole)
-        return whole.decode("utf-8", "replace").splitlines()
+            for line in opened:  # bytes end at a line feed only, text at other characters too
+                if not line.endswith(b"\n"):
+                    return
+                self._read[file] = self._read.get(file, 0) + len(line)
+                text = line.decode("utf-8", "replace").rstrip("\r\n")
+                yield text.replace("\r", " ")  # of a bar, which would overwrite the beginning
 
-    def follow(self, show: Callable[[str], object]) -> None:
-        """Show the lines as they come, until the run has ended."""
-        ended = None
-        while ended is None:
-            ended = ended_run(self._folder)  # looked up before the lines are read: none is missed
+    def follow(self, show: Callable[[str], object]) -> str | None:
+        """Show the lines as they come until the run has ended; return a line if its launcher was killed."""
+        while True:
+            # Looked up in this order: a launcher writes its summary, and then ends; no line is missed.
+            gone = gone_launcher(self._folder)
+            ended = ended_run(self._folder)
             for line in self.news():
                 show(line)
-            if ended is None:
-                SystemClock().sleep_s(LOOK_S)
+            if ended or gone:
+                return None if ended else gone
+            SystemClock().sleep_s(LOOK_S)
 
 
 def _time_of(line: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from launch.supervisor.run_spec import Task
 from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, PEOPLE_PREFIX
-from pslib.process.shutdown import ASKED
+from pslib.process.shutdown import ACKNOWLEDGED, ASKED
 
 WORDS = ("started", "listening", "result", "over", "final", "asked")
 FAILED_S = 2.0
@@ -20,7 +20,7 @@ FAILED_S = 2.0
 
 def has_left(line: str) -> bool:
     """Return whether a process says that it was asked to leave and has lost nothing."""
-    return line.startswith(ASKED) and "not" not in line
+    return line in (ASKED, ACKNOWLEDGED)
 
 
 class WorkerOutput:

@@ -30,6 +30,9 @@ ASKED_LINE = b"pslib-asked \n"
 ASKED = "asked to leave (SIGTERM)"
 """Beginning of the line of a process that was asked to leave."""
 
+ACKNOWLEDGED = f"{ASKED}: all pushes are acknowledged, and its leases go back"
+"""Line of a trainer that has left a fit in order."""
+
 HARD_S = 5.0
 """Seconds after the drain time at which a process that still runs is ended."""
 

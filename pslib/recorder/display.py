@@ -158,7 +158,7 @@ class _Block:
         line.add_column(ratio=1)
         line.add_column(no_wrap=True)
         done = f"{status.examples / total:4.0%}  {status.examples:,}/{total:,}  {duration_text(now_s)}"
-        line.add_row(_phase_text(status), ProgressBar(total, status.examples), done)
+        line.add_row(Text(_phase_text(status)), ProgressBar(total, status.examples), done)
         figures = _figures(status, window, self._eta.seconds(status, now_s))
         self._live.update(Group(line, Text("  ".join(figures), style="dim")), refresh=True)
 

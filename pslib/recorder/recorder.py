@@ -265,8 +265,8 @@ class RunRecorder:
         }
 
     def _draw(self, path: Path, summary: Mapping[str, Any]) -> None:
+        launches = [*map(_history_of, self._earlier), self._history]
         try:
-            launches = [*map(_history_of, self._earlier), self._history]
             figure = picture([one.records for one in launches], summary)
             with atomic_output(path) as temporary:
                 figure.savefig(temporary, format="png")
@@ -282,8 +282,9 @@ class RunRecorder:
 def _history_of(path: Path) -> History:
     """Read the ``metrics.jsonl`` of an earlier launch."""
     history = History()
-    for record in read_records(path):
-        history.add(record)
+    with suppress(OSError):  # the picture is of the launches whose files can be read
+        for record in read_records(path):
+            history.add(record)
     return history
 
 

@@ -129,7 +129,7 @@ RANKINGS = ("recall", "mrr", "ndcg")
 
 def read_records(path: Path) -> Iterator[Record]:
     """Yield the records of a ``metrics.jsonl``, without lines that a crash cut, or of another format."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for text in lines:
             with suppress(ValueError, TypeError):  # no JSON, or columns are missing
                 yield Record.of(json.loads(text))

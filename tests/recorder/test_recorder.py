@@ -309,6 +309,28 @@ def test_a_terminal_gets_a_block_and_results_above_it(monkeypatch):
     assert text.index("test: AUC 0.7000") < text.rindex("training epoch 2/2")
 
 
+@pytest.mark.parametrize("error", ["tr[/x].parquet: bad", "peer tcp://[fe80::1]:5 is gone"])
+def test_a_terminal_shows_an_error_as_it_is_and_takes_nothing_in_it_for_markup(monkeypatch, error):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    watch(None, [training(10, phase="failed", error=error)], stream=stream, progress=True, every_s=1)
+    assert f"failed: {error}" in stream.getvalue()
+
+
+def test_a_launch_whose_metrics_cannot_be_read_is_left_out_of_the_picture(tmp_path):
+    """Bytes that are no UTF-8 spoil their line alone, a folder in the place of a file the whole launch."""
+    (tmp_path / "metrics-0.jsonl").write_bytes(b"\xff\xfe\n")
+    (tmp_path / "metrics-1.jsonl").mkdir()
+    stream = io.StringIO()
+    earlier = [tmp_path / "metrics-0.jsonl", tmp_path / "metrics-1.jsonl"]
+    run = RunRecorder(tmp_path, HandClock(), progress=False, stream=stream, earlier=earlier)
+    run.observe(training(500, phase="done"))
+    run.finish({})
+    assert (tmp_path / "run.png").exists()
+    assert stream.getvalue() == ""
+
+
 def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed_of_before():
     stream, clock = io.StringIO(), HandClock()
     run = RunRecorder(None, clock, progress=True, stream=stream)

@@ -20,7 +20,7 @@ from pslib.client.client import Client
 from pslib.client.pending import PendingPush
 from pslib.errors import DataError, PreemptedError, PslibError
 from pslib.process.interruption import Interruption
-from pslib.process.shutdown import ASKED, preemption
+from pslib.process.shutdown import ACKNOWLEDGED, ASKED, preemption
 from pslib.text import counted
 from pslib.trainer.checkpoints.pause import JobGate
 from pslib.trainer.collective import HeldLease, Job
@@ -230,8 +230,10 @@ class Pipeline:
         self._check()
         if not preemption.asked:
             raise KeyboardInterrupt
-        left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
-        raise PreemptedError(f"{ASKED}: {left} acknowledged, and its leases go back")
+        if not self._open:
+            raise PreemptedError(ACKNOWLEDGED)
+        left = counted(self._open, "push is", "pushes are")
+        raise PreemptedError(f"{ASKED}: {left} not acknowledged, and its leases go back")
 
     # --- stages -------------------------------------------------------------------------------------------
 

@@ -64,6 +64,10 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
             ["train", "job.yaml", "a", "--wxyz"],
             "no such option: --wxyz; see pslib train --help",
         ),
+        (
+            ["vectors", "movies.yaml", "--checkpoint", "saved", "--out", "vectors", "--side", "item"],
+            "no such option: --checkpoint; the form is now: pslib vectors CHECKPOINT FIELD --data PATH --out ",
+        ),
         (["train", "job.yaml", "a"], "got unexpected extra argument (a); see pslib train --help"),
         (
             ["train", "job.yaml", "--overwrite", "--resume"],

@@ -80,7 +80,49 @@ def test_lines_are_followed_until_the_run_has_ended(run: Path) -> None:
     (run / "logs" / "server-2.log").write_text("T6 info server-2 f\n")
     (run / "summary.json").write_text(json.dumps({"exit_code": 0}))
     follower.join(20)
+    assert not follower.is_alive()
     assert sorted(line.rpartition(" ")[2] for line in got) == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_a_line_ends_at_a_line_feed_alone_and_a_bar_does_not_overwrite_it(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (run / "logs" / "trainer-0.log").open("wb") as log:
+        log.write("T0 output trainer-0 10%\r20%\nT3 info trainer-0 a\u2028b\fc\r\n".encode())
+    assert main(["logs", str(run)]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0] == "T0 output trainer-0 10% 20%"
+    assert [line.split(" ", 1)[0] for line in lines if line] == ["T0", "T1", "T2", "T3", "T4"]
+    assert "T3 info trainer-0 a\u2028b\fc" in lines
+
+
+def test_the_logs_of_a_killed_launcher_are_followed_to_their_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with somebody() as launcher:
+        created_s = psutil.Process(launcher.pid).create_time()
+        folder = noted(tmp_path / "run", pid=launcher.pid, created_s=created_s)
+        (folder / "logs" / "server-0.log").write_text("T1 info server-0 a\n")
+        got: list[str] = []
+        seen = threading.Event()
+
+        def show(line: str) -> None:
+            got.append(line)
+            seen.set()
+
+        said: list[str | None] = []
+        follower = threading.Thread(target=lambda: said.append(LogFiles(folder, None).follow(show)))
+        follower.start()
+        assert seen.wait(20)
+        assert follower.is_alive(), "its launcher runs"
+        launcher.kill()
+        follower.join(20)
+        assert not follower.is_alive()
+    line = f"{folder}: the launcher of that run, pid {launcher.pid}, does not run any more; go on with "
+    assert said[0] is not None
+    assert said[0].startswith(line)
+    assert main(["logs", "--follow", str(folder)]) == 0
+    assert capsys.readouterr().err.startswith(f"pslib: {line}")
 
 
 # --- stop
@@ -103,6 +145,47 @@ def noted(folder: Path, **launcher: object) -> Path:
     about = {"host": socket.gethostname(), "pid": os.getpid(), "created_s": 0.0} | launcher
     note_cluster(folder / "logs", "tcp://127.0.0.1:5", "abc", launcher=about)
     return folder
+
+
+@pytest.mark.parametrize("about", [{}, {"host": "here"}, {"host": "here", "pid": "x", "created_s": 0}, [1]])
+def test_a_note_without_a_launcher_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], about: object
+) -> None:
+    folder = noted(tmp_path / "run")
+    (folder / "logs" / NOTE).write_text(json.dumps({"launcher": about}))
+    assert main(["stop", str(folder)]) == 64
+    assert capsys.readouterr().err == (
+        f"pslib: {folder}: expected the folder of a run that has started, with its launcher in "
+        "logs/cluster.json\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (psutil.AccessDenied(), 64, "is another user's: call pslib stop as that user"),
+        (psutil.NoSuchProcess(1), 0, "has ended without a summary"),
+    ],
+)
+def test_a_launcher_that_takes_no_signal_is_told_of_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: psutil.Error,
+    code: int,
+    told: str,
+) -> None:
+    def refuse(process: psutil.Process, number: int) -> None:
+        raise error
+
+    monkeypatch.setattr(psutil.Process, "send_signal", refuse)
+    with somebody() as launcher:
+        created_s = psutil.Process(launcher.pid).create_time()
+        folder = noted(tmp_path / "run", pid=launcher.pid, created_s=created_s)
+        assert main(["stop", str(folder)]) == code
+    said = "".join(capsys.readouterr())
+    assert told in said
+    assert said.count("\n") == 1
 
 
 def test_a_process_that_has_the_launchers_pid_by_now_is_not_stopped(
@@ -142,7 +225,10 @@ def test_a_run_that_has_ended_says_so_and_nothing_is_stopped(
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", str(tmp_path)]) == 64
-    assert "expected the folder of a run that has started, with logs/cluster.json" in capsys.readouterr().err
+    assert (
+        "expected the folder of a run that has started, with its launcher in logs/cluster.json"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_run_is_stopped_saved_and_gone_on_with(start: Start, examples: Path, tmp_path: Path) -> None:
@@ -152,11 +238,12 @@ def test_a_run_is_stopped_saved_and_gone_on_with(start: Start, examples: Path, t
     stop = start("stop", tmp_path / "out")
     assert stop.finish(60) == 0, stop.output
     assert run.finish(5) == 75  # it has ended before
+    assert stop.lines(f"the launcher of {tmp_path / 'out'}, saves what is trained and ends: waiting for it")
     assert stop.lines(", exit code 75 (")
     (line,) = stop.lines("go on with: pslib ")
     followed = start("logs", "--follow", "--role", "trainer", tmp_path / "out")
     assert followed.finish(20) == 0
-    assert followed.lines("info    trainer-0 pslib-started ")
+    assert followed.lines("info    trainer-0 ")
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(90) == 0, again.output
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["epochs"] == 8

@@ -1,6 +1,7 @@
 """The job file: what is accepted, what is refused and in which words."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -443,13 +444,26 @@ def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path,
 # --- how trainers keep together ---
 
 
-def test_a_training_is_saved_every_ten_minutes_beside_its_checkpoint(tmp_path):
-    """With keep_last its folder has numbered checkpoints anyway, and these go there."""
+def test_a_training_is_saved_every_ten_minutes_in_the_folder_of_the_run(tmp_path):
+    """With keep_last its ``checkpoint`` has numbered checkpoints anyway, and these go there."""
     job = read(tmp_path, GOOD)
     assert job.checkpoint.every_s == 600
     assert unfinished_place(job) == f"{job.out}/checkpoint-unfinished"
     job = read(tmp_path, GOOD, "checkpoint.keep_last=3")
     assert unfinished_place(job) == f"{job.out}/checkpoint"
+    for kept in ("", ", keep_last: 3"):
+        job = read(tmp_path, GOOD, f"checkpoint={{path: saved{kept}}}")
+        assert unfinished_place(job) == f"{job.out}/checkpoint-unfinished"
+
+
+def test_beside_a_uri_each_run_has_a_place_of_its_own_for_a_training_that_goes_on(tmp_path):
+    places = {
+        unfinished_place(read(tmp_path, GOOD, "checkpoint.path=s3://K:S@b/saved?scheme=http", f"out={out}"))
+        for out in ("runs/j", "runs/j", "runs/j-2")
+    }
+    assert len(places) == 2
+    for place in places:
+        assert re.fullmatch(r"s3://K:S@b/saved-unfinished-[0-9a-f]{8}\?scheme=http", place)
 
 
 def test_increments_need_a_time_to_save(tmp_path):

@@ -28,20 +28,26 @@ def run_in(folder: Path, exit_code: int, begun_s: int) -> Path:
     return folder
 
 
+def chosen(out: Path, overwrite: bool, resume: bool) -> Path:
+    """The folder that a launch takes, without a run in it."""
+    with folder_of_run(out, overwrite, resume) as folder:
+        return folder
+
+
 def test_a_folder_without_a_run_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "clicks").mkdir()
     (tmp_path / "clicks" / "notes.txt").touch()
     for resume in (False, True):
-        assert folder_of_run(tmp_path / "clicks", False, resume) == tmp_path / "clicks"
+        assert chosen(tmp_path / "clicks", False, resume) == tmp_path / "clicks"
 
 
 def test_an_earlier_run_stays_and_the_next_one_gets_the_next_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = run_in(tmp_path / "clicks", DONE, 1)
-    assert folder_of_run(out, False, False) == tmp_path / "clicks-2"
+    assert chosen(out, False, False) == tmp_path / "clicks-2"
     run_in(tmp_path / "clicks-2", INTERRUPTED, 2)
-    assert folder_of_run(out, False, False) == tmp_path / "clicks-3"
+    assert chosen(out, False, False) == tmp_path / "clicks-3"
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"pslib: {out} holds an earlier run: this one is {out}-2"
     assert second == f"pslib: {out}-2 holds an earlier run: this one is {out}-3"
@@ -49,7 +55,7 @@ def test_an_earlier_run_stays_and_the_next_one_gets_the_next_number(
 
 def test_with_overwrite_the_folder_itself_is_taken(tmp_path: Path) -> None:
     out = run_in(tmp_path / "clicks", DONE, 1)
-    assert folder_of_run(out, True, False) == out
+    assert chosen(out, True, False) == out
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,70 @@ def test_a_resume_goes_on_with_the_newest_run_that_is_not_complete_else_with_the
 ) -> None:
     for number, (code, begun_s) in enumerate(zip(codes, begun, strict=True), 1):
         run_in(tmp_path / ("clicks" if number == 1 else f"clicks-{number}"), code, begun_s)
-    assert folder_of_run(tmp_path / "clicks", False, True) == tmp_path / found
+    assert chosen(tmp_path / "clicks", False, True) == tmp_path / found
+
+
+def test_a_run_that_was_removed_hides_no_later_one(tmp_path: Path) -> None:
+    """Numbers grow: the folder of a removed run is not taken by another."""
+    run_in(tmp_path / "clicks-3", INTERRUPTED, 1)
+    run_in(tmp_path / "clicks-10", DONE, 2)
+    run_in(tmp_path / "clicks-new", INTERRUPTED, 3)
+    assert chosen(tmp_path / "clicks", False, True) == tmp_path / "clicks-3"
+    assert chosen(tmp_path / "clicks", False, False) == tmp_path / "clicks-11"
+
+
+@pytest.mark.parametrize("out", [".", "../clicks", "../../runs/clicks/"])
+def test_the_current_folder_may_be_that_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.chdir(run_in(tmp_path / "runs" / "clicks", DONE, 1))
+    assert chosen(Path(out), False, False) == tmp_path / "runs" / "clicks-2"
+
+
+def test_a_resume_passes_over_a_later_run_that_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+    """It failed at its first file, say, and the run before it was interrupted."""
+    out = run_in(tmp_path / "clicks", INTERRUPTED, 1)
+    note_cluster(out / "logs", "tcp://127.0.0.1:5", "abc", log=str(out / "log"))
+    os.utime(out / "logs" / NOTE, (0, 1))
+    failed = run_in(tmp_path / "clicks-2", 64, 2)
+    assert chosen(out, False, True) == out
+    held = os.open(failed, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as its launcher does: that run is not passed over while it goes on
+    assert chosen(out, False, True) == failed
+    os.close(held)
+
+
+def test_of_launches_at_once_each_has_a_folder_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another launch has taken the folder, and has nothing in it yet."""
+    out = tmp_path / "clicks"
+    for taken, free in ((out, "clicks-2"), (tmp_path / "clicks-2", "clicks-3")):
+        taken.mkdir()
+        held = os.open(taken, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert chosen(out, False, False) == tmp_path / free
+        os.close(held)
+        if taken == out:
+            run_in(out, DONE, 1)
+    assert f"pslib: a run begins in {out}: this one is {out}-2" in capsys.readouterr().err
+
+
+def test_a_chosen_folder_is_held_and_goes_again_if_nothing_is_put_there(tmp_path: Path) -> None:
+    with folder_of_run(tmp_path / "runs" / "clicks", False, False) as folder:
+        opened = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(opened)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_looks_at_a_folder_do_not_take_each_other_for_a_run(tmp_path: Path) -> None:
+    out = run_in(tmp_path / "clicks", DONE, 1)
+    look = os.open(out, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    assert chosen(out, False, False) == tmp_path / "clicks-2"
+    os.close(look)
 
 
 def test_no_run_begins_beside_one_of_its_name_that_goes_on(tmp_path: Path) -> None:
@@ -75,9 +144,9 @@ def test_no_run_begins_beside_one_of_its_name_that_goes_on(tmp_path: Path) -> No
     held = os.open(newest, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)  # as its launcher does
     with pytest.raises(ConfigurationError, match=f"out: a run goes on in {newest}: wait for it, stop it"):
-        folder_of_run(tmp_path / "clicks", False, False)
+        chosen(tmp_path / "clicks", False, False)
     os.close(held)
-    assert folder_of_run(tmp_path / "clicks", False, False) == tmp_path / "clicks-3"
+    assert chosen(tmp_path / "clicks", False, False) == tmp_path / "clicks-3"
 
 
 def job_in(folder: Path) -> Path:

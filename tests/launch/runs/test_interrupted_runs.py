@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli.main import main
+from launch.job.job import read_job
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import (
     ROWS,
@@ -119,9 +120,30 @@ def test_a_script_with_logs_goes_on_after_ctrl_c_where_it_was(
 def test_a_run_that_is_done_leaves_no_checkpoint_of_the_unfinished_training(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    path = write_job(tmp_path, examples, {"epochs": 2}, {"servers": 1, "trainers": 1})
+    path = write_job(tmp_path, examples, {"epochs": EPOCHS}, {"servers": 1, "trainers": 1})
     command = start("train", path, "--set", "checkpoint.every_batches=20")
     assert command.finish(60) == 0, command.output
     assert command.lines(f"pslib: saved {tmp_path}/out/checkpoint-unfinished/checkpoint-0")
     assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
     assert not (tmp_path / "out" / "checkpoint-unfinished").exists()
+
+
+def test_two_runs_with_one_checkpoint_path_go_on_each_with_its_own_training(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    path = write_job(tmp_path, examples, {"batch_rows": 128, "epochs": EPOCHS}, {"servers": 1, "trainers": 1})
+    shared = tmp_path / "saved" / "model"
+    for folder in ("out", "out-2"):
+        command = start("train", path, "--set", f"checkpoint.path={shared}")
+        command.wait_for_file(f"../{folder}/metrics.jsonl", '"phase": "training"')
+        command.process.send_signal(signal.SIGINT)
+        assert command.finish(40) == 130, command.output
+        assert command.lines(f"the checkpoint is {tmp_path}/{folder}/checkpoint-unfinished/checkpoint-0")
+    again = start("train", "--resume", tmp_path / "out", "--quiet")
+    assert again.finish(120) == 0, again.output
+    load = read_job(tmp_path / "out" / "job.yaml").load
+    assert load is not None
+    assert load.path.startswith(f"{tmp_path}/out/checkpoint-unfinished/")
+    assert [one.name for one in shared.parent.iterdir()] == ["model"]
+    assert not (tmp_path / "out" / "checkpoint-unfinished").exists()
+    assert (tmp_path / "out-2" / "checkpoint-unfinished").exists()

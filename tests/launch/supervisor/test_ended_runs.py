@@ -24,6 +24,7 @@ from launch.supervisor.discovery import (
     from_checkpoint,
     note_cluster,
     note_earlier,
+    note_saved,
     what_is_left,
 )
 from pslib.errors import CheckpointError, UnavailableError
@@ -186,15 +187,14 @@ def test_a_stream_that_has_ended_is_gone_on_with(tmp_path: Path, capsys: pytest.
     assert "begin anew without --resume" in said
 
 
-@pytest.mark.parametrize("where", ["saved", "saved-unfinished/checkpoint-000001", "run/checkpoint"])
+@pytest.mark.parametrize("where", ["run/checkpoint-unfinished/checkpoint-000001", "run/checkpoint"])
 def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     file = job_in(tmp_path)
     with trainer_of_clicks() as trainer:
         trainer.save(tmp_path / where)
-        job = read_job(file, ["checkpoint.path=saved"] if "run" not in where else [])
-        out = run_in(tmp_path / "run", FAILED) if "run" not in where else tmp_path / "run"
+        job, out = read_job(file), tmp_path / "run"
         (out / "logs").mkdir(exist_ok=True)
         assert from_checkpoint(job).load == LoadSettings(path=str(tmp_path / where))
         note_earlier(job, out)
@@ -207,6 +207,22 @@ def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
         assert (tmp_path / where / "manifest.json").exists()
         trainer.save(tmp_path / where)
         assert from_checkpoint(job).load == LoadSettings(path=str(tmp_path / where))
+
+
+def test_a_checkpoint_at_a_path_that_other_runs_have_too_is_a_runs_own_only_where_it_has_noted_it(
+    tmp_path: Path,
+) -> None:
+    """A stream that is done goes on with its last checkpoint there, as long as no other run replaces it."""
+    job, out = read_job(job_in(tmp_path), ["checkpoint.path=saved"]), run_in(tmp_path / "run", DONE)
+    with trainer_of_clicks() as trainer:
+        trainer.save(tmp_path / "saved")
+        with pytest.raises(CheckpointError, match=f"{tmp_path}/saved was saved by another run, at "):
+            from_checkpoint(job)
+        note_saved(job, out)
+        assert from_checkpoint(job).load == LoadSettings(path=str(tmp_path / "saved"))
+        trainer.save(tmp_path / "saved")
+        with pytest.raises(CheckpointError, match="was saved by another run"):
+            from_checkpoint(job)
 
 
 def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resume_from_it(
@@ -227,7 +243,7 @@ def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resu
     assert "pslib: its records: picture " in capsys.readouterr().err
     pq.write_table(pa.table({"click": [0, 1, 1], "user": [1, 2, 3]}), tmp_path / "other.parquet")
     assert main(["train", str(job), *settings, "--resume"]) == 64
-    assert "saved was saved by an earlier run, at " in capsys.readouterr().err
+    assert "saved was saved by another run, at " in capsys.readouterr().err
 
 
 def test_a_run_that_failed_and_left_nothing_is_told_what_would_have_saved_something(
@@ -331,6 +347,7 @@ def test_what_an_ended_run_has_left_is_what_a_resume_would_begin_with(tmp_path: 
             (folder / "job.yaml").write_text(read_job(file, setting).to_yaml())
             shutil.rmtree(folder / "checkpoint-unfinished", ignore_errors=True)
             trainer.save(tmp_path / place)
+            note_saved(read_job(folder / "job.yaml"), folder)
             assert what_is_left(folder, done=True) == f"its checkpoint is {tmp_path / place}"
     ended = ended_run(folder)
     assert ended is not None
