@@ -35,7 +35,9 @@ log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3
 """Depth searched by `list_checkpoints`: runs/first/checkpoint/checkpoint-000001."""
-OF_RUNS = ("checkpoint", "checkpoint-unfinished")
+UNFINISHED = "checkpoint-unfinished"
+"""Folder in that of a run: checkpoints of a training that goes on or was interrupted."""
+OF_RUNS = ("checkpoint", UNFINISHED)
 """Folders of checkpoints in that of a run: of a finished training, and of one that goes on."""
 LINKS_MAX = 1001
 KEEP_LAST_MAX = 1_000_000

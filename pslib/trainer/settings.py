@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, cast
 
-from pslib.checkpoint.folders import KEEP_LAST_MAX
+from pslib.checkpoint.folders import KEEP_LAST_MAX, UNFINISHED
 from pslib.errors import ConfigurationError
 from pslib.settings import NOT_EMPTY, Setting, Settings, setting_of, settings_of
 from pslib.storage import place_of
@@ -23,8 +23,6 @@ EVERY_S = 600.0
 """Default interval: what an end by force loses at most. A cut pauses trainers for some milliseconds."""
 EVERY_S_MAX = 1e9
 """Maximum interval: thirty years."""
-UNFINISHED = "checkpoint-unfinished"
-"""Folder in that of a run: checkpoints of a training that goes on or was interrupted."""
 EverySeconds = Annotated[
     float, Setting("From one to the next; 0: time does not count.", ge=0, le=EVERY_S_MAX, unit="seconds")
 ]

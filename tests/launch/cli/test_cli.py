@@ -66,7 +66,7 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
         ),
         (
             ["vectors", "movies.yaml", "--checkpoint", "saved", "--out", "vectors", "--side", "item"],
-            "no such option: --checkpoint; the form is now: pslib vectors CHECKPOINT FIELD --data PATH --out ",
+            "no such option: --checkpoint; the form is now: pslib vectors CHECKPOINT FIELD --data PATH ",
         ),
         (["train", "job.yaml", "a"], "got unexpected extra argument (a); see pslib train --help"),
         (
