@@ -348,7 +348,9 @@ def _files_of(path: str) -> DataFiles:
     if not is_uri(path) and os.path.islink(path):
         return DataFiles((), (), (_dangling(path),))
     if info.type == pafs.FileType.Unknown:
-        return DataFiles((), (), (f"{shown(path)}: expected a file or a folder, got a pipe, socket or device",))
+        return DataFiles(
+            (), (), (f"{shown(path)}: expected a file or a folder, got a pipe, socket or device",)
+        )
     return DataFiles((), (), (f"{shown(path) or repr(path)}: no such file or folder",))
 
 
