@@ -89,7 +89,8 @@ KERNEL_TESTS := tests/table tests/wire tests/shard \
     $(patsubst %,tests/data/test_%.py,columns features list_buffer) \
     $(patsubst %,tests/rec_models/test_%.py,row_places ragged_pool row_cache fused_layers products \
     products_of_steps stepper) \
-    $(patsubst %,tests/transport/test_%.py,transport zmq_link) tests/server/test_shard_thread.py
+    $(patsubst %,tests/transport/test_%.py,transport zmq_link) tests/server/test_shard_thread.py \
+    tests/checkpoint/test_increments.py
 
 # What was deleted or moved since the last time must not be compiled or run once more.
 asan: $(VENV)/.made
