@@ -24,6 +24,7 @@ from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.scoring.parameters import LoadedParameters
 from pslib.storage import shown
+from pslib.suggestions import nearest
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, RowLayout
 from pslib.text import counted, html_table
@@ -43,6 +44,7 @@ from pslib.trainer.retrieval.towers import (
     whole_batches,
 )
 from pslib.trainer.settings import RankingSettings
+from pslib.validation import checked_calls
 
 WEIGHTS = LoadOptions(state=False)
 """Which optimizer made the weights does not matter."""
@@ -52,6 +54,7 @@ VECTORS = "v"
 """Part of a row that is a key's vector, in the models of `rec_models`."""
 
 
+@checked_calls("predict", "evaluate", "rank", "recommend", "vectors", "nearest", "vectors_by_name")
 class LoadedModel:
     """A model with the parameters of a checkpoint, in this process's memory.
 
@@ -280,11 +283,17 @@ class LoadedModel:
         -------
         pyarrow.Table
             ``value`` and ``cosine``, the nearest first, without ``value`` itself.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model has not been trained on ``value``, so that its vector would be an initial one.
         """
         if k < 1:
             raise ConfigurationError(f"k: expected at least 1, got {k}")
         value = self._as_kept(self._named_by(field), value)
         values, vectors = self._distinct(field, among)
+        self._check_trained(field, value, values)
         mine = self.vectors(field, [value])[0]
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(mine)
         cosines = np.zeros(len(vectors), np.float32)
@@ -292,6 +301,18 @@ class LoadedModel:
         others = np.flatnonzero([one not in (value, None) for one in values.to_pylist()])
         best = others[np.argsort(-cosines[others], kind="stable")[:k]]
         return pa.table({"value": values.take(pa.array(best)), "cosine": cosines[best]})
+
+    def _check_trained(self, field: str, value: Any, values: pa.Array) -> None:
+        """Refuse a value without a row; an item that has further columns has a vector without one."""
+        column = self._named_by(field)
+        if self._is_side(field) and len(self._sides.item_schema.columns) > 1:
+            return
+        opened = self._opened(_as_table([value], column), _schema_of(column))
+        keys = np.concatenate([_keys_in(batch, column) for batch in whole_batches(opened, BATCH_ROWS)])
+        if self._parameters.missing(keys):
+            near = nearest(str(value), [str(one) for one in values.to_pylist()])
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ConfigurationError(f"value: {field} {value!r} was not trained{hint}")
 
     def vectors_by_name(self, field: str, among: Any = None) -> pa.Table:
         """Return the distinct values of a field and their vectors, as a table to write or to index.
@@ -456,6 +477,8 @@ def _are_ids(data: Any) -> bool:
     """Return whether data is a list of values, and no path, list of paths, records or table."""
     if isinstance(data, np.ndarray | pa.Array | pa.ChunkedArray):
         return True
+    if hasattr(data, "to_numpy") and not (hasattr(data, "columns") or hasattr(data, "schema")):
+        return True  # a Series, or an array of pandas
     if not isinstance(data, Sequence) or isinstance(data, str | bytes):
         return False
     return all(isinstance(one, str | bytes | int | np.integer) or one is None for one in data)

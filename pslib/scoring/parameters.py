@@ -58,6 +58,10 @@ class LoadedParameters:
         """Number of rows."""
         return self._store.rows
 
+    def missing(self, keys: NDArray[np.uint64]) -> int:
+        """Return how many of the keys have no row."""
+        return int(self._store.missing(keys))
+
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
         """Return (n, D) rows of keys; absent keys have their initial values."""
         found = np.empty((keys.size, self._store.dim), np.float32)
