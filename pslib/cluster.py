@@ -87,7 +87,7 @@ class Cluster:
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._models: dict[str, Mapping[str, Any]] = {}
-        self._call, self._calling = threading.RLock(), ""
+        self._call, self._calling, self._without = threading.RLock(), "", ""
         self._closed, self._process = False, os.getpid()
         self._failure = ""
         atexit.register(self._at_exit)
@@ -158,7 +158,8 @@ class Cluster:
         Raises
         ------
         ConfigurationError
-            If another thread is in one: calls have an order, which all trainers share.
+            If another thread is in one, or in a block of `without_calls`: calls have an order, which all
+            trainers share.
         """
         if not self._call.acquire(blocking=False):
             raise ConfigurationError(
@@ -167,10 +168,24 @@ class Cluster:
             )
         before, self._calling = self._calling, self._calling or what
         try:
+            if self._without:
+                raise ConfigurationError(
+                    f"{what}: expected no call of a Trainer in {self._without}: only one trainer is in it, "
+                    "maybe within a fit; make the call after fit, or in on_epoch_end"
+                )
             yield
         finally:
             self._calling = before
             self._call.release()
+
+    @contextmanager
+    def without_calls(self, where: str) -> Iterator[None]:
+        """Refuse collective calls while the block runs, which one trainer alone is in."""
+        self._without = where
+        try:
+            yield
+        finally:
+            self._without = ""
 
     def status(self) -> dict[str, Any]:
         """Cumulative counters of the whole cluster, as of the last heartbeats."""

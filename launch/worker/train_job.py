@@ -46,6 +46,7 @@ def train_job(path: Path) -> str:
         Results as JSON.
     """
     from pslib.cluster import connect
+    from pslib.trainer.trainer import save_as_it_is
 
     job = read_job(path)
     with connect() as cluster:
@@ -55,7 +56,7 @@ def train_job(path: Path) -> str:
             _fit(job, trainer)
             result = {"trainer": cluster.rank, **_test(job, trainer)}
         except DataError:  # an unforeseeable bad row must not cost hours of training
-            trainer.save_as_it_is()
+            save_as_it_is(trainer)
             raise
         trainer.save(saved_place(job), keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
     return json.dumps(result)

@@ -150,8 +150,7 @@ class CollectiveJob:
 
     def end_pause(self, now_s: float) -> None:
         """Go on after an interruption, which counts as no time of training."""
-        if self.paused_s:
-            self.opened_s, self.paused_s = self.opened_s + now_s - self.paused_s, 0.0
+        self.opened_s, self.paused_s = self.opened_s + now_s - self.paused_s, 0.0
 
     def needs(self, rank: int) -> bool:
         """Return True if the job can't be done without this trainer."""
@@ -285,7 +284,7 @@ class JobRegistry:
         if job.given_up:
             return _given_up(message, job)
         self._leave_earlier(now_s, message)
-        job.end_pause(now_s)
+        self._end_pause(now_s, message, job)
         if job.book.done:
             self._finish(now_s, message.job)
         told: dict[str, Any] = {"examples_before": job.examples_before} if job.examples_before else {}
@@ -495,7 +494,11 @@ class JobRegistry:
         trainers = [one for one in self._members.trainers if one.state != "lost" or one in awaited]
         trainers = [one for one in trainers if one.call >= 0 or not self._members.is_guest(one.rank)]
         calls = [one.call for one in trainers if one.state != "left" or one.call >= len(self.jobs)]
-        for number in range(self.first_open, min([*calls, len(self.jobs)] if calls else [0])):
+        self._give_up_all(now_s, range(self.first_open, min([*calls, len(self.jobs)] if calls else [0])))
+
+    def _give_up_all(self, now_s: float, numbers: Iterable[int]) -> None:
+        """Give up the calls of these numbers that are not over."""
+        for number in numbers:
             job = self.jobs[number]
             if job.over:
                 continue
@@ -514,6 +517,15 @@ class JobRegistry:
             member.call = max(member.call, message.job)
             self.give_up(now_s)
             self.free_leases(member, "has gone on without its part of a sync job", below=message.job)
+
+    def _end_pause(self, now_s: float, message: OpenJob, job: CollectiveJob) -> None:
+        """Go on with an interrupted fit; calls that its trainer made beside it and left are given up."""
+        if not job.paused_s:
+            return
+        job.end_pause(now_s)
+        at = [one.call for one in self._members.live("trainer") if one.rank != message.rank]
+        first = max([message.job, *at]) + 1
+        self._give_up_all(now_s, range(first, len(self.jobs)))
 
     def _is_paused(self, member: Member) -> bool:
         """Return whether a trainer was interrupted in its call, and may go on with it."""

@@ -138,7 +138,7 @@ def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:
         strings. Null has its own key.
     """
     kind = array.type
-    if types.is_null(kind):
+    if array.null_count == len(array):  # also of a dense column that is empty here, and is floats
         return np.full(len(array), null_key(salt), np.uint64)
     if types.is_dictionary(kind):
         return _dictionary_keys(array, salt)

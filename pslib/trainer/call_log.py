@@ -5,7 +5,8 @@ skipped, the one under way continues with its leases, and all others are new. A 
 read-only call, where the original script trained, does not resume: it may only read.
 
 A training call that Ctrl-C has ended, made again in the same process, goes on where it was: calls within it
-that are done are skipped, and its `fit` opens its old number. Reads and saves may come in between.
+that are done are skipped, callbacks that have ended are not called again, and its `fit` opens its old number.
+Reads and saves may come in between. With other arguments or data it is another call, and begins anew.
 
 A load that a script left while it waited (Ctrl-C, caught) may continue at another trainer: rows are then half
 of each, and this trainer does not know the position of its training. So the load must be the next call.
@@ -13,11 +14,14 @@ of each, and this trainer does not know the position of its training. So the loa
 
 from __future__ import annotations
 
+import inspect
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
+from numbers import Number
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pslib.checkpoint import newest, read_manifest
@@ -25,6 +29,7 @@ from pslib.client.client import Client
 from pslib.client.load import LoadSource, OpenLoad
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
+from pslib.settings import Settings
 from pslib.storage import shown
 from pslib.trainer.collective import Job, JobSpec, PassedJob
 from pslib.trainer.progress import Progress
@@ -75,12 +80,25 @@ def repeatable(
     method: Callable[Concatenate[Trained, Given], Back],
 ) -> Callable[Concatenate[Trained, Given], Back]:
     """Decorate a training call of `Trainer`: made again after Ctrl-C, it goes on where that has ended it."""
+    signature = inspect.signature(method)
 
     @wraps(method)
     def call(trainer: Trained, /, *args: Given.args, **kwargs: Given.kwargs) -> Back:
-        return trainer._calls.again(trainer, lambda: method(trainer, *args, **kwargs))
+        bound = signature.bind(trainer, *args, **kwargs)
+        bound.apply_defaults()
+        given = [method.__name__, *map(_comparable, bound.args[1:]), *map(_comparable, bound.kwargs.values())]
+        return trainer._calls.again(trainer, given, lambda: method(trainer, *args, **kwargs))
 
     return call
+
+
+def _comparable(value: object) -> object:
+    """Return an argument to compare with another; of a table only its class: its rows have a fingerprint."""
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value if isinstance(value, str | Number | Settings | None) else type(value)
 
 
 class _OtherCallError(Exception):
@@ -89,18 +107,20 @@ class _OtherCallError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A collective call within a training call."""
+    """A step of a training call: a collective call, or work of this trainer alone and what it returned."""
 
     number: int
     what: str
     fingerprint: int
+    returned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Interrupted:
-    """A training call that Ctrl-C has ended: where it began, and the collective calls within it."""
+    """A training call that was ended: where it began, its arguments, and its steps so far."""
 
     began: Any
+    given: list[object]
     made: list[_Made]
 
 
@@ -172,16 +192,22 @@ class Calls:
         place = newest(given)
         return LoadSource(given, place, read_manifest(place))
 
-    def again(self, trainer: _Trains, work: Callable[[], Back]) -> Back:
+    def again(self, trainer: _Trains, given: list[object], work: Callable[[], Back]) -> Back:
         """Do a training call; if it is the last one again, which Ctrl-C has ended, go on with that."""
         before, stands = self._interrupted, trainer._position
         if before is not None:
-            self._to_repeat.extend(before.made)
-            trainer._stand_at(before.began)
             try:
-                return self._noting(before.began, work)
-            except _OtherCallError:
-                log.warning("pslib: this is another call than the interrupted one, which is left as it is")
+                if given != before.given:
+                    raise _OtherCallError
+                self._to_repeat.extend(before.made)
+                trainer._stand_at(before.began)
+                return self._noting(before.began, given, work)
+            except _OtherCallError:  # so far it has passed over what is done, and has done nothing
+                self._interrupted = before
+                log.warning(
+                    "pslib: this is another call than the interrupted one (other data or settings), which is "
+                    "left as it is; this one begins anew"
+                )
                 trainer._stand_at(stands)
             except BaseException:
                 if self._interrupted is before:  # refused before it has begun
@@ -189,20 +215,42 @@ class Calls:
                 raise
             finally:
                 self._to_repeat.clear()
-        return self._noting(stands, work)
+        return self._noting(stands, given, work)
 
-    def _noting(self, began: Any, work: Callable[[], Back]) -> Back:
-        """Note the collective calls within a training call, for the next one."""
+    def _noting(self, began: Any, given: list[object], work: Callable[[], Back]) -> Back:
+        """Note the steps of a training call, for the same call made again."""
         made: list[_Made] = []
         self._made = made
         try:
             return work()
-        except KeyboardInterrupt:
-            if made and self._cluster.embedded:  # elsewhere others have its leases
-                self._interrupted = _Interrupted(began, made)
+        except BaseException as error:
+            ends = isinstance(error, KeyboardInterrupt) or self._to_repeat
+            if made and ends and self._cluster.embedded:  # elsewhere its leases have gone to others
+                self._interrupted = _Interrupted(began, given, [*made, *self._to_repeat])
             raise
         finally:
             self._made = None
+
+    def once(self, what: str, work: Callable[[], str | None]) -> str:
+        """Do work of this trainer alone; in a training call that is made again, only if it has not ended.
+
+        Returns
+        -------
+        str
+            What it returns, or returned then. Collective calls in it are no steps of the training call.
+        """
+        if self._to_repeat:
+            done = self._next_step(what)
+            self._note(self._to_repeat.popleft())
+            return done.returned
+        made, self._made = self._made, None
+        try:
+            returned = work() or ""
+        finally:
+            self._made = made
+        if made is not None:
+            made.append(_Made(0, what, 0, returned))
+        return returned
 
     @property
     def may_repeat(self) -> bool:
@@ -228,7 +276,7 @@ class Calls:
                 "goes on with the calls of its own script; make those first, or load with resume=False"
             )
         number = self._number(spec)
-        self._note(number, spec)
+        self._note(_Made(number, spec.what, spec.fingerprint))
         self._followed = self._followed or number > 0
         jobs, under_way = self._table.get("jobs", ()), self._table.get("job", 0)
         if number and number == under_way == len(jobs):  # a cut in a read-only call: this or another begins
@@ -250,26 +298,40 @@ class Calls:
         """Return the call of an interrupted training call that this one repeats; None: it is a new one."""
         if not self._to_repeat:
             return None
-        made = self._to_repeat[0]
-        if (spec.what, spec.fingerprint) != (made.what, made.fingerprint):
-            if not self._made:
-                raise _OtherCallError
+        made = self._next_step(spec.what, spec.fingerprint)
+        jobs, ranks = self._table.get("jobs", ()), self._table.get("ranks", ())
+        if made.number < len(jobs) and made.number != self._table["job"]:  # not opened in this run
+            done, outcome = True, jobs[made.number]["outcome"] or {}
+        else:
+            answer = client.ask_coordinator(JobResult(made.number))
+            assert isinstance(answer, Result)
+            done, outcome = answer.values["done"], answer.values["outcome"]
+        given_up = bool(outcome.get("given_up"))
+        if given_up:
+            log.warning(
+                "pslib: the interrupted fit was given up by a later call: its epoch begins anew, and some of "
+                "its examples count twice"
+            )
+        if given_up or not (done or spec.what == "fit"):  # what it did is void, and is done anew
             self._to_repeat.clear()
             return None
-        answer = client.ask_coordinator(JobResult(made.number))
-        assert isinstance(answer, Result)
-        if not (answer.values["done"] or spec.what == "fit"):  # what it did is void, and is done anew
-            self._to_repeat.clear()
-            return None
-        self._note(self._to_repeat.popleft().number, spec)
-        if answer.values["done"]:
-            return PassedJob(made.number, answer.values["outcome"], ())
-        return Job(client, progress, made.number, spec)
+        self._note(self._to_repeat.popleft())
+        resumed = replace(spec, resume=self._table) if made.number == self._table.get("job") else spec
+        job = PassedJob(made.number, outcome, ranks) if done else Job(client, progress, made.number, resumed)
+        job.repeated = True
+        return job
 
-    def _note(self, number: int, spec: JobSpec) -> None:
+    def _next_step(self, what: str, fingerprint: int = 0) -> _Made:
+        """Return the next step of the interrupted training call, which must be this one."""
+        made = self._to_repeat[0]
+        if (what, fingerprint) != (made.what, made.fingerprint):
+            raise _OtherCallError
+        return made
+
+    def _note(self, step: _Made) -> None:
         if self._made is not None:
-            self._made.append(_Made(number, spec.what, spec.fingerprint))
-        if self._made is not None or spec.what not in (*LOOKS, "save"):
+            self._made.append(step)
+        if self._made is not None or step.what not in (*LOOKS, "save"):
             self._interrupted = None
 
     def load_is_over(self) -> None:

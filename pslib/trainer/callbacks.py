@@ -21,7 +21,8 @@ class Callback:
     in one ends that call and reaches its caller.
 
     A script that goes on from a checkpoint of an unfinished `fit` calls them for the epochs before, too, with
-    the results of then, so that what they remember is as it was.
+    the results of then, so that what they remember is as it was. A `fit` that goes on after Ctrl-C in the
+    same process does not: they have been called.
 
     Raises
     ------
@@ -55,10 +56,17 @@ class Callback:
         """Handle the result of an evaluation or ranking; ``name`` is ``valid``, ``window`` or as given."""
 
     def on_checkpoint(self, trainer: Any, path: str) -> None:
-        """Handle a complete checkpoint, in the trainer that has written it, before the next batch."""
+        """Handle a complete checkpoint, in the trainer that has written it, before the next batch.
+
+        It makes no calls of ``trainer`` that all trainers share (`evaluate`, `save`): they are refused.
+        """
 
     def should_stop(self, trainer: Any) -> bool:
-        """Tell after each epoch whether the fit ends: if one trainer says so, it ends for all of them."""
+        """Tell whether the fit ends: if one trainer says so, it ends for all of them.
+
+        Asked after each epoch but the last, unless a plateau ends the fit anyway. An exception in it ends
+        the fit for the other trainers, too.
+        """
         return False
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -125,8 +133,9 @@ class Callbacks:
 
     def checkpoint(self, path: str) -> None:
         """Call `Callback.on_checkpoint`."""
-        for one in self._all:
-            one.on_checkpoint(self._trainer, path)
+        with self._trainer.cluster.without_calls("on_checkpoint"):
+            for one in self._all:
+                one.on_checkpoint(self._trainer, path)
 
     def stopping(self) -> str:
         """Return the class of a callback that stops the fit, or nothing; each one is asked."""

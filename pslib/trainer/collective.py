@@ -110,7 +110,9 @@ class Job:
     """
 
     passed = False
-    """True if a checkpoint marks it as done."""
+    """True if a checkpoint marks it as done, or it was done before a training call was made again."""
+    repeated = False
+    """True if this process has opened it before."""
 
     def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
         self.client, self.progress, self.number = client, progress, number
@@ -228,6 +230,11 @@ class Job:
         pending.on_done(lambda: self.progress.drop(lease.stream))
         return pending
 
+    def leave(self) -> None:
+        """Return all leases of a fit that was interrupted here and can't go on here; no reply is awaited."""
+        self.progress.forget_jobs_until(self.number)
+        self.give_back(HeldLease(self.number << 32, 0, 0, 0))
+
     def give_back(self, lease: HeldLease) -> None:
         """Return the only lease of a job that failed here; the reply is not awaited."""
         self.progress.drop(lease.stream)
@@ -247,7 +254,7 @@ class Job:
 
 
 class PassedJob(Job):
-    """A call that a checkpoint marks as done: it has no work, and its outcome is known.
+    """A call that is done, see `Job.passed`: it has no work, and its outcome is known.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
+from pslib.errors import PreemptedError
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
 from pslib.process.interruption import Interruption
@@ -177,7 +178,8 @@ class Trainer:
         """Train on data; with ``valid``, evaluate after every epoch and return the results.
 
         Ctrl-C ends it after the batch, with KeyboardInterrupt; the same call made again trains the rest.
-        `evaluate`, `predict` and `save` may come in between. A second Ctrl-C ends it at once.
+        `evaluate` and `save` may come in between. A second Ctrl-C ends it at once. With other arguments or
+        data it is another call, which begins anew, as it does in a cluster of several processes.
 
         Parameters
         ----------
@@ -229,6 +231,11 @@ class Trainer:
         A window is done, and may be saved, when it is given. A checkpoint knows the files that are done by
         their names: after `load` of one, the same call goes on with the others.
 
+        Ctrl-C ends it after the batch, with KeyboardInterrupt. Files of the window under way are not done:
+        the same call in this process predicts and trains all of them again, so that some of their examples
+        count twice. With ``checkpoint`` or ``out`` it has saved: in another process the script goes on after
+        `load` of that, and every example counts once.
+
         Parameters
         ----------
         folder : path or URI
@@ -268,7 +275,7 @@ class Trainer:
         def one_epoch(rate: float, to_come: int) -> Result:
             self._fit(data, 1, rate, to_come)
             result = evaluate()
-            self._callbacks.epoch_end(self._epochs, result)
+            self._calls.once("on_epoch_end", lambda: self._callbacks.epoch_end(self._epochs, result))
             return result
 
         return followed(
@@ -279,9 +286,20 @@ class Trainer:
         """Return the callback that stops the fit, of any trainer, or nothing; all trainers get the same."""
         if not self._callbacks.stop:
             return ""
-        own = self._callbacks.stopping()  # an error in it leaves no vote behind
+        try:
+            own = self._calls.once("should_stop", self._callbacks.stopping)
+        except PreemptedError:  # this trainer leaves: none waits for its vote
+            raise
+        except Exception:  # its script may catch it: so all leave the fit at the same point
+            voted(self._calls, self._client, self._progress, f"trainer {self.cluster.rank}, with an error")
+            raise
         stop = f"{own} (trainer {self.cluster.rank})" if own else ""
         return voted(self._calls, self._client, self._progress, stop)
+
+    def _evaluated(self, result: EvalResult | RankResult, name: str, about: Mapping[str, str | int]) -> None:
+        """Record an evaluation, and call back."""
+        self._calls.once("history", lambda: self._history.evaluated(result, about))
+        self._calls.once("on_evaluate", lambda: self._callbacks.evaluated(name, result))
 
     def _tell_checkpoints(self) -> None:
         """Call back for checkpoints that this trainer has written during a fit."""
@@ -300,7 +318,7 @@ class Trainer:
         with Interruption() as interruption:
             job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
             steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
-            self._history.begin(first_epoch, job.examples_before)
+            self._history.begin(first_epoch, 0 if job.repeated else job.examples_before)
             if not job.passed:
                 self._train(Fit(data, order, first_epoch, counts, rate), job, steps, interruption)
             self._epochs, self._steps = self._epochs + epochs, steps.end
@@ -311,7 +329,7 @@ class Trainer:
 
     def _train(self, fit: Fit, job: Job, steps: JobPlan, interruption: Interruption) -> None:
         """Train this trainer's share of a job; the history of one that ends early tells how far it came."""
-        self._in_step = bool(job.ranks)
+        self._in_step = len(job.ranks) > 1
         try:
             fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds, interruption)
         except BaseException as error:
@@ -324,19 +342,33 @@ class Trainer:
     def _pause(self, job: Job, interruption: Interruption) -> None:
         """Leave an interrupted fit so that the same call goes on with it; save it where there is a place.
 
-        A second Ctrl-C saves nothing: a batch may be half done.
+        A second Ctrl-C saves nothing: a batch may be half done. Where no call goes on with it, its leases go
+        back: in a cluster of several processes, which may go on without this one, and in a stream.
         """
-        if not self._calls.may_repeat:
+        if not self.cluster.embedded:
+            job.leave()
             return
-        saves = self.settings.checkpoint and interruption.asked and not interruption.hurried
-        saved = saves and not self._in_step and self._cuts.save_as_it_is()
-        job.pause()
+        goes_on, saved = self._calls.may_repeat, False
+        try:
+            if self.settings.checkpoint and interruption.asked and not interruption.hurried:
+                self._tools.gate.stand()
+                saved = not self._in_step and self._cuts.save_as_it_is()
+        finally:  # also after another Ctrl-C
+            if goes_on:
+                job.pause()
+            else:
+                job.leave()
         status = self.cluster.status()
         line = f"interrupted at example {status['examples']:,} of {status['examples_total']:,}"
         if saved:
             place = status["saved"]
             line += f"; saved in {place}: in another process the script goes on after trainer.load({place!r})"
-        log.warning("pslib: %s; the same call of fit goes on", line)
+        then = (
+            "the same call of fit goes on"
+            if goes_on
+            else "fit_stream in this process trains this window anew"
+        )
+        log.warning("pslib: %s; %s", line, then)
 
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int
@@ -417,8 +449,7 @@ class Trainer:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             result = scorer.work_at(job, reader, files)
         if what == "evaluate":
-            self._history.evaluated(result, {**self._behind, **said_of(self.model.schema, task, name)})
-            self._callbacks.evaluated(name, result)
+            self._evaluated(result, name, {**self._behind, **said_of(self.model.schema, task, name)})
         return result
 
     # --- ranking items --------------------------------------------------------------------------------------
@@ -533,8 +564,7 @@ class Trainer:
         """
         how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
         result = self._retrieval.rank(data, items, how, name)
-        self._history.evaluated(result, {**self._behind, "name": name})
-        self._callbacks.evaluated(name, result)
+        self._evaluated(result, name, {**self._behind, "name": name})
         return result
 
     @checked()
@@ -651,15 +681,6 @@ class Trainer:
             self._callbacks.checkpoint(place)
         return place
 
-    def save_as_it_is(self) -> None:
-        """Save what is trained, as for SIGTERM, after an error in a call and before this trainer leaves.
-
-        Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step the others can't end
-        alone, or when it can't be done in `pslib.config.Timing.drain_s`.
-        """
-        if self.settings.checkpoint and not self._in_step:
-            self._cuts.save_as_it_is()
-
     @checked()
     @collective
     def load(
@@ -739,5 +760,16 @@ class Trainer:
         self, what: str, data: ParquetData, order: Order, counts: list[int], details: Any, agreed: Any
     ) -> Job:
         by_rank = what == "fit" and self.settings.consistency == "sync"
+        self._in_step = False  # this trainer has left the fit that it was in
         spec = spec_of(what, data, order, counts, details, agreed, by_rank)
         return self._calls.open(self._client, self._progress, spec)
+
+
+def save_as_it_is(trainer: Trainer) -> None:
+    """Save what is trained, as for SIGTERM, after an error in a call and before this trainer leaves.
+
+    Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step other trainers can't end
+    alone, or when it can't be done in `pslib.config.Timing.drain_s`.
+    """
+    if trainer.settings.checkpoint and not trainer._in_step:
+        trainer._cuts.save_as_it_is()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from pslib.trainer.evaluation.early_stopping import EarlyStopping
 from rec_models import TwoTower
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
-from tests.support.counting_trainers import QUICK, StopError, counted_examples, counting, slowly, stop_in
+from tests.support.counting_trainers import (
+    QUICK,
+    StopError,
+    counted_examples,
+    counting,
+    counts_in,
+    slowly,
+    stop_in,
+)
 from tests.support.training import examples_counted, one_trainer, trainer_on
 
 examples = pytest.fixture(counted_examples, scope="module")
@@ -220,7 +229,7 @@ def test_all_trainers_stop_at_the_same_epoch_whichever_of_them_asks(
 
 def test_a_trainer_that_leaves_instead_of_voting_is_not_waited_for(examples: str) -> None:
     class Ends(Diary):
-        def should_stop(self, trainer: Any) -> bool:
+        def on_epoch_end(self, trainer: Any, epoch: int, result: Any) -> None:
             raise StopError
 
     def script(cluster: pslib.Cluster) -> int:
@@ -234,7 +243,67 @@ def test_a_trainer_that_leaves_instead_of_voting_is_not_waited_for(examples: str
     assert other == 2, other
 
 
+@pytest.mark.parametrize("fails", [0, 1])
+def test_an_error_in_should_stop_ends_the_fit_for_all_who_may_then_train_on_together(
+    examples: str, fails: int
+) -> None:
+    class Fails(Diary):
+        def should_stop(self, trainer: Any) -> bool:
+            if trainer._epochs == 1:
+                raise StopError
+            return super().should_stop(trainer)
+
+    def script(cluster: pslib.Cluster) -> list[int]:
+        mine = cluster.rank == fails
+        trainer = counting(cluster, slowly, callbacks=[Fails() if mine else Diary()])
+        with pytest.raises(StopError) if mine else nullcontext():
+            trainer.fit(examples, epochs=3)
+        ended = trainer._epochs
+        trainer.fit(examples, epochs=2)
+        return [ended, trainer._epochs]
+
+    with cluster_of(trainers=2, timing=QUICK) as running:
+        assert running.results(script, script) == [[1, 3], [1, 3]]
+
+
+def test_should_stop_is_asked_after_each_epoch_but_the_last_and_not_at_a_plateau(tmp_path: Path) -> None:
+    path, asked = write_examples(tmp_path / "a.parquet", 40), list[int]()
+
+    class Asked(pslib.Callback):
+        def should_stop(self, trainer: Any) -> bool:
+            asked.append(trainer._epochs)
+            return False
+
+    with one_trainer(callbacks=[Asked()]) as trainer:
+        trainer.fit(path, epochs=3)
+        trainer.fit(path, epochs=9, valid=path, stopping=EarlyStopping(patience=1, factor=1.0, restore=False))
+    assert asked == [1, 2, 4]
+
+
 # --- errors
+
+
+@pytest.mark.parametrize("call", ["evaluate", "save"])
+def test_a_call_of_all_trainers_within_on_checkpoint_is_refused_and_the_fit_is_whole(
+    examples: str, tmp_path: Path, call: str
+) -> None:
+    refused: list[str] = []
+
+    class Calls(pslib.Callback):
+        def on_checkpoint(self, trainer: Any, path: str) -> None:
+            with pytest.raises(ConfigurationError) as caught:
+                getattr(trainer, call)(examples)
+            refused.append(str(caught.value))
+
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=10)
+    with cluster_of(timing=QUICK) as running:
+        trainer = counting(running.join(), slowly, checkpoint=every, callbacks=[Calls()])
+        trainer.fit(examples)
+        assert set(counts_in(trainer)[0].values()) == {1.0}
+    assert set(refused) == {
+        f"{call}: expected no call of a Trainer in on_checkpoint: only one trainer is in it, maybe within a "
+        "fit; make the call after fit, or in on_epoch_end"
+    }
 
 
 def test_an_error_in_a_callback_ends_the_fit_as_it_is_and_another_fit_goes_on(tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ class CheckpointPause:
             self._changed.notify_all()
         self._tell()
 
+    def stand(self) -> None:
+        """Mark this trainer as one that stands before its next step, in no batch: its fit is interrupted."""
+        with self._changed:
+            self._stands = self._next_step
+        self._tell()
+
     def let_tell(self) -> None:
         """Allow this trainer to report ready."""
         with self._changed:
