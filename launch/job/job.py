@@ -235,16 +235,22 @@ def saved_place(job: Job) -> str:
 def unfinished_place(job: Job) -> str:
     """Return the folder of the numbered checkpoints that are made before the training is done.
 
-    It is the run's own, since several runs may have one ``checkpoint.path``: in ``out``, or beside a URI and
-    named after ``out`` (a lost machine takes its disk with it).
+    With ``keep_last`` that of all numbered ones. Else it is the run's own, since several runs may have one
+    ``checkpoint.path``: in ``out``, or beside a URI and named after ``out`` (a lost machine takes its disk
+    with it).
     """
     path = job.checkpoint.path
+    if job.checkpoint.keep_last:
+        return saved_place(job)
     if path and is_uri(path):
         folder, name = parent_and_name(path)
         return below(folder, f"{name}-{UNFINISHED}-{crc32(os.path.abspath(job.out).encode()):08x}")
-    if job.checkpoint.keep_last and not path:
-        return saved_place(job)
     return str(Path(job.out) / f"{CHECKPOINT}-{UNFINISHED}")
+
+
+def shared_place(job: Job) -> str | None:
+    """Return the ``checkpoint.path`` where other runs leave their last checkpoint too; None without one."""
+    return None if job.checkpoint.keep_last else job.checkpoint.path
 
 
 def read_job(

@@ -142,8 +142,9 @@ class CheckpointSection(Settings):
     path: Annotated[
         str | None,
         Setting(
-            "Folder or URI, with keep_last of numbered checkpoints; none: ``checkpoint`` in ``out``. Those "
-            "of a training that goes on are in ``out`` (``checkpoint-unfinished``), or beside the URI.",
+            "Folder or URI; with keep_last of numbered checkpoints, also those of a training that goes on. "
+            "Without, these are in ``out`` (``checkpoint-unfinished``), or beside the URI. None: "
+            "``checkpoint`` in ``out``.",
             pattern=NOT_EMPTY,
         ),
     ] = None

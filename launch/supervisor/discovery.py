@@ -191,10 +191,13 @@ def note_saved(job: Job, out: Path) -> None:
 
     Other runs may have the same path, so a stream goes on with the checkpoint there only while it is its own.
     """
-    if job.checkpoint.path is None:
+    from launch.job.job import shared_place
+
+    path = shared_place(job)
+    if path is None:
         return
     with suppress(CheckpointError, OSError):  # a full disk does not end the run
-        place, print_ = _newest_with_print(job.checkpoint.path)
+        place, print_ = _newest_with_print(path)
         (out / "logs" / SAVED).write_text(json.dumps({shown(place): print_}) + "\n", encoding="utf-8")
 
 
@@ -238,13 +241,13 @@ def _saved_since(
 
 def what_is_left(out: Path, done: bool) -> str:
     """Describe the checkpoints and logs left by an ended run, by the same check as ``--resume``."""
-    from launch.job.job import CHECKPOINT, UNFINISHED, read_job
+    from launch.job.job import CHECKPOINT, UNFINISHED, read_job, shared_place
     from pslib.checkpoint import list_checkpoints
 
     logs = "" if done or not (log := logs_of(out)) else f"all that was acknowledged is in its logs, {log}; "
     try:
         job = read_job(out / "job.yaml").model_copy(update={"out": str(out.resolve())})
-        places, none, path = _places(job), "it left no checkpoint", job.checkpoint.path
+        places, none, path = _places(job), "it left no checkpoint", shared_place(job)
     except ConfigurationError:  # the run of a script
         places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{UNFINISHED}"))
         none, path = "its folder holds no checkpoint", None
@@ -276,9 +279,10 @@ def from_checkpoint(job: Job) -> Job:
     CheckpointError
         When there is no checkpoint.
     """
+    from launch.job.job import shared_place
     from pslib.trainer.settings import LoadSettings
 
-    found, why = _saved_since(Path(job.out), _places(job), job.checkpoint.path)
+    found, why = _saved_since(Path(job.out), _places(job), shared_place(job))
     if not found:
         raise CheckpointError(
             f"--resume: nothing to go on from: {why}; begin anew without --resume ({what_saves(job)})"

@@ -451,9 +451,10 @@ def test_a_training_is_saved_every_ten_minutes_in_the_folder_of_the_run(tmp_path
     assert unfinished_place(job) == f"{job.out}/checkpoint-unfinished"
     job = read(tmp_path, GOOD, "checkpoint.keep_last=3")
     assert unfinished_place(job) == f"{job.out}/checkpoint"
-    for kept in ("", ", keep_last: 3"):
-        job = read(tmp_path, GOOD, f"checkpoint={{path: saved{kept}}}")
-        assert unfinished_place(job) == f"{job.out}/checkpoint-unfinished"
+    job = read(tmp_path, GOOD, "checkpoint={path: saved, keep_last: 3}")
+    assert unfinished_place(job) == job.checkpoint.path == f"{tmp_path}/saved"
+    job = read(tmp_path, GOOD, "checkpoint={path: saved}")
+    assert unfinished_place(job) == f"{job.out}/checkpoint-unfinished"
 
 
 def test_beside_a_uri_each_run_has_a_place_of_its_own_for_a_training_that_goes_on(tmp_path):
