@@ -99,6 +99,9 @@ def test_a_large_dictionary_behind_narrow_indices_fits() -> None:
 
 def test_all_null_and_empty_columns_give_keys() -> None:
     assert keys_of(pa.nulls(2), SALT).tolist() == [key_of(None)] * 2
+    assert keys_of(pa.nulls(2, pa.float64()), SALT).tolist() == [key_of(None)] * 2, (
+        "of a number that is a key too"
+    )
     for kind in (*INTEGERS, *TEXTS, *BYTES, pa.bool_(), pa.null(), pa.dictionary(pa.int32(), pa.string())):
         assert keys_of(pa.array([], kind), SALT).shape == (0,)
     for kind in (pa.int64(), pa.string(), pa.dictionary(pa.int8(), pa.string())):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -197,6 +198,9 @@ def test_vectors_of_a_field_are_the_parts_of_its_rows(clicks: Trained) -> None:
     by_list, by_field = model.vectors("liked", ["m1", "m2"]), model.vectors("movie", ["m1", "m2"])
     assert by_field.shape == (2, 4)
     np.testing.assert_array_equal(by_list, by_field)  # they share a vocabulary
+    series = pandas.Series(["m1", "m2"])
+    np.testing.assert_array_equal(model.vectors("movie", series), by_field)
+    np.testing.assert_array_equal(model.vectors("movie", series.unique()), by_field)
     names = [f"m{i}" for i in range(30)]
     near = model.nearest("movie", "m1", 5, among=names)
     vectors = model.vectors("movie", names)
@@ -254,6 +258,12 @@ def test_a_model_of_ones_own_class_is_given(clicks: Trained, tmp_path: Path) -> 
             r"field: expected one of user, movie, liked, genres, got 'town'",
         ),
         (lambda m, t: m.nearest("movie", "m1", 0), r"k: expected at least 1, got 0"),
+        (
+            lambda m, t: m.nearest("movie", "M1x", among=["m1", "m2"]),
+            r"value: movie 'M1x' was not trained; did you mean 'm1'\?",
+        ),
+        (lambda m, t: m.nearest("movie", "m1", topk=5), r"unknown keyword 'topk'"),
+        (lambda m, t: m.predict(t, batch_size=5), r"unknown keyword 'batch_size'"),
     ],
 )
 def test_wrong_questions_get_one_line(clicks: Trained, ask: Any, told: str) -> None:
