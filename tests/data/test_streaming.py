@@ -181,14 +181,16 @@ def test_who_waits_for_files_or_for_its_own_work_says_nothing_and_who_waits_for_
     what: str, own: list[int], said: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([Done(), *[Lease("wait", 0, 0, 0, 0)] * 20, Lease("done", 0, 0, 0, 0)])
-    endpoint = SimpleNamespace(clock=FakeClock(), timing=Timing(report_s=5.0))
+    endpoint = SimpleNamespace(
+        clock=FakeClock(), timing=Timing(report_s=5.0), lock=nullcontext(), session=None
+    )
     client: Any = SimpleNamespace(
         rank=0,
         endpoint=endpoint,
         member=SimpleNamespace(incarnation=1),
         ask_coordinator=lambda _: next(answers),
     )
-    progress: Any = SimpleNamespace(forget_jobs_below=int, held=lambda: own)
+    progress: Any = SimpleNamespace(forget_jobs_until=int, held=lambda: own)
     job = Job(client, progress, 1, JobSpec(what, 0, {}, np.zeros(1, np.uint32)))
     job._look = SimpleNamespace(clear=int, wait=lambda _pause_s: endpoint.clock.sleep_s(1))  # type: ignore[assignment]
     assert list(job.leases()) == []
@@ -214,7 +216,9 @@ def test_who_waits_half_a_minute_for_leases_of_others_says_whose_they_are(
         for rank in range(10)
     ]
     status = {"work": {"held": [[rank, 1] for rank in holders]}, "members": members}
-    endpoint = SimpleNamespace(clock=FakeClock(), timing=Timing(report_s=5.0))
+    endpoint = SimpleNamespace(
+        clock=FakeClock(), timing=Timing(report_s=5.0), lock=nullcontext(), session=None
+    )
     asked: list[Any] = []
 
     def answer(message: Any) -> Any:
@@ -229,7 +233,7 @@ def test_who_waits_half_a_minute_for_leases_of_others_says_whose_they_are(
     client: Any = SimpleNamespace(
         rank=0, endpoint=endpoint, member=SimpleNamespace(incarnation=1), ask_coordinator=answer
     )
-    progress: Any = SimpleNamespace(forget_jobs_below=int, held=lambda: [], hold=int)
+    progress: Any = SimpleNamespace(forget_jobs_until=int, held=lambda: [], hold=int)
     job = Job(client, progress, 1, JobSpec("fit", 0, {}, np.zeros(1, np.uint32)))
     job._look = SimpleNamespace(clear=int, wait=lambda _pause_s: endpoint.clock.sleep_s(1))  # type: ignore[assignment]
     for _lease in job.leases():

@@ -49,7 +49,7 @@ def test_the_log_of_a_trainer_says_with_what_it_multiplies_matrices_and_the_scre
         texts = [LINE.fullmatch(line) for line in lines]
         assert all(texts), lines
         assert {text["process"] for text in texts} == {f"trainer-{trainer}"}
-        assert {text["level"] for text in texts} == {"info"}
+        assert {text["level"] for text in texts} == {"info", "message"}
         said = [text["text"] for text in texts if "matrix products by " in text["text"]]
         assert said[0].startswith("1 compute thread(s); matrix products by ")
         assert said[0].endswith(", 1 thread")
