@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -52,9 +53,13 @@ from pslib.trainer.settings import (
     row_rate_problems,
 )
 from rec_models import SESSION_MODELS, Model
+from rec_models.by_name import EVERY, options_of
 
 if TYPE_CHECKING:
     from pslib.data.split import DataPart
+
+
+log = logging.getLogger("pslib")
 
 
 def of_trainer(training: TrainingSection) -> dict[str, Any]:
@@ -281,6 +286,7 @@ def read_job(
         came = "nothing" if raw is None else type(raw).__name__
         raise ConfigurationError(f"{file}: expected a mapping with data, model and out, got {came}")
     settings = _parsed(overrides) | dict(changes or {})
+    _leave_options(raw.get("model"), settings.get("model.name"))
     for key, value in settings.items():
         _put(raw, key, value)
     return _checked(raw, file.resolve().parent)
@@ -311,6 +317,19 @@ def _parsed(overrides: Sequence[str]) -> dict[str, object]:
     if problems:
         raise ConfigurationError(*problems)
     return settings
+
+
+def _leave_options(model: object, name: object) -> None:
+    """Leave out options of the file's model that another model, which is set in its place, does not have."""
+    names = (model.get("name") if isinstance(model, dict) else None, name)
+    if not isinstance(model, dict) or not all(isinstance(one, str) and one in EVERY for one in names):
+        return
+    had, has = (options_of(EVERY[str(one)]) for one in names)
+    gone = [option for option in model if option in had and option not in has]
+    for option in gone:
+        del model[option]
+    if gone:
+        log.warning("pslib: %s has no %s: left out of the file's model", name, " and no ".join(gone))
 
 
 def _put(raw: dict[str, Any], key: str, value: object) -> None:

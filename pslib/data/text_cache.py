@@ -52,7 +52,7 @@ DAY_S = 86_400
 PARQUET_END = b"PAR1"
 REPORT_S = 5.0
 PASSES = {"csv": "2", "jsonl": "at most 3"}
-"""How many times a conversion reads the text; JSON lines without any string twice."""
+"""Passes of a conversion over the text, for progress lines; two of JSON lines without any string."""
 NAME_CHARS = 60
 """Characters of the text's name in that of its entry."""
 

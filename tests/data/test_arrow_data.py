@@ -1,4 +1,4 @@
-"""What counts as a table: data sets of other libraries by their methods, and iterators of tables."""
+"""Tables of other libraries: data sets are known by their methods, and iterators of tables are read."""
 
 from __future__ import annotations
 

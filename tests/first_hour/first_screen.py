@@ -1,4 +1,4 @@
-"""What the first screen of the README has: commands, a script, rows of a CSV."""
+"""First screen of the README, taken apart: its commands, its script, its rows of a CSV."""
 
 from __future__ import annotations
 

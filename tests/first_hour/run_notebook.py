@@ -40,7 +40,7 @@ def interrupt_when_written(kernel: KernelManager, metrics: Path) -> None:
 
 
 def seen(outputs: list[Any]) -> dict[str, Any]:
-    """What a person sees below a cell."""
+    """Outputs below a cell: texts, HTML, streams and errors."""
     data = [one["data"] for one in outputs if "data" in one]
     errors = [one for one in outputs if one["output_type"] == "error"]
     return {
@@ -53,7 +53,7 @@ def seen(outputs: list[Any]) -> dict[str, Any]:
 
 
 def completions(kernel: KernelManager, text: str) -> list[str]:
-    """What the tab key offers after a text."""
+    """Completions that a kernel offers after a text, without that text."""
     client = BlockingKernelClient(connection_file=kernel.connection_file)
     client.load_connection_file()
     client.start_channels()

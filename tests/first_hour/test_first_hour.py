@@ -42,7 +42,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
 
 @pytest.fixture(scope="module")
 def said(user: Installed) -> dict[str, str]:
-    """What the commands of the README say, by their names."""
+    """Outputs of the commands of the README, by name; they run in the order of the page."""
     return {words[1]: user.run(*words) for words in COMMANDS}
 
 
@@ -106,7 +106,7 @@ PUBLIC = ("fit", "evaluate", "save", "load", "history", "model", "settings", "cl
 
 @pytest.fixture(scope="module")
 def seen(user: Installed) -> dict[str, Any]:
-    """What a person sees in a notebook whose training is interrupted."""
+    """Outputs of the cells of a notebook whose training is interrupted, by cell."""
     program, cells = (shutil.copy(HERE / name, user.home) for name in ("run_notebook.py", "notebook.py"))
     said = user.run("python", program, cells, "runs/notebook/metrics.jsonl", "pslib.", "trainer.")
     told: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))

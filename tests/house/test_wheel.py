@@ -15,7 +15,7 @@ from tests.support.processes.command import ROOT
 
 PACKAGES = ("pslib", "cython_ext", "rec_models", "launch")
 SOURCES = (".pyx", ".pxd", ".h", ".c")
-"""What is compiled: a wheel has the result."""
+"""Suffixes of sources that are compiled: a wheel has the result."""
 WHEEL_BYTES_MAX = 8_000_000
 
 

@@ -315,6 +315,20 @@ def test_a_file_and_a_script_refuse_the_same_numbers(tmp_path, section, kind, na
             kind(**more, **{name: value})
 
 
+def test_options_of_the_files_model_that_another_one_lacks_are_left_out_and_told(tmp_path, caplog):
+    """A first job file names `dim` and `hidden`, and is tried with other models."""
+    text = GOOD.replace("dim: 4", "dim: 4, seed: 5")
+    assert read(tmp_path, text, "model.name=lr").model.model_extra == {"seed": 5}
+    assert [one.message for one in caplog.records] == [
+        "pslib: lr has no dim and no hidden: left out of the file's model"
+    ]
+    assert read(tmp_path, text, "model.name=fm", "model.dim=6").model.model_extra == {"dim": 6, "seed": 5}
+    (told,) = problems(tmp_path, text, "model.name=lr", "model.dim=6")
+    assert told.startswith("model.dim: unknown key")
+    (told,) = problems(tmp_path, text.replace("dim: 4", "dmi: 4, dim: 4"), "model.name=lr")
+    assert told.startswith("model.dmi: unknown key"), "a typo is none of its options"
+
+
 def test_data_in_place_of_a_job_file_is_told_how_to_get_one(tmp_path):
     with pytest.raises(ConfigurationError, match="got data; make one of it: pslib describe"):
         read_job(tmp_path / "clicks.csv")
