@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installed import copy_of_sources, installed, run, tracked_files, wheel_of_this_checkout
+from tests.support.installed import (
+    copy_of_sources,
+    files_not_ignored,
+    installed,
+    run,
+    tracked_files,
+    wheel_of_this_checkout,
+)
 from tests.support.processes.command import ROOT
 
 PACKAGES = ("pslib", "cython_ext", "rec_models", "launch")
@@ -27,6 +34,23 @@ def tracked() -> list[str]:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_of_sources(tmp_path_factory.mktemp("sources"))
+
+
+def test_of_an_unpacked_sdist_all_is_taken_that_is_not_ignored(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("build/\n/runs/\n*.so\nkernels/**/*.c\n")
+    kept = [".gitignore", "a.py", "kernels/x.pyx", "launch/runs/train.py", "tests/same.c"]
+    ignored = [
+        ".git/config",
+        "PKG-INFO",
+        "kernels/deep/x.c",
+        "kernels/x.so",
+        "pslib/build/a.py",
+        "runs/out.json",
+    ]
+    for name in (*kept[1:], *ignored):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert files_not_ignored(tmp_path) == kept
 
 
 def test_the_sdist_holds_every_file_of_the_repository(

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-
-import pytest
 
 from tests.support.processes.command import ROOT
 
@@ -42,14 +41,27 @@ def run(*arguments: str | Path, folder: Path, limit_s: float = COMMAND_LIMIT_S, 
 
 
 def tracked_files() -> list[str]:
-    """Files of the repository; the test is skipped where this is no git checkout."""
+    """Files of the repository: those that git lists, or of an unpacked sdist all but what is ignored."""
     try:
         listed = run("git", "ls-files", "--cached", "-z", folder=ROOT).split("\0")
     except (AssertionError, FileNotFoundError):
-        pytest.skip(
-            "what a source distribution must hold is git's list of files, and this is no git checkout"
-        )
+        listed = files_not_ignored(ROOT)
     return [name for name in listed if name and (ROOT / name).is_file()]
+
+
+def files_not_ignored(root: Path) -> list[str]:
+    """Files below a folder that its ``.gitignore`` does not name, and none of git's own or an sdist's."""
+    ignored = [line for line in (root / ".gitignore").read_text(encoding="utf-8").split() if line]
+    folders = ["/.git/", *(line for line in ignored if line.endswith("/"))]
+    names = ["PKG-INFO", "setup.cfg", *(line.replace("**/", "") for line in ignored)]
+    found = []
+    for place, inside, files in os.walk(root):
+        below = Path(place).relative_to(root)
+        ways = {one: (f"{one}/", f"/{(below / one).as_posix()}/") for one in inside}  # anywhere, at the root
+        inside[:] = [one for one in inside if not any(fnmatch(way, f) for way in ways[one] for f in folders)]
+        paths = [(below / file).as_posix() for file in files]
+        found += [path for path in paths if not any(fnmatch(path, name) for name in names)]
+    return sorted(found)
 
 
 def copy_of_sources(folder: Path) -> Path:
