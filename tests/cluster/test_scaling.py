@@ -26,7 +26,7 @@ from pslib.wire.messages import EndSave
 from tests.support.clusters import QUICK, Trainers, cluster_of
 from tests.support.counting import write_examples
 from tests.support.counting_trainers import counting, counts_in
-from tests.support.images import begin_image, end_image, files_of_image
+from tests.support.tables.images import begin_image, end_image, files_of_image
 from tests.support.waiting import PATIENCE_S, wait_until
 
 STEADY = replace(QUICK, silence_s=20.0, request_s=PATIENCE_S)

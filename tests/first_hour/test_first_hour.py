@@ -20,7 +20,7 @@ import pytest
 import pslib
 from tests.first_hour.clicks_csv import CITIES, COLUMNS, FILMS, film, write_clicks
 from tests.first_hour.first_screen import COMMANDS, SCRIPT
-from tests.support.installed import Installed, installed, wheel_of_this_checkout
+from tests.support.processes.installed import Installed, installed, wheel_of_this_checkout
 
 HERE = Path(__file__).parent
 NEW_ROWS = 200

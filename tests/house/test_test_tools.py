@@ -96,7 +96,7 @@ def kernel_tests() -> dict[Path, str]:
     found: dict[Path, str] = {}
     for name in said.split():
         path = ROOT / name
-        files = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+        files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
         found |= {file: file.read_text(encoding="utf-8") for file in files}
     return found
 

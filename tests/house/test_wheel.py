@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installed import (
+from tests.support.processes.command import ROOT
+from tests.support.processes.installed import (
     copy_of_sources,
     files_not_ignored,
     installed,
@@ -18,7 +19,6 @@ from tests.support.installed import (
     tracked_files,
     wheel_of_this_checkout,
 )
-from tests.support.processes.command import ROOT
 
 PACKAGES = ("pslib", "cython_ext", "rec_models", "launch")
 SOURCES = (".pyx", ".pxd", ".h", ".c")

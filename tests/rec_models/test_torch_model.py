@@ -24,7 +24,7 @@ from tests.support.models.gradient_check import BATCH, SCHEMA
 torch = pytest.importorskip(
     "torch",
     reason="PyTorch is no dependency of pslib (1 GB); that a user's own class trains as pslib's models "
-    "do is shown everywhere by tests/trainer/test_trainer.py and tests/trainer/test_pipeline.py, which "
+    "do is shown everywhere by tests/trainer (test_trainer.py, pipeline/test_pipeline.py), which "
     "bring such classes",
 )
 nn = torch.nn

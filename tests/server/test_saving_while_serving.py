@@ -17,7 +17,7 @@ from pslib.table.optimizers import Adagrad
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.support.checkpoints import table_in
 from tests.support.clients import client_of
-from tests.support.images import begin_image, end_image, files_of_image
+from tests.support.tables.images import begin_image, end_image, files_of_image
 from tests.support.waiting import PATIENCE_S
 
 SPEC = TableSpec("item", (PartSpec("v", 4, Adagrad()),))

@@ -12,7 +12,7 @@ from pslib.table.initializers import Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.table import DictTable, first_values
-from tests.support.stores import pulled
+from tests.support.tables.stores import pulled
 
 SPEC = TableSpec(
     "embedding", (PartSpec("w", 1, SGD(0.5), Normal(0.1)), PartSpec("v", 3, Adagrad(0.5), Uniform(0.1)))

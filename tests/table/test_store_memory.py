@@ -17,7 +17,7 @@ from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.policies import Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.table import mix64, partition_of, unmix64
-from tests.support.stores import random_keys
+from tests.support.tables.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))
 SMALL = TableSpec("t", (PartSpec("v", 1, SGD(1.0), Constant(0.0)),))

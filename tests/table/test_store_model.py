@@ -15,7 +15,7 @@ from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.storage import STORAGE_NAMES
 from tests.support.definitions.table import DictTable
-from tests.support.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
+from tests.support.tables.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 
 
 def spec_of(weight_decay: float) -> TableSpec:

@@ -15,8 +15,8 @@ from pslib.table.optimizers import SGD, Adagrad, Optimizer, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.policies import BLOOM, BY_SCORE, CHANCE, COUNT, LAST_SEEN, SHOWS, PolicyTable
 from tests.support.definitions.table import DictTable, partition_of, unmix64
-from tests.support.store_rules import UNIVERSE
-from tests.table.test_store_policies_model import HAPPENED, counts_of, filters_of, rows_of
+from tests.support.tables.store_rules import UNIVERSE
+from tests.table.policies.test_store_policies_model import HAPPENED, counts_of, filters_of, rows_of
 
 WIDTHS = [(16,), (1, 16), (4, 8), (5,)]
 BESIDE_KEY_0 = np.array([unmix64(mixed) for mixed in range(1, 5)], np.uint64)

@@ -16,7 +16,7 @@ from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.policies import BLOOM, COUNT, NORM, false_rate
-from tests.support.stores import random_keys
+from tests.support.tables.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))
 HAS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
@@ -107,7 +107,7 @@ OUT_OF_MEMORY = """
     import resource
     import numpy as np
     from tests.support.definitions.table import partition_of
-    from tests.table.test_store_policies_memory import BLOOM, new_store, random_keys
+    from tests.table.policies.test_store_policies_memory import BLOOM, new_store, random_keys
 
     store = new_store((BLOOM, 2, 1 << 25), 3)
     keys = random_keys(100)
@@ -133,7 +133,7 @@ def test_a_filter_that_finds_no_memory_says_how_many_keys_are_done() -> None:
 
 MEMORY_FALLS = """
     import numpy as np
-    from tests.table.test_store_policies_memory import NORM, new_store, push, random_keys
+    from tests.table.policies.test_store_policies_memory import NORM, new_store, push, random_keys
 
     def resident() -> int:
         return int(open("/proc/self/statm").read().split()[1]) * 4096

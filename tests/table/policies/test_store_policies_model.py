@@ -30,7 +30,7 @@ from tests.support.definitions.policies import (
     filter_places,
 )
 from tests.support.definitions.table import partition_of
-from tests.support.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
+from tests.support.tables.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 
 SPEC = TableSpec(
     "embedding",

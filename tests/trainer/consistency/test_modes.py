@@ -138,7 +138,7 @@ def test_a_window_of_deltas_that_failed_is_done_again_by_its_leases_next_holder(
 # --- real processes, one of them slow
 
 
-SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "slow_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "processes" / "slow_script.py"
 BOUND, TRAINERS, ROWS = 3, 3, 12_000
 LEASE_BATCHES = 47
 """ceil(3000 / 64): what the slow trainer certainly has work for; after it, it may be without."""

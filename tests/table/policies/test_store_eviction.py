@@ -12,7 +12,7 @@ from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.policies import AGE, BY_SCORE, BY_SHOWS, LAST_SEEN, NORM, SCORE, SHOWS
 from tests.support.definitions.table import partition_of
-from tests.support.stores import absent_of, pulled, random_keys
+from tests.support.tables.stores import absent_of, pulled, random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)
 

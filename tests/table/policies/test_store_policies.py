@@ -21,7 +21,7 @@ from tests.support.definitions.policies import (
     SHOWS,
 )
 from tests.support.definitions.table import mix64, partition_of
-from tests.support.stores import absent_of, pulled, random_keys
+from tests.support.tables.stores import absent_of, pulled, random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)
 
