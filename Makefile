@@ -51,6 +51,7 @@ wheel: build
 	$(BIN)/python -m build --no-isolation --outdir dist/plain
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/auditwheel repair --strip -w dist dist/plain/*.whl
 	mv dist/plain/*.tar.gz dist/
+	rm -r dist/plain
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(BIN)/twine check --strict dist/*
 

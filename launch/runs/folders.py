@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -87,7 +86,9 @@ def _taken(out: Path) -> dict[int, Path]:
 
 def _made(out: Path, first: int) -> tuple[Path, list[Path]]:
     """Make and lock the first folder from a number on that no other launch holds; return what is new, too."""
-    for number in itertools.count(first):
+    number = first - 1
+    while True:
+        number += 1
         folder = out if number == 1 else out.parent / f"{out.name}-{number}"
         missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
         try:
@@ -98,7 +99,6 @@ def _made(out: Path, first: int) -> tuple[Path, list[Path]]:
         except (OSError, ValueError):  # reported where the folder is prepared, after all other checks
             pass
         return folder, missing
-    raise AssertionError("numbers do not end")
 
 
 def _begun_s(folder: Path) -> float:
