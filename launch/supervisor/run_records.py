@@ -129,10 +129,9 @@ class Rankings:
 
 
 def say(line: str) -> None:
-    """Print a line for the user, above the progress bar if there is one."""
-    from tqdm import tqdm
-
-    tqdm.write(f"pslib: {line}", file=sys.stderr)
+    """Print a line for the user, above the progress block if there is one."""
+    sys.stderr.write(f"pslib: {line}\n")
+    sys.stderr.flush()
 
 
 COUNTERS = (

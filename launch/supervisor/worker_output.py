@@ -141,8 +141,6 @@ class WorkerOutput:
 
     @staticmethod
     def _show(line: str) -> None:
-        from tqdm import tqdm
-
         with suppress(OSError):  # `pslib launch ... | head`: the run continues
-            tqdm.write(line, file=sys.stdout)  # keeps a bar and other threads' lines apart
+            sys.stdout.write(f"{line}\n")  # as one, which keeps lines of threads apart
             sys.stdout.flush()
