@@ -62,6 +62,8 @@ from pslib.validation import checked, checked_calls
 
 log = logging.getLogger("pslib")
 NO_STREAM_SETTINGS = StreamSettings()
+CALLS = {"eval": "evaluate", "test": "evaluate", "score": "evaluate", "train": "fit"}
+"""Calls by their names on the command line and in other libraries."""
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
@@ -148,7 +150,8 @@ class Trainer:
             if name in ("predict", "nearest", "vectors"):
                 recipe = f"pslib.load(trainer.save(FOLDER)).{name}(...)"
                 raise AttributeError(f"a Trainer has no {name}, which a saved model has: {recipe}")
-            raise AttributeError(f"'Trainer' object has no attribute {name!r}")
+            hint = f"; did you mean {CALLS[name]!r}?" if name in CALLS else ""
+            raise AttributeError(f"'Trainer' object has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         done = f"{counted(self._epochs, 'epoch')}, {counted(self._steps, 'step')}"
