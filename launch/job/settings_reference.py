@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 
-from launch.job.errors import section_in
+from launch.job.errors import meant_setting, section_in
 from launch.job.job import Job
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings, settings_of
@@ -223,8 +223,9 @@ def settings_at(path: str) -> list[Row]:
     rows = [*rows_of(Job), *option_rows()]
     found = [row for row in rows if not path or row.path == path or row.path.startswith(f"{path}.")]
     if not found:
-        near = get_close_matches(path, [row.path for row in rows], n=1)
-        raise ConfigurationError(f"{path}: no such setting{f', did you mean {near[0]!r}?' if near else ''}")
+        near = map(repr, get_close_matches(path, [row.path for row in rows], n=1))
+        meant = meant_setting(Job, path) or next(near, "")
+        raise ConfigurationError(f"{path}: no such setting{f', did you mean {meant}?' if meant else ''}")
     return found
 
 
