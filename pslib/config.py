@@ -148,6 +148,10 @@ RECOVERIES = ("log", "rollback", "partial")
 ANY_RANK = 0xFFFFFFFF
 """Rank that a process requests when it takes any free one."""
 
+NEXT_GENERATION = 0xFFFFFFFF
+"""Generation that a process requests without a launcher that counts its starts: one more than the holder's,
+once that counts as lost."""
+
 Restarts = Annotated[
     int,
     Setting(

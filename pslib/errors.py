@@ -17,6 +17,7 @@
     │   ├── ServerLostError              a server died, and rows with it
     │   ├── ServerLeftError              one that was asked to leave has not answered before
     │   ├── SupersededError              others have this process's work by now
+    │   ├── WorkDoneError                a trainer came when all work was done
     │   ├── MemoryLimitError             a server has no room for new rows
     │   ├── LogFullError                 no space for the update log; nothing was changed
     │   │   └── LogStillFullError        none was made during the wait
@@ -133,6 +134,10 @@ class ServerLeftError(UnavailableError):
 
 class SupersededError(UnavailableError):
     """This process was silent for too long: others have its place or its work."""
+
+
+class WorkDoneError(UnavailableError):
+    """A trainer came when the others had done all work of its cluster."""
 
 
 class MemoryLimitError(UnavailableError):

@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace, line: str) -> int:
     preemption.install()
     try:
         _tell("started", f"{os.getpid()} {socket.gethostname()}")
-        _set_threads(options.role)
+        set_threads(options.role)
         if options.role != "coordinator":
             keep_memory()
         return _with_keys(roles[options.role], options, line)
@@ -128,7 +128,7 @@ def _tell(word: str, text: str) -> None:
     print(f"pslib-{word} {text}", flush=True)
 
 
-def _set_threads(role: str) -> None:
+def set_threads(role: str) -> None:
     """Share the cores among the trainers of this machine, before any library has counted them.
 
     For models that are computed as a whole; others use their own threads (`pslib.trainer.pipeline.compute`).
@@ -255,9 +255,10 @@ def _trainer(options: argparse.Namespace) -> int:
         use_keys(options.keys)
     use_rank(RankRequest(options.rank, options.generation))
     if options.job is not None:
+        from launch.job.job import read_job
         from launch.worker.train_job import train_job
 
-        _tell("result", train_job(Path(options.job)))
+        _tell("result", train_job(read_job(options.job)))
         return 0
     code = _run_script(options.script)
     if code == 0 and take_rank() != FREE_RANK:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job.job import Job, of_trainer, read_job, saved_place, unfinished_place
+from launch.job.job import Job, of_trainer, saved_place, unfinished_place
 from launch.job.model import ranks_items
 from launch.job.preflight import check_like_training, schema_asked
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
@@ -32,13 +32,12 @@ BEST = "best"
 """Folder below ``out`` with the best epoch of a run with early stopping."""
 
 
-def train_job(path: Path) -> str:
+def train_job(job: Job) -> str:
     """Train, evaluate on the test data if there is any, and save, as one trainer of the run.
 
     Parameters
     ----------
-    path : Path
-        Job file written by the launcher.
+    job : Job
 
     Returns
     -------
@@ -48,7 +47,6 @@ def train_job(path: Path) -> str:
     from pslib.cluster import connect
     from pslib.trainer.trainer import save_as_it_is
 
-    job = read_job(path)
     with connect() as cluster:
         trainer = make_trainer(job, cluster, saves=True)
         begin_with(job, trainer)

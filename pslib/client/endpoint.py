@@ -25,6 +25,7 @@ from pslib.errors import (
     UnavailableError,
     WaitTimeoutError,
 )
+from pslib.process.health import health
 from pslib.transport import ClientLink
 from pslib.wire.codec import Buffer, Codec
 from pslib.wire.error_codes import error_of
@@ -231,8 +232,10 @@ class Endpoint:
 
     def _run(self) -> None:
         try:
-            while not self._closing:
-                self._turn()
+            with health.loop("endpoint") as turned:
+                while not self._closing:
+                    self._turn()
+                    turned()
         except Exception as error:  # no caller may wait for a dead thread
             log.exception("pslib: the endpoint's thread has died")
             self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))

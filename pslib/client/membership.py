@@ -19,6 +19,7 @@ from pslib.client.pending import Pending
 from pslib.config import ANY_RANK, ClusterConfig
 from pslib.coordinator.checkpoint_barrier import moment_of_cut
 from pslib.errors import PslibError, ServerLostError, SupersededError, UnavailableError, WaitTimeoutError
+from pslib.process.health import health
 from pslib.process.machine import allow_peers
 from pslib.process.shutdown import preemption
 from pslib.table.partition_map import PartitionMap
@@ -144,6 +145,7 @@ class MemberHandle:
         self.endpoint.use_space_s(timing.request_s)
         self._limit_s = timing.silence_s + (timing.restart_s if comes_back else timing.silence_s)
         self.endpoint.begin_heartbeats(self._turn)
+        health.waits_for = ""
 
     @property
     def may_be_replaced(self) -> bool:

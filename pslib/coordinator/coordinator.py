@@ -10,6 +10,7 @@ from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
+from pslib.process.health import health
 from pslib.process.machine import allow_peers
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
@@ -22,6 +23,8 @@ log = logging.getLogger("pslib")
 LINGER_S = 3.0
 """Time after the end during which the coordinator still replies, so that a launcher reads the last status."""
 TURN_S = 0.2
+TELL_S = 0.5
+"""Interval of the status that a coordinator reports by itself, as a launcher asks for it."""
 
 
 class Coordinator:
@@ -90,17 +93,32 @@ class Coordinator:
         self._failure = reason
         self._link.wake()
 
-    def run(self) -> None:
-        """Serve until the cluster is over and the last status has been read, or `LINGER_S` has passed."""
+    def run(self, tell: Callable[[dict[str, Any]], None] | None = None, stays: bool = False) -> None:
+        """Serve until the cluster is over and the last status has been read, or `LINGER_S` has passed.
+
+        Parameters
+        ----------
+        tell : callable or None
+            Called with the status every `TELL_S`, in this thread: it must return at once.
+        stays : bool
+            True to serve on when all work is done: trainers that come later learn that it is.
+        """
         over_s: float | None = None
+        told_s = -TELL_S
         try:
-            while not self._stopped and not self.session.superseded:
-                self._turn(final=over_s is not None)
-                now_s = self._clock.now_s()
-                if self.session.over and over_s is None:
-                    over_s = now_s
-                if over_s is not None and (now_s - over_s > LINGER_S or self._last_status_s):
-                    break
+            with health.loop("coordinator") as turned:
+                while not self._stopped and not self.session.superseded:
+                    self._turn(final=over_s is not None)
+                    turned()
+                    now_s = self._clock.now_s()
+                    if tell is not None and now_s - told_s >= TELL_S:
+                        told_s = now_s
+                        tell(self.status())
+                    if self.session.over and over_s is None:
+                        over_s = now_s
+                    lingers = over_s is not None and (now_s - over_s > LINGER_S or self._last_status_s)
+                    if lingers and not (stays and not self.session.error):
+                        break
         finally:
             self._link.close()
 
@@ -178,6 +196,8 @@ def run_coordinator(
     resume: bool = False,
     tell_end: Callable[[dict[str, Any]], None] | None = None,
     ranks_named: bool = False,
+    tell: Callable[[dict[str, Any]], None] | None = None,
+    alone: bool = False,
 ) -> int:
     """Run a coordinator process over ZeroMQ; return its exit code.
 
@@ -199,6 +219,11 @@ def run_coordinator(
         Called once with the final status, when the cluster is over and its counters are complete.
     ranks_named : bool
         As for `Coordinator`.
+    tell : callable or None
+        As for `Coordinator.run`.
+    alone : bool
+        True for a coordinator without a launcher: with the journal of a run that has ended early it resumes
+        that run, and when all work is done it serves on until it is asked to leave.
 
     Raises
     ------
@@ -216,10 +241,11 @@ def run_coordinator(
         allow_peers(config.servers + config.trainers)
         log_ = open_journal(journal, config, cluster_id)
         coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock(), log_, ranks_named)
-        if resume:
+        if resume or (alone and coordinator.session.has_ended_early):
             coordinator.resume()
+        health.waits_for = ""
         announce(coordinator.address)
-        coordinator.run()
+        coordinator.run(tell, stays=alone)
         if tell_end is not None and coordinator.session.over:
             tell_end(coordinator.status())
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.config import ANY_RANK, ClusterConfig
+from pslib.config import ANY_RANK, NEXT_GENERATION, ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from pslib.text import counted
 
@@ -133,12 +133,24 @@ class Membership:
             if member.incarnation == incarnation:
                 member.heard_s = now_s
                 return member
+        if generation == NEXT_GENERATION:
+            generation = places[rank].generation + 1 if rank in places else 0
         if refused := self._refusal(now_s, role, address, rank, generation):
             return refused
         if rank == ANY_RANK:
             first = self.config.trainers if role == "trainer" and self.ranks_named else 0
             rank = next(free for free in count(first) if free not in places)
         return self._enter(now_s, Member(role, rank, incarnation, address, where, now_s, generation))
+
+    def holder(self, role: str, rank: int, incarnation: int, generation: int) -> Member | None:
+        """Return the live member for whose end a process of the next generation waits; None if it need not.
+
+        Two pods may have one name for a moment. Nobody knows which of them is newer, and if the last to
+        register had the rank, each would fence the other, be started again and come back.
+        """
+        member = self._places[role].get(rank)
+        waits = generation == NEXT_GENERATION and member is not None and member.incarnation != incarnation
+        return member if waits and member is not None and member.state == "live" else None
 
     def _enter(self, now_s: float, member: Member) -> Member:
         """Add a new member; a previous holder of its rank is lost."""

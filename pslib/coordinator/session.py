@@ -247,6 +247,14 @@ class CoordinatorSession:
             self.events.append(reason)
 
     @property
+    def has_ended_early(self) -> bool:
+        """Return True if all processes are gone, or the run has failed, before its work was done."""
+        gone = not self.members.live("trainer") and self.members.servers_over()
+        began = bool(self.members.trainers)
+        done = any(one.state == "left" and not one.preempted for one in self.members.trainers)
+        return bool(self.error) or (began and gone and not (done and self.registry.all_done))
+
+    @property
     def over(self) -> bool:
         """Return True if all work is done (or has failed) and every process has left or is lost."""
         gone = not self.members.live("trainer") and self.members.servers_over()
@@ -257,14 +265,11 @@ class CoordinatorSession:
     # --- membership ---------------------------------------------------------------------------------------
 
     def _register(self, now_s: float, message: Register) -> Message:
-        if message.role not in ("server", "trainer"):
-            return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
-        if self.error:  # processes that wait for others to join need not wait any longer
-            return Failure("unavailable", self.error)
-        if self._work_over and message.role == "trainer":  # a successor that came as others finished
-            return Failure("unavailable", "all work is done, and the servers leave")
-        if problem := self.recoveries.refusal(message):
-            return Failure("configuration", problem)
+        if refused := self._refused(now_s, message):
+            return refused
+        held = self.members.holder(message.role, message.rank, message.incarnation, message.generation)
+        if held is not None:
+            return self._registered(held, f"{message.role} {held.rank}, {held.where}, which is alive, to end")
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
         own = (message.incarnation, message.address, where, message.rank, message.generation)
@@ -275,10 +280,35 @@ class CoordinatorSession:
             self.failure_detector.replaced(now_s, before, member)
             if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
-        missing = self.members.missing(now_s, message.role)
+        return self._registered(member, self.members.missing(now_s, message.role))
+
+    def _refused(self, now_s: float, message: Register) -> Failure | None:
+        """Return the refusal of a registration, whatever rank it asks for; None if there is none."""
+        if message.role not in ("server", "trainer"):
+            return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
+        if self.error:  # processes that wait for others to join need not wait any longer
+            return Failure("unavailable", self.error)
+        if message.role == "trainer" and self._has_no_work(now_s, message.rank):
+            return Failure("work-done", "all work of this cluster is done; start a new one for other work")
+        problem = self.recoveries.refusal(message)
+        return Failure("configuration", problem) if problem else None
+
+    def _registered(self, member: Member, missing: str) -> Registered:
+        """Return the reply to a registration; ``missing``: what the process has to wait for."""
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         about = (member.rank, not missing, missing, self.config.to_dict(), version, addresses, owners)
-        return Registered(*about, self.term, self.recoveries.begins(member))
+        return Registered(*about, self.term, {} if missing else self._begins(member))
+
+    def _begins(self, member: Member) -> dict[str, Any]:
+        """Return how a server without its predecessor's state begins, and its generation; else nothing."""
+        begins = self.recoveries.begins(member)
+        return begins and begins | {"generation": member.generation}
+
+    def _has_no_work(self, now_s: float, rank: int) -> bool:
+        """Return True if a trainer that asks for a rank comes too late: the others have done all work."""
+        before = self.members.at("trainer", rank)
+        returns = before is not None and (before.state != "left" or before.preempted)
+        return self._work_over or (not returns and self.failure_detector.trainers_over(now_s))
 
     def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:
         current = self.members.map

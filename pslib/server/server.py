@@ -12,8 +12,9 @@ from typing import Any
 from pslib.client.endpoint import Endpoint
 from pslib.client.membership import FREE_RANK, Joined, MemberHandle, RankRequest, join
 from pslib.clock import Clock, SystemClock
-from pslib.config import ANY_RANK, ClusterConfig, Timing
+from pslib.config import ANY_RANK, NEXT_GENERATION, ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
+from pslib.process.health import health
 from pslib.process.shutdown import preemption
 from pslib.server.durable_ack import DurableAck
 from pslib.server.migration_thread import MigrationThread
@@ -59,6 +60,9 @@ class Server:
         Rank to take, and generation.
     log : ServerLog or None
         Log of a predecessor, recovered first; None: a cluster without logs.
+    returns : bool
+        True if a successor with the same log follows, wherever the process is asked to leave: it leaves at
+        once then, with the units that it owns, in place of handing them to others.
 
     Raises
     ------
@@ -77,8 +81,9 @@ class Server:
         clock: Clock,
         rank_request: RankRequest = FREE_RANK,
         log: ServerLog | None = None,
+        returns: bool = False,
     ) -> None:
-        self._clock, self._log = clock, log
+        self._clock, self._log, self._returns = clock, log, returns
         self._sync: SyncThread | None = None
         self._lock = threading.Lock()
         """Lock of link and session: the receive thread takes requests, shard threads send replies."""
@@ -118,7 +123,7 @@ class Server:
             self._threads.append(ShardThread(shard, self._done, self._fail, journal))
             undone.callback(self._threads[-1].finish)
         if joined.begins:
-            self._session.rejoin = self._rejoin(joined.begins, self._member.rank_request.generation, shards)
+            self._session.rejoin = self._rejoin(joined.begins, shards)
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
@@ -146,7 +151,8 @@ class Server:
         if self._log is not None:
             undone.callback(self._close_log)
             self._log.recover(load_again)
-            rank_request = RankRequest(rank_request.rank, self._log.generation)
+            if rank_request.generation != NEXT_GENERATION:
+                rank_request = RankRequest(rank_request.rank, self._log.generation)
         self._link = transport.listen(listen)
         undone.callback(self._link.close)
         self._endpoint = Endpoint(transport.connect(), codec, timing, self._clock, secrets.randbits(63))
@@ -219,12 +225,13 @@ class Server:
         Heartbeats end with it in any case: a server that does not serve must count as lost.
         """
         try:
-            with preemption.finishing():
+            with preemption.finishing(), health.loop("server") as turned:
                 while self._member.order == "go" and not self._stopped:
                     if preemption.asked and self._leaves_now():
                         break
                     self._turn()
                     self._check()
+                    turned()
                 self._turn(0.0)  # answers what has arrived
                 for thread in self._threads:
                     thread.finish()
@@ -242,14 +249,13 @@ class Server:
             return PreemptedError.exit_code
         return 69 if self._member.order == "fail" else 0
 
-    @staticmethod
-    def _leaves_now() -> bool:
-        """Return True if a server asked to leave has no time left to move its units to others.
+    def _leaves_now(self) -> bool:
+        """Return True if a server asked to leave keeps its units, or has no time left to move them to others.
 
         The coordinator learns of the request with the next heartbeat; it answers when no unit is here any
         more, or that no server could take them.
         """
-        return preemption.left_s < LEAVE_S
+        return self._returns or preemption.left_s < LEAVE_S
 
     def _check(self) -> None:
         """Raise the error that ended a shard thread, or the endpoint, without which no heartbeat is sent."""
@@ -323,7 +329,7 @@ class Server:
     def _progress(self) -> dict[str, Any]:
         """Return the counters of a heartbeat; also finish the streams that are over."""
         below, queues = self._member.streams_done_below, self._queues()
-        if preemption.asked:
+        if preemption.asked and not self._returns:
             queues["leaving"] = True
         for thread in self._threads:
             if below > self._streams_done_below:
@@ -349,11 +355,11 @@ class Server:
             }
         )
 
-    def _rejoin(self, begins: Mapping[str, Any], generation: int, shards: list[Shard]) -> Rejoin:
+    def _rejoin(self, begins: Mapping[str, Any], shards: list[Shard]) -> Rejoin:
         """Create the rejoin of the remaining state, run in the shards' threads."""
         return Rejoin(
             begins,
-            generation,
+            int(begins.get("generation", self._member.rank_request.generation)),  # of an older coordinator
             shards,
             lambda shard, message: self._threads[shard.index].load(shard, message),
             lambda index, work: self._threads[index].put(work),
@@ -403,10 +409,12 @@ def run_server(
     keys: Keys | None = None,
     rank_request: RankRequest = FREE_RANK,
     log: str | None = None,
+    returns: bool = False,
 ) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
 
     ``log`` is the folder of the cluster's logs: the log of a predecessor of the same rank is recovered.
+    ``returns`` is as for `Server`.
 
     Raises
     ------
@@ -418,11 +426,11 @@ def run_server(
         raise ConfigurationError(
             "--log: expected a rank beside it, got none; a log belongs to one rank: --rank R"
         )
-    own = (
-        None if log is None else ServerLog(log, rank_request.rank, cluster_id, clock, rank_request.generation)
-    )
+    least = 0 if rank_request.generation == NEXT_GENERATION else rank_request.generation
+    own = None if log is None else ServerLog(log, rank_request.rank, cluster_id, clock, least)
     transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
     try:
-        return Server(transport, coordinator, cluster_id, listen, clock, rank_request, own).run()
+        server = Server(transport, coordinator, cluster_id, listen, clock, rank_request, own, returns)
+        return server.run()
     finally:
         transport.close()

@@ -192,13 +192,22 @@ def read_keys(path: str | os.PathLike[str]) -> Keys:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
+            if _is_open(os.fstat(file.fileno())):
                 raise ConfigurationError(f"{path}: others may read this key; chmod 600 {path}")
             return Keys.from_text(file.read(FILE_BYTES_MAX + 1), str(path))
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: expected a file of pslib keys make, got something else") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}; expected a file of pslib keys make") from error
+
+
+def _is_open(about: os.stat_result) -> bool:
+    """Return whether other users than this one may read or change a file.
+
+    A file of root that this user reads by a group, as a pod does its secrets (``fsGroup``), is not.
+    """
+    by_group = about.st_uid == 0 and os.geteuid() != 0
+    return bool(about.st_mode & (0o037 if by_group else 0o077))
 
 
 def read_folder(folder: str | Path) -> dict[str, Keys]:

@@ -15,6 +15,7 @@ from pslib.errors import (
     SupersededError,
     UnavailableError,
     UnknownTableError,
+    WorkDoneError,
 )
 from pslib.wire.applied_pushes import FencedError
 from pslib.wire.fields import Message
@@ -47,6 +48,7 @@ _ERRORS: dict[str, type[PslibError]] = {
     "log-still-full": LogStillFullError,
     "memory-limit": MemoryLimitError,
     "protocol": RemoteProtocolError,
+    "work-done": WorkDoneError,
 }
 
 

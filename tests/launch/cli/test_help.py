@@ -151,7 +151,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_a_command_is_imported_only_when_it_runs() -> None:
     loaded = loaded_by("keys", "--help")
-    assert "launch.cli.keys" in loaded
+    assert "launch.cli.cluster.keys" in loaded
     assert "launch.cli.train" not in loaded
 
 

@@ -244,7 +244,7 @@ def test_a_successor_that_comes_as_the_servers_leave_is_told_that_nothing_is_lef
     world = world_that_leaves()
     assert world.beat("server", 0).order == "leave"
     assert world.register("trainer", 1, generation=1) == Failure(
-        "unavailable", "all work is done, and the servers leave"
+        "work-done", "all work of this cluster is done; start a new one for other work"
     )
     assert world.beat("server", 1).order == "leave"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.worker.main import _run_reporting, _set_threads, _trainer
+from launch.worker.main import _run_reporting, _trainer, set_threads
 from pslib.cluster import take_rank
 from pslib.errors import (
     ConfigurationError,
@@ -90,7 +90,7 @@ sys.exit(worker.main(["server", *common, "--listen", "tcp://127.0.0.1:0"]))
 """
 
 
-@pytest.mark.parametrize("moment", ["_tell", "_set_threads", "keep_memory", "_server"])
+@pytest.mark.parametrize("moment", ["_tell", "set_threads", "keep_memory", "_server"])
 def test_a_process_that_is_asked_to_leave_while_it_starts_or_ends_says_so_in_a_line(moment: str) -> None:
     command = [sys.executable, "-c", ASKED, moment]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -122,7 +122,7 @@ def set_by(
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr("launch.worker.main.cores", lambda: cores)
     monkeypatch.setattr("launch.worker.main.kernels_for", lambda: kernels_for(kernels))
-    _set_threads(role)
+    set_threads(role)
     assert {name: environment[name] for name in before} == before
     return {name: value for name, value in environment.items() if name not in before}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from launch.cli.cluster.scale import watch_moves
 from launch.cli.main import main
-from launch.cli.scale import watch_moves
 from launch.supervisor.discovery import EndedRun
 from pslib.errors import UnavailableError, WaitTimeoutError
 

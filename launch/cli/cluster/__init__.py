@@ -1,0 +1,1 @@
+"""Commands for the processes of a cluster, where other machines run them."""

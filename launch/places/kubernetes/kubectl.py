@@ -1,0 +1,123 @@
+"""Thin calls of kubectl for a job of `launch.places.kubernetes.manifests`; each is printed before it runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.places.kubernetes.manifests import OVERLAYS
+from pslib.errors import ConfigurationError, UnavailableError
+
+KINDS = "statefulsets,jobs,pods,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"  # of a job
+VOLUMES = "persistentvolumeclaims"
+ADMIN_KEY = "/etc/pslib/keys/admin.keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """Caller of kubectl.
+
+    Attributes
+    ----------
+    namespace : str or None
+        None: the one of kubectl's context.
+    """
+
+    namespace: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse to begin without kubectl."""
+        if shutil.which("kubectl") is None:
+            raise UnavailableError(
+                "kubectl: expected it on PATH, got none; install it, or give the manifests to whom has it: "
+                "they are plain files (pslib k8s render)"
+            )
+
+    def call(self, *words: str) -> int:
+        """Run kubectl with its output as it is; return its exit code."""
+        command = self._command(words)
+        return subprocess.run(command, check=False).returncode
+
+    def ask(self, *words: str) -> str:
+        """Return kubectl's output.
+
+        Raises
+        ------
+        UnavailableError
+            When it fails, with its last line.
+        """
+        done = subprocess.run(self._command(words), capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise UnavailableError(f"kubectl ended with exit code {done.returncode}: {said}")
+        return done.stdout
+
+    def _command(self, words: Sequence[str]) -> list[str]:
+        own = [] if self.namespace is None else ["--namespace", self.namespace]
+        command = ["kubectl", *own, *words]
+        print(f"+ {shlex.join(command)}", file=sys.stderr, flush=True)
+        return command
+
+    # --- a job ------------------------------------------------------------------------------------------
+
+    def apply(self, folder: Path, overlay: str | None) -> int:
+        """Apply manifests, or an overlay of them."""
+        place = folder / ("base" if overlay is None else f"overlays/{overlay}")
+        if not (place / "kustomization.yaml").is_file():
+            found = [name for name in OVERLAYS if (folder / "overlays" / name).is_dir()]
+            raise ConfigurationError(
+                f"{place}: expected manifests of pslib k8s render there"
+                + (f"; overlays are {', '.join(found)}" if found else "")
+            )
+        return self.call("apply", "--kustomize", str(place))
+
+    def status(self, name: str) -> int:
+        """Show the objects of a job, then what its coordinator says."""
+        code = self.call("get", "statefulsets,jobs,pods", "--selector", selector(name), "--output", "wide")
+        return code or self.call("exec", f"{name}-coordinator-0", "--", "pslib", "doctor", *self._keys(name))
+
+    def logs(self, name: str, role: str | None, follow: bool) -> int:
+        """Show the lines of a job's processes."""
+        of_role = "" if role is None else f",app.kubernetes.io/component={role}"
+        more = ["--follow"] if follow else []
+        how = ("--prefix", "--timestamps", "--tail", "-1", "--max-log-requests", "100")
+        return self.call("logs", "--selector", selector(name) + of_role, *how, *more)
+
+    def scale(self, name: str, servers: int | None, trainers: int | None) -> int:
+        """Change the numbers of servers and trainers of a running job; rows move before a server ends."""
+        code = 0 if servers is None else self._scale_servers(name, servers)
+        if trainers is not None and not code:
+            patch = json.dumps({"spec": {"parallelism": trainers, "completions": trainers}})
+            code = self.call("patch", "job", f"{name}-trainer", "--type", "merge", "--patch", patch)
+        return code
+
+    def _scale_servers(self, name: str, servers: int) -> int:
+        now = int(
+            self.ask("get", "statefulset", f"{name}-server", "--output", "jsonpath={.spec.replicas}") or 0
+        )
+        pods = ("scale", "statefulset", f"{name}-server", "--replicas", str(servers))
+        told = ("pslib", "scale", "--servers", str(servers), *self._keys(name))
+        rows = ("exec", f"{name}-coordinator-0", "--", *told)
+        first, second = (pods, rows) if servers > now else (rows, pods)
+        return self.call(*first) or self.call(*second)
+
+    def delete(self, name: str, with_state: bool) -> int:
+        """Delete a job; its volumes only if asked to."""
+        kinds = f"{KINDS},{VOLUMES}" if with_state else KINDS
+        return self.call("delete", kinds, "--selector", selector(name))
+
+    def _keys(self, name: str) -> tuple[str, ...]:
+        """Return the option of an encrypted job's admin key, a file of the coordinator's pod."""
+        found = self.ask("get", "secret", f"{name}-keys", "--ignore-not-found", "--output", "name")
+        return ("--keys", ADMIN_KEY) if found.strip() else ()
+
+
+def selector(name: str) -> str:
+    """Return the selector of a job's objects."""
+    return f"app.kubernetes.io/name=pslib,app.kubernetes.io/instance={name}"

@@ -1,0 +1,137 @@
+"""``pslib role``: a cluster whose processes a scheduler starts, one by one, and starts again."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.cli.main import main
+from launch.job.preflight import hold_port
+from tests.support.processes.counting_runs import write_counting_examples, write_job
+from tests.support.processes.role_scheduler import RoleScheduler
+
+pytestmark = pytest.mark.cluster
+
+CLUSTER = {"servers": 2, "trainers": 2, "durability": "log"}
+NAMES = (("coordinator", 0), ("server", 0), ("server", 1), ("trainer", 0), ("trainer", 1))
+
+
+def job_of(folder: Path, epochs: int = 2, **cluster: Any) -> Path:
+    examples = write_counting_examples(folder / "train.parquet")
+    return write_job(folder, examples, {"epochs": epochs}, CLUSTER | cluster)
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[RoleScheduler]:
+    state = tmp_path / "state"
+    state.mkdir()
+    made = RoleScheduler(job_of(tmp_path, epochs=12), state, hold_port())
+    yield made
+    made.close()
+
+
+def summary_in(tmp_path: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
+    return summary
+
+
+def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_work_is_done(
+    scheduler: RoleScheduler, tmp_path: Path
+) -> None:
+    for role, rank in NAMES[::-1]:
+        scheduler.start(role, rank)
+    scheduler.until(
+        lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 0,
+        "both trainers to be done",
+    )
+    for name in ("coordinator-0", "server-0", "server-1"):
+        scheduler.said(name, "all work is done; this process stays")
+    summary = summary_in(tmp_path)
+    assert summary["phase"] == "done"
+    assert summary["examples"] == 12 * 24_000
+    assert summary["pushes_sent"] == summary["pushes_applied"]
+    assert "examples/s" in scheduler.output("coordinator-0")
+    assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
+
+    late = scheduler.start("trainer", 2)
+    scheduler.until(lambda: scheduler.code_of(late) == 0, "a trainer that comes late to end")
+    assert "nothing is left to train" in scheduler.output(late)
+    scheduler.kill("coordinator-0")
+    scheduler.turn()
+    again = scheduler.start("trainer", 1)
+    scheduler.until(lambda: scheduler.code_of(again) == 0, "one that meets a new coordinator to end")
+
+
+def test_every_process_may_be_killed_and_every_push_counts_once(
+    scheduler: RoleScheduler, tmp_path: Path
+) -> None:
+    for role, rank in NAMES:
+        scheduler.start(role, rank)
+    scheduler.said("coordinator-0", "epoch 1")
+    for name in ("server-0", "trainer-1", "coordinator-0"):
+        scheduler.kill(name)
+        scheduler.turn()
+    scheduler.kill("server-1", signal.SIGTERM)
+    scheduler.kill("trainer-0", signal.SIGTERM)
+    scheduler.until(
+        lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 0,
+        "both trainers to be done",
+        limit_s=90.0,
+    )
+    scheduler.said("coordinator-0", "all work is done")
+    summary = summary_in(tmp_path)
+    assert summary["examples"] == 12 * 24_000
+    assert summary["pushes_missing"] == 0
+    # one that a killed trainer has sent last may be applied and not counted as sent
+    assert 0 <= summary["pushes_applied"] - summary["pushes_sent"] <= 16
+    assert {name for name, _ in scheduler.ends} >= {"server-0", "server-1", "trainer-1", "coordinator-0"}
+
+
+def test_a_cluster_that_is_ended_and_started_again_goes_on(scheduler: RoleScheduler, tmp_path: Path) -> None:
+    """As a job that is deleted and applied again, with its volumes kept."""
+    for role, rank in NAMES:
+        scheduler.start(role, rank)
+    scheduler.said("coordinator-0", "epoch 2")
+    scheduler.close()
+    for role, rank in NAMES:
+        scheduler.start(role, rank)
+    scheduler.until(
+        lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 0,
+        "both trainers to be done",
+    )
+    scheduler.said("coordinator-0", "all work is done")
+    assert summary_in(tmp_path)["examples"] == 12 * 24_000
+    assert (tmp_path / "out" / "metrics-0.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "line"),
+    [
+        ({"durability": "memory"}, "cluster.durability: expected log or disk where no launcher starts"),
+        ({"recovery": "rollback"}, "cluster.recovery: expected log or partial where no launcher starts"),
+    ],
+)
+def test_a_job_that_needs_a_launcher_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: dict[str, str], line: str
+) -> None:
+    job = job_of(tmp_path, **cluster)
+    words = ["--rank", "0", "--coordinator", "tcp://127.0.0.1:1", "--cluster-id", "x"]
+    assert main(["role", "server", str(job), *words]) == 64
+    said = capsys.readouterr().err
+    assert said.startswith(f"pslib: {line}")
+    assert said.count("\n") == 1
+
+
+def test_a_process_that_nobody_tells_who_it_is_says_what_it_has_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PSLIB_RANK", "RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "node")
+    assert main(["role", "trainer", str(job_of(tmp_path))]) == 64
+    assert "rank: which one is this? Expected --rank or PSLIB_RANK" in capsys.readouterr().err
