@@ -128,6 +128,13 @@ def job_schema() -> dict[str, Any]:
     """Return the JSON Schema of the job file, for editors with a YAML language server."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Job.model_json_schema()}
     schema["$defs"]["ModelSection"] |= _schema_of_models(schema["$defs"]["ModelSection"]["properties"])
+    cluster = schema["$defs"]["ClusterSection"]["properties"]
+    for name in ("servers", "trainers"):  # as `launch.job.sections.of_ranges` reads them
+        number = {key: value for key, value in cluster[name].items() if key not in ("default", "description")}
+        of_both = {"properties": {"min": number, "max": number}, "required": ["min", "max"]}
+        span = {"type": "object", **of_both, "additionalProperties": False}
+        about = {key: value for key, value in cluster[name].items() if key not in number}
+        cluster[name] = {"anyOf": [number, span], **about}
     for section in schema["$defs"].values():
         for setting in section.get("properties", {}).values():
             if setting.get("default") == inf:  # JSON has no infinity
