@@ -1,4 +1,4 @@
-# Every target sets up what it needs: Python >= 3.11, gcc and make are enough.
+# Every target sets up what it needs: Python >= 3.11, gcc or clang, and make are enough; `wheel` and `asan` need Linux.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,6 +10,9 @@ CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs
 
 # Two workers, one of which has all tests that start processes (tests/support/queues.py).
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
+
+# Two builds at once would write the same files; macOS has no such command.
+LOCKED := $(if $(shell which flock 2>/dev/null),flock $(VENV)/.lock)
 
 .PHONY: build test test-cluster test-all lint demo bench papers soak asan wheel wheel_check clean
 
@@ -23,7 +26,7 @@ $(VENV)/.made: pyproject.toml constraints.txt
 
 $(VENV)/.built: $(VENV)/.made $(SOURCES)
 	@echo "compiling kernels, of $(words $(filter %.pyx,$(SOURCES))) those that have changed: three to five minutes for all on two idle cores"
-	flock $(VENV)/.lock $(BIN)/python setup.py -q build_ext --inplace
+	$(LOCKED) $(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
 build: $(VENV)/.built

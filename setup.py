@@ -51,9 +51,11 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 # second time: it installs without kernels and compiles them in a step of its own, which keeps what it has.
 SOURCES = [] if os.environ.get("PSLIB_KERNELS") == "later" else sorted(Path("cython_ext").rglob("*.pyx"))
 
-setup(
-    ext_modules=cythonize(
-        [extension(source) for source in SOURCES], compiler_directives=DIRECTIVES, nthreads=CORES
-    ),
-    options={"build_ext": {"parallel": CORES}},
-)
+# The processes of cythonize import this file where they are not forks: on macOS, and from Python 3.14 on.
+if __name__ == "__main__":
+    setup(
+        ext_modules=cythonize(
+            [extension(source) for source in SOURCES], compiler_directives=DIRECTIVES, nthreads=CORES
+        ),
+        options={"build_ext": {"parallel": CORES}},
+    )

@@ -1,7 +1,7 @@
 """Shared by the tests: where real data lies, how hypothesis searches, and commands that leave nothing."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Start a command; after the test nothing that it has started may be there."""
     commands: list[Command] = []
 
-    def start_one(*arguments: str | Path) -> Command:
-        commands.append(Command(tmp_path, *arguments))
+    def start_one(*arguments: str | Path, more: Mapping[str, str] | None = None) -> Command:
+        commands.append(Command(tmp_path, *arguments, more=more))
         return commands[-1]
 
     yield start_one

@@ -2,63 +2,12 @@
 #ifndef PSLIB_CORES_H
 #define PSLIB_CORES_H
 
-#include <errno.h>
 #include <sched.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
-#if defined(__linux__)
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
+#include "common/platform.h"
 
-#if defined(SYS_sched_setattr) && defined(SYS_sched_getattr)
-
-/* Argument of sched_setattr, which C libraries declare since glibc 2.41. */
-struct core_attributes {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-};
-
-/* Read the scheduling of the calling thread. Returns 0, or below 0 with errno. */
-static inline int core_get(struct core_attributes *out) {
-    return (int)syscall(SYS_sched_getattr, 0, out, sizeof *out, 0);
-}
-
-/* Set the length of its turns, if it has the ordinary policy. Linux before 6.12 ignores it. */
-static inline int core_turn(uint64_t nanoseconds) {
-    struct core_attributes wanted;
-    if (core_get(&wanted) < 0) return -1;
-    if (wanted.policy != SCHED_OTHER) {
-        errno = EINVAL;
-        return -1;
-    }
-    wanted.runtime = nanoseconds;
-    return (int)syscall(SYS_sched_setattr, 0, &wanted, 0);
-}
-
-static inline int64_t core_turn_now(void) {
-    struct core_attributes found;
-    return core_get(&found) < 0 ? -1 : (int64_t)found.runtime;
-}
-
-#else
-
-static inline int core_turn(uint64_t nanoseconds) {
-    (void)nanoseconds;
-    errno = ENOSYS;
-    return -1;
-}
-static inline int64_t core_turn_now(void) { return -1; }
-
-#endif
 /* Return the CPU time of the calling thread, ns. */
 static inline int64_t core_used(void) {
     struct timespec used = {0, 0};

@@ -37,6 +37,7 @@ from pslib.planner.coefficients import FORMAT, Coefficients
 from pslib.planner.scenes import one_machine_rate
 from pslib.planner.workload import Workload
 from pslib.process.machine import cores, quota_words
+from pslib.process.platform import processor_text
 from pslib.schema import Schema
 from pslib.storage import unwritable
 from pslib.transport import addresses
@@ -268,12 +269,10 @@ def _rounded(value: Any) -> Any:
 def _machine() -> str:
     """Return the processor's name, and the cores of this process with the quota that limits them, if any."""
     name = platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
+    for line in processor_text().splitlines():
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+            break
     return f"{name}, {cores()} cores{quota_words()}"
 
 

@@ -31,6 +31,7 @@ from pslib.data.reader import LeaseReader
 from pslib.planner.coefficients import TableCost, row_cost
 from pslib.planner.demand import HEADER_BYTES
 from pslib.planner.workload import KEY_BYTES, Workload
+from pslib.process.platform import private_bytes
 from pslib.schema import Schema
 from pslib.shard.stores import make_store
 from pslib.table.optimizers import Adam, RowwiseAdagrad
@@ -300,7 +301,7 @@ def server_cpu() -> tuple[Callable[[], float], Callable[[], int]]:
         times = server.cpu_times()
         return float(times.user + times.system)
 
-    return seconds, lambda: int(server.memory_full_info().uss)
+    return seconds, lambda: private_bytes(server)
 
 
 def few_keys(client: Client, seconds: float, at_once: int = AT_ONCE) -> Spent:
@@ -428,9 +429,9 @@ def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
     costs, found = measure_rows(settings["table_rows"])
     with connect() as cluster:
         client = cluster.client
-        _, private_bytes = server_cpu()
-        found["server_process_bytes"] = float(private_bytes())
-        found["trainer_process_bytes"] = float(psutil.Process().memory_full_info().uss)
+        _, server_bytes = server_cpu()
+        found["server_process_bytes"] = float(server_bytes())
+        found["trainer_process_bytes"] = float(private_bytes(psutil.Process()))
         set_up(client, settings["wire_rows"])
         found |= measure_wire(client, settings["wire_rows"], costs, seconds)
         found["checkpoint_mb_s"] = measure_checkpoint(client, str(folder / "checkpoint"))

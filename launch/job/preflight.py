@@ -17,6 +17,7 @@ from launch.job.job import Job, saved_place
 from launch.job.model import ranks_items
 from pslib.errors import CheckpointError, ConfigurationError, DataError, PslibError
 from pslib.process.machine import memory_bytes, physical_bytes
+from pslib.process.platform import PORTS_CAN_BE_HELD
 from pslib.storage import check_local, is_uri, real_place, unwritable
 from rec_models import SESSION_MODELS
 
@@ -333,7 +334,7 @@ def hold_port(port: int = 0) -> int:
 
     A restarted coordinator must have its old address. Meanwhile the kernel would give the port to any process
     that asks for a free one. A bound socket prevents this; it does not listen and has SO_REUSEADDR, so that
-    the coordinator can listen.
+    the coordinator can listen. Where it could not, the port is chosen and left free.
 
     Raises
     ------
@@ -349,7 +350,8 @@ def hold_port(port: int = 0) -> int:
                 f"--port: can't listen at 127.0.0.1:{port}: {error.strerror}; choose another, or none"
             ) from error
         port = held.getsockname()[1]
-        held.detach()  # open until this process ends
+        if PORTS_CAN_BE_HELD:
+            held.detach()  # open until this process ends
     return port
 
 

@@ -11,7 +11,6 @@ exit code, see `pslib.errors`.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import runpy
 import socket
@@ -26,6 +25,7 @@ from launch.worker.watchdog import FROM_INPUT, die_with_launcher
 from pslib.config import ANY_RANK, CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
 from pslib.process.blas import TRAINERS_HERE, kernels_for
 from pslib.process.machine import cores
+from pslib.process.platform import set_allocator
 from pslib.process.shutdown import ASKED, preemption
 
 if TYPE_CHECKING:
@@ -153,10 +153,7 @@ def keep_memory() -> None:
     also return the memory of a decoded row group: with glibc's the reader thread takes 3.5 ms a batch of
     4,096 instead of 4.6. Other C libraries are not configured.
     """
-    allocator = ctypes.CDLL(None)
-    if hasattr(allocator, "gnu_get_libc_version"):
-        for option, value in _ALLOCATOR:
-            allocator.mallopt(option, value)
+    if set_allocator(_ALLOCATOR):
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # before Arrow is loaded
 
 

@@ -15,6 +15,7 @@ import signal
 from contextlib import suppress
 
 from pslib.clock import SystemClock
+from pslib.process.platform import process_descriptor
 from pslib.process.shutdown import leave_signal
 
 FROM_INPUT = "-"
@@ -27,7 +28,7 @@ GRACE_S = 4.0
 """Time between SIGTERM and SIGKILL: flushing takes less, and a launcher waits a little longer."""
 
 CHECK_S = 0.25
-"""Polling interval without pidfd (before Linux 5.3), and while the group ends."""
+"""Polling interval where there is no descriptor of a process, and while the group ends."""
 
 
 def die_with_launcher() -> None:
@@ -81,8 +82,8 @@ def _watch(worker: int) -> None:
 def _launcher_ended_first(worker: int) -> bool:
     """Wait until the pipe on standard input closes (True) or the worker ends (False)."""
     watched = [0]
-    with suppress(OSError, AttributeError):  # an old kernel: poll
-        watched.append(os.pidfd_open(worker))
+    if (ended := process_descriptor(worker)) is not None:
+        watched.append(ended)
     while True:
         ready, _, _ = select.select(watched, [], [], None if len(watched) > 1 else CHECK_S)
         said = os.read(0, 4096) if 0 in ready else None

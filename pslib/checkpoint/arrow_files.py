@@ -21,6 +21,7 @@ from pslib.checkpoint.admission_counts import counts_problem
 from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, open_folder, sync
 from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointCorruptError
+from pslib.process.platform import sync_data, sync_file
 from pslib.storage import shown
 from pslib.text import counted
 
@@ -60,7 +61,7 @@ class _LocalTarget:
 
     def _sync(self) -> None:
         try:
-            os.fdatasync(self._file)
+            sync_data(self._file)
         except OSError as error:
             self._sync_error = error
 
@@ -82,7 +83,7 @@ class _LocalTarget:
     def close(self) -> None:
         try:
             self._wait_for_sync()
-            os.fsync(self._file)
+            sync_file(self._file)
         finally:
             os.close(self._file)
 

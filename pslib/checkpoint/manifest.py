@@ -31,6 +31,7 @@ from pslib.errors import (
     CheckpointIncompatibleError,
     ConfigurationError,
 )
+from pslib.process.platform import sync_file
 from pslib.storage import open_uri, place_of, shown
 from pslib.table.descriptions import table_differences
 from pslib.table.optimizers import optimizer_from_dict
@@ -354,7 +355,7 @@ def sync(filesystem: fs.FileSystem, *paths: str) -> None:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
             try:
-                os.fsync(descriptor)
+                sync_file(descriptor)
             finally:
                 os.close(descriptor)
 

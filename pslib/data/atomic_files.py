@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pslib.errors import ConfigurationError
+from pslib.process.platform import sync_file
 
 NAME_SHOWN = 40
 """Characters of the final name kept in the temporary name; file systems limit the length of a name."""
@@ -74,7 +75,7 @@ def atomic_output(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         with temporary.open("rb") as written:
-            os.fsync(written.fileno())  # or, after a loss of power, an empty file has the name
+            sync_file(written.fileno())  # or, after a loss of power, an empty file has the name
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from pslib.process.machine import cores
+from pslib.process.platform import processor_text
 
 TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
 """Environment variable: number of trainers that share this machine's cores."""
@@ -38,16 +38,14 @@ def kernels_for(cpu: str | None = None) -> dict[str, str]:
     Parameters
     ----------
     cpu : str or None
-        Contents of ``/proc/cpuinfo``; None reads the file.
+        Contents of ``/proc/cpuinfo``; None reads the file where there is one.
 
     Returns
     -------
     dict of str to str
         Empty on every other processor, where OpenBLAS chooses.
     """
-    if cpu is None:
-        file = Path("/proc/cpuinfo")
-        cpu = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    cpu = processor_text() if cpu is None else cpu
     flags = next((line for line in cpu.splitlines() if line.startswith("flags")), "").split()
     return {"OPENBLAS_CORETYPE": "SkylakeX"} if "AuthenticAMD" in cpu and set(flags) >= _AVX512 else {}
 

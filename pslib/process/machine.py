@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from pslib.errors import ConfigurationError
-
-PROC = Path("/proc")
+from pslib.process.platform import PROC, usable_cores
 
 V2 = ""
 """Controller name for cgroup v2, which has one tree for all controllers."""
@@ -35,13 +34,13 @@ def cores(proc: Path = PROC) -> int:
     and then all threads of the group stall, including those that read, reply and send heartbeats. The
     fraction that is rounded away is left for these.
     """
-    mine, quota = len(os.sched_getaffinity(0)), cpu_quota(proc)
+    mine, quota = usable_cores(), cpu_quota(proc)
     return mine if quota is None else max(1, min(mine, int(quota)))
 
 
 def quota_words(proc: Path = PROC) -> str:
     """Return a bracketed note on the CPU quota where it limits the cores; else empty."""
-    mine, quota = len(os.sched_getaffinity(0)), cpu_quota(proc)
+    mine, quota = usable_cores(), cpu_quota(proc)
     return "" if quota is None or quota >= mine else f" (a CPU quota allows {quota:.4g} of {mine} cores)"
 
 
@@ -117,7 +116,13 @@ def allow_peers(peers: int) -> None:
             f"open files: {peers} peers need {needed}, and the limit is {hard}; raise it (ulimit -n "
             f"{needed}, or nofile in limits.conf)"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except ValueError as error:  # macOS: a limit of the system below a hard limit without end
+        raise ConfigurationError(
+            f"open files: {peers} peers need {needed}, and the system allows fewer; raise its limit "
+            "(macOS: sysctl kern.maxfilesperproc)"
+        ) from error
 
 
 def control_groups(controller: str, proc: Path = PROC) -> list[Path]:

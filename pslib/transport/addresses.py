@@ -22,18 +22,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
-import struct
-import sys
 
 from pslib.errors import ConfigurationError
+from pslib.process.platform import ABSTRACT_SOCKETS, listening_user
 
 VARIABLE = "PSLIB_SAME_HOST"
 """Value tcp disables Unix sockets on one machine, for measurements or to look for faults."""
 
 _SCHEME, _PREFIX = "ipc://@", "pslib-"
-_CREDENTIALS = struct.Struct("3i")
-"""struct ucred: process, user, group."""
 
 
 def wanted() -> bool:
@@ -46,7 +42,7 @@ def wanted() -> bool:
 
 def unix_address(address: str) -> str | None:
     """Return ZeroMQ's address of the Unix socket beside a TCP address; None where there is none."""
-    if sys.platform != "linux" or not address.startswith("tcp://"):
+    if not ABSTRACT_SOCKETS or not address.startswith("tcp://"):
         return None
     return _SCHEME + _PREFIX + address.removeprefix("tcp://")
 
@@ -62,14 +58,7 @@ def is_ours(address: str) -> bool:
 
     The check needs a connection. ZeroMQ at the other end drops it, as it sends nothing.
     """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as trial:
-            trial.connect("\0" + address.removeprefix(_SCHEME))
-            found = trial.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    except OSError:  # no listener, a full queue, or no such sockets allowed
-        return False
-    _process, user, _group = _CREDENTIALS.unpack(found)
-    return bool(user == os.geteuid())
+    return listening_user(address.removeprefix(_SCHEME)) == os.geteuid()
 
 
 def is_loopback(address: str) -> bool:

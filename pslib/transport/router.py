@@ -13,6 +13,7 @@ from math import ceil
 import zmq
 
 from pslib.config import Limits
+from pslib.process.platform import WAKE, WAKES_BYTES, wake_descriptors
 from pslib.wire.codec import Buffer
 
 BATCH_MAX = 64
@@ -50,14 +51,14 @@ OPTIONS: dict[int, tuple[int, str]] = {
 
 
 class Waker:
-    """Event file descriptor that ends a wait.
+    """File descriptor that ends a wait.
 
     `wake` comes from any thread, also after `close`: by then the descriptor's number may belong to another
     file, so both check ``_open`` under a lock.
     """
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.fd, self._end = wake_descriptors()
         self._open = True
         self._lock = threading.Lock()
 
@@ -65,12 +66,15 @@ class Waker:
         """End the wait, or the next one."""
         with self._lock:
             if self._open:
-                os.eventfd_write(self.fd, 1)
+                try:  # not `suppress`: this is on the path of each reply
+                    os.write(self._end, WAKE)
+                except BlockingIOError:  # a full pipe, which ends the wait as well
+                    return
 
     def drain(self) -> None:
         """Clear the event, before the next wait."""
-        try:  # not `suppress`: this is on the path of each reply
-            os.eventfd_read(self.fd)
+        try:
+            os.read(self.fd, WAKES_BYTES)
         except BlockingIOError:
             return
 
@@ -79,7 +83,8 @@ class Waker:
         with self._lock:
             if self._open:
                 self._open = False
-                os.close(self.fd)
+                for descriptor in {self.fd, self._end}:
+                    os.close(descriptor)
 
 
 class Router:

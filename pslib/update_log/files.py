@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogCorruptError, LogError, LogFullError, UnavailableError
+from pslib.process.platform import sync_data, sync_file
 
 Buffer = bytes | bytearray | memoryview
 PIECES_MAX = 512
@@ -78,7 +79,7 @@ class DiskFiles:
 
     def sync(self, name: str) -> None:
         """Return once all appended bytes and the file's name survive a power loss."""
-        os.fdatasync(self._descriptor(name))
+        sync_data(self._descriptor(name))
         if name in self._new:
             _sync_folder(self._folder)
             self._new.discard(name)
@@ -93,7 +94,7 @@ class DiskFiles:
         """Truncate a file, durably."""
         descriptor = self._descriptor(name, 0)
         os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
+        sync_file(descriptor)
 
     def remove(self, name: str) -> None:
         """Remove a file; it may reappear after a power loss, until `sync_names`."""
@@ -112,7 +113,7 @@ class DiskFiles:
         with open(beside, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         beside.replace(self._folder / name)
         _sync_folder(self._folder)
 
@@ -160,7 +161,7 @@ def _sync_folder(folder: Path) -> None:
     """Sync a folder, so that its names survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
 

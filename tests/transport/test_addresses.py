@@ -162,7 +162,7 @@ def test_the_environment_may_say_tcp_as_calibration_does(
 def test_a_system_without_abstract_names_goes_by_tcp_and_makes_no_file(
     opened: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(addresses.sys, "platform", "darwin")
+    monkeypatch.setattr(addresses, "ABSTRACT_SOCKETS", False)
     monkeypatch.chdir(tmp_path)
     server = opened(LOOPBACK)
     talk(opened(), server)
@@ -177,7 +177,7 @@ def test_where_unix_sockets_are_forbidden_tcp_does_it_all(
         raise PermissionError("as a sandbox says it")
 
     server = opened(LOOPBACK)
-    monkeypatch.setattr(addresses.socket, "socket", forbidden)
+    monkeypatch.setattr("pslib.process.platform.socket.socket", forbidden)
     talk(opened(), server)
     assert carried_by(server.address) == {"tcp"}
 

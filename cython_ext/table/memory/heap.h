@@ -4,7 +4,7 @@
  * pages of 2 MiB instead of 4 KiB it does not. malloc gives no huge pages, so blocks of 1 KiB and more come from here:
  *
  *     region   memory from the system, the first of 256 KiB, later ones of a quarter of all regions; from 2 MiB on
- *              aligned to huge pages, which madvise requests. Small tables stay small.
+ *              aligned to huge pages, which platform.h requests. Small tables stay small.
  *     block    a run of cache lines in a region; its first line has its length and says if it is free. Free neighbours
  *              are joined at once, and a region that is one free block is unmapped. Of other free blocks
  *              pslib_heap_trim frees the memory but not the addresses, by whole huge pages: such a block is blank, as
@@ -23,7 +23,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+
+#include "common/platform.h"
 
 enum {
     PSLIB_CACHE_LINE = 64,
@@ -132,17 +133,6 @@ static inline PslibBlock *pslib_block_before(PslibBlock *block)
     return (PslibBlock *)(void *)((uint8_t *)block - (size_t)block->lines_before * PSLIB_CACHE_LINE);
 }
 
-/* Map memory that starts at a multiple of `align`; NULL when there is none. */
-static inline void *pslib_map(size_t bytes, size_t align)
-{
-    uint8_t *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return NULL;
-    uint8_t *start = (uint8_t *)(((uintptr_t)mapped + align - 1) & ~(uintptr_t)(align - 1));
-    if (start > mapped) munmap(mapped, (size_t)(start - mapped));
-    munmap(start + bytes, (size_t)(mapped + align - start));
-    return start;
-}
-
 /* Add a region, in which a block of `lines` fits, as one free block. Returns 0 without memory. */
 static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
 {
@@ -155,15 +145,13 @@ static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
     for (;;) { /* half as much each time that the system refuses */
         const size_t align = bytes >= PSLIB_HUGE_PAGE ? PSLIB_HUGE_PAGE : PSLIB_REGION_MIN;
         if (bytes != smallest) bytes = (bytes + align - 1) & ~(align - 1);
-        PslibRegion *region = pslib_map(bytes, align);
+        PslibRegion *region = pslib_pages_map(bytes, align);
         if (region == NULL) {
             if (bytes == smallest) return 0;
             bytes = bytes / 2 > smallest ? bytes / 2 : smallest;
             continue;
         }
-#ifdef MADV_HUGEPAGE
-        if (align == PSLIB_HUGE_PAGE) madvise(region, bytes, MADV_HUGEPAGE); /* if refused, small pages work too */
-#endif
+        if (align == PSLIB_HUGE_PAGE) pslib_pages_want_huge(region, bytes);
         *region = (PslibRegion){heap->regions, NULL, bytes};
         if (heap->regions != NULL) heap->regions->previous = region;
         heap->regions = region;
@@ -301,22 +289,18 @@ static inline void pslib_heap_give_back(PslibHeap *heap, void *memory, size_t by
  * their huge page. To be called after many blocks were freed; taking them again costs page faults. */
 static inline void pslib_heap_trim(PslibHeap *heap)
 {
-#ifdef MADV_DONTNEED
     for (PslibRegion *region = heap->regions; region != NULL; region = region->next) {
         PslibBlock *block = (PslibBlock *)(void *)((uint8_t *)region + PSLIB_CACHE_LINE);
         for (;; block = pslib_block_after(block)) {
             uint8_t *start;
             const size_t bytes = block->is_free && !block->is_blank ? pslib_block_huge_bytes(block, &start) : 0;
-            if (bytes > 0 && madvise(start, bytes, MADV_DONTNEED) == 0) {
+            if (bytes > 0 && pslib_pages_empty(start, bytes)) {
                 block->is_blank = 1;
                 heap->blank_bytes += (int64_t)bytes;
             }
             if (block->is_last) break;
         }
     }
-#else
-    (void)heap;
-#endif
 }
 
 #endif

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Command:
     that watch over workers, nor those whose parent has died.
     """
 
-    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+    def __init__(self, folder: Path, *arguments: str | Path, more: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.out = folder / "out"
         self._mark = f"{MARK}={folder}-{time.monotonic_ns()}"
@@ -50,7 +50,7 @@ class Command:
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "launch.cli.main", *map(str, arguments)],
-                env={**environment, "PYTHONPATH": str(ROOT)},
+                env={**environment, "PYTHONPATH": str(ROOT), **(more or {})},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
