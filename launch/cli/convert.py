@@ -46,6 +46,7 @@ COLUMN_OPTIONS = (
     flag("--no-label", "keep all columns, typed by all their values, as training on SRC itself reads them"),
     option("--dense", "NAMES", "number columns, with commas between", _names),
     option("--sparse", "NAMES", "key columns, with commas between", _names),
+    option("--positive", "VALUES", "values of the label that count as 1, with commas between", _names),
 )
 
 
@@ -77,14 +78,16 @@ _add(
 )
 _add(
     "csv",
-    "Convert comma-separated values whose first line names the columns.",
+    "Convert comma-separated values; the first line names the columns, or --columns.",
     """
 pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item
 pslib convert csv new.csv.gz new.parquet --no-label
+pslib convert csv bare.csv bare.parquet --columns user,item,bought --label bought --positive yes
 """,
     *COLUMN_OPTIONS,
+    option("--columns", "NAMES", "names of the columns, of a file without a header", _names),
     option("--integers", "NAMES", "key columns to store as integers", _names, default=""),
-    option("--delimiter", "C", "one character, or tab (default: that of the header)", _delimiter),
+    option("--delimiter", "C", "one character, or tab (default: that of the first line)", _delimiter),
 )
 _add(
     "jsonl",

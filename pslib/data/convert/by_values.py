@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pslib.data.column_casts import LEFT_OUT, NO_NUMBER, NO_TIME, NUMBERS, integers_in, numbers_in
-from pslib.data.convert.csv_criteo import csv_parser, header_of
+from pslib.data.convert.csv_criteo import csv_parser
+from pslib.data.convert.csv_header import delimiter_of, header_of
 from pslib.data.convert.job import Conversion, ConvertReport
 from pslib.data.convert.json_lines import json_kinds, json_parser
 from pslib.data.convert.records import Parsed, Parser, Piece, Rejects, parse_piece, pieces
@@ -38,10 +39,8 @@ from pslib.data.text_values import INFINITE, WHOLE
 from pslib.errors import DataError
 from pslib.text import quoted
 
-VERSION = 2
+VERSION = 3
 """Version of these rules: under another the same text may give another table."""
-DELIMITERS = ",\t;|"
-"""Delimiters of values in a CSV file: the one that its first line has most often."""
 GROUP_ROWS, GROUP_BYTES = 1 << 20, 128 << 20
 """Rows of a row group, as of a table in memory, so that both are trained in one order; or bytes, if fewer."""
 
@@ -201,8 +200,9 @@ class _Csv:
 
     kinds = tuple(_CASTS)
 
-    def __init__(self, source: Path, delimiter: str | None) -> None:
+    def __init__(self, source: Path, delimiter: str | None, names: Sequence[str] | None) -> None:
         self._source, self._delimiter = source, delimiter or delimiter_of(source)
+        self._names = names
         names = self._opened()[0]
         self.columns = {name: pa.string() for name in names if name}
         if not self.columns:
@@ -220,7 +220,7 @@ class _Csv:
     def _opened(self) -> tuple[list[str], Iterator[Piece], int]:
         found = pieces(self._source, quoted_by=self._delimiter.encode())
         first = next(found)
-        names, body = header_of(first, self._delimiter, self._source, nameless=True)
+        names, body = header_of(first, self._delimiter, self._source, names=self._names, nameless=True)
         return names, chain([body] if body.lines else [], found), first.lines - body.lines
 
     def parser(self) -> Parser:
@@ -232,20 +232,6 @@ class _Csv:
             return Parsed(parsed.table.select(list(self.columns)), parsed.bad)
 
         return parse_named
-
-
-def delimiter_of(source: Path) -> str:
-    """Return the delimiter of a CSV file, by its first line.
-
-    Raises
-    ------
-    DataError
-        If the file is empty, or can't be read.
-    """
-    if (first := next(pieces(source), None)) is None:
-        raise DataError(f"{source}: expected a header and rows, got an empty file")
-    line = next((line for line in first.raw.split(b"\n") if line.strip()), b"").decode(errors="replace")
-    return max(DELIMITERS, key=line.count)
 
 
 class _JsonLines:
@@ -274,6 +260,7 @@ def convert_by_values(
     form: str,
     *,
     delimiter: str | None = None,
+    names: Sequence[str] | None = None,
     texts: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> ConvertReport:
@@ -286,6 +273,8 @@ def convert_by_values(
         ``"csv"`` or ``"jsonl"``.
     delimiter : str or None
         Of CSV; None: that of `DELIMITERS` which the header has most often.
+    names : sequence of str or None
+        Names of the columns of CSV without a header.
     texts : collection of str
         Columns of texts that stay as they are written.
     may_be_empty : bool
@@ -296,7 +285,7 @@ def convert_by_values(
     DataError
         If the source can't be read, or too many records are bad.
     """
-    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run)
+    text = _Csv(run.source, delimiter, names) if form == "csv" else _JsonLines(run)
     if unknown := [name for name in texts if name not in text.columns]:
         raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
     columns = {

@@ -49,16 +49,33 @@ class OtherValues(Exception):  # noqa: N818 - a turn of the road, not an error
     """Raised for a value other than 1 where only 1 is expected."""
 
 
-def labelled(table: Any, label: str) -> Parsed:
-    """Convert label text to int8; an invalid label makes its row bad."""
+def labelled(table: Any, label: str, positive: Sequence[str] | None = None) -> Parsed:
+    """Convert label text to int8; an invalid label makes its row bad.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    label : str
+        Its column of texts.
+    positive : sequence of str or None
+        Texts that count as 1, where each other one counts as 0; None: `LABELS`.
+    """
     place = table.schema.get_field_index(label)
     text = table.column(place)
-    code = pc.index_in(pc.ascii_lower(pc.ascii_trim_whitespace(text)), pa.array(list(LABELS)))
-    numbers = pc.take(pa.array(list(LABELS.values()), pa.int8()), code)
+    plain = pc.ascii_trim_whitespace(text)
+    if positive is None:
+        code = pc.index_in(pc.ascii_lower(plain), pa.array(list(LABELS)))
+        numbers, expected = pc.take(pa.array(list(LABELS.values()), pa.int8()), code), "0 or 1"
+    else:
+        is_given = pc.and_kleene(plain.is_valid(), pc.not_equal(plain, ""))
+        is_positive = pc.is_in(plain, pa.array(positive, plain.type))
+        numbers, expected = pc.if_else(is_given, is_positive.cast(pa.int8()), None), "a value"
     bad = []
     if numbers.null_count:
         rows = pc.indices_nonzero(pc.is_null(numbers)).to_pylist()
-        bad = [(row, f"column {label!r}: expected 0 or 1, got {text[row].as_py() or ''!r}") for row in rows]
+        bad = [
+            (row, f"column {label!r}: expected {expected}, got {text[row].as_py() or ''!r}") for row in rows
+        ]
     return Parsed(table.set_column(place, pa.field(label, pa.int8(), nullable=False), numbers), bad)
 
 
@@ -98,11 +115,18 @@ def no_other_numbers(
     return Parsed(parsed.table, sorted((bad | dict(parsed.bad)).items())) if bad else parsed
 
 
-def csv_parser(types: dict[str, pa.DataType], label: str | None, delimiter: str, *, quotes: bool) -> Parser:
+def csv_parser(
+    types: dict[str, pa.DataType],
+    label: str | None,
+    delimiter: str,
+    *,
+    quotes: bool,
+    positive: Sequence[str] | None = None,
+) -> Parser:
     """Parser of delimited text with these columns; empty cells are nulls, ``""`` is the empty string.
 
-    The label, if there is one, becomes int8. In a column of numbers the texts of `MISSING` are nulls too. The
-    parser raises ValueError for a record that does not match.
+    The label, if there is one, becomes int8 as `labelled` says. In a column of numbers the texts of `MISSING`
+    are nulls too. The parser raises ValueError for a record that does not match.
     """
     layout = pacsv.ParseOptions(
         delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
@@ -151,7 +175,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str | None, delimiter: str,
             raise ValueError(_csv_reason(str(error), names)) from error
         in_words = cache(lambda: read(raw, dict.fromkeys(names, pa.string()), floats))
         return no_other_numbers(
-            Parsed(table, []) if label is None else labelled(table, label),
+            Parsed(table, []) if label is None else labelled(table, label, positive),
             lambda name: read(raw, {name: pa.int64()}, [name], *MISSING).column(0),
             lambda name, row: str(in_words().column(name)[row].as_py()),
         )
@@ -176,57 +200,6 @@ def _csv_reason(text: str, names: Sequence[str]) -> str:
     if value:
         return f"column {names[int(value[1])]!r}: expected {value[2]}, got {value[3]}"
     return text
-
-
-def header_of(
-    piece: Piece, delimiter: str, source: Path, *, nameless: bool = False
-) -> tuple[list[str], Piece]:
-    """Names of the columns, and the piece without the header.
-
-    Parameters
-    ----------
-    piece : Piece
-        The first of the file.
-    delimiter : str
-    source : Path
-        For messages.
-    nameless : bool
-        True if columns may have no name, which is "" then.
-
-    Raises
-    ------
-    DataError
-        If it can't be read, or a column name is empty or repeated; lists all problems at once.
-    """
-    records = piece.split()
-    if not records:
-        raise DataError(f"{source}: expected a header, got blank lines")
-    line, text = records[0]
-    try:
-        names = next(csv.reader([text.decode().rstrip("\r")], delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        bare = b"\r" in text.rstrip(b"\r") and b'"' not in text
-        why = "its lines end with CR alone; rewrite it with LF, as by tr" if bare else error
-        raise DataError(f"{source}: line {line}: expected a header, can't read it: {why}") from error
-    names = [name.strip() for name in names]
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    problems = [
-        f"{source}: line {line}: column {name!r} is named {names.count(name)} times" for name in twice
-    ]
-    problems += [
-        f"{source}: line {line}: column {place + 1} has no name; write one into the header"
-        for place, name in enumerate(names)
-        if not name and not nameless
-    ]
-    if problems:
-        raise DataError(*problems)
-    skipped = line + text.count(b"\n") - piece.first_line + 1
-    raw = piece.raw
-    for _ in range(skipped):
-        raw = raw[raw.index(b"\n") + 1 :]
-    rest = records[1:] if piece.records is not None else None
-    broken = [record for record in piece.broken if record.line > line]
-    return names, Piece(raw, piece.first_line + skipped, piece.lines - skipped, rest, broken)
 
 
 def roles_of(
