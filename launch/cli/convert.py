@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import rich_click as click
+
 from launch.cli.command import (
     FILE,
     argument,
@@ -22,7 +24,7 @@ from pslib.errors import EXIT_DONE
 
 @group("convert", "pslib convert csv clicks.csv clicks.parquet --label click --sparse user,item")
 def convert_command() -> None:
-    """Make a Parquet file of a text file."""
+    """Make a Parquet file of a text file, or of clicks one of sessions."""
 
 
 def _names(text: str) -> list[str]:
@@ -105,3 +107,34 @@ _add(
     "Convert lines of label field:index:value ..., as a column a field.",
     "pslib convert libffm ffm.txt ffm.parquet",
 )
+
+
+@convert_command.command(
+    "sessions",
+    examples="""
+pslib convert sessions clicks.csv sessions.parquet --session session --item item --time time
+pslib convert sessions clicks/ train.parquet --session user --item item --time ts --test-out test.parquet
+""",
+)
+@argument("source", "SRC", "clicks, a row each: a file or folder of Parquet, CSV or JSON lines", FILE)
+@argument("out", "OUT", "the Parquet file, with a list of items a session", FILE)
+@option("--session", "NAME", "column of the session, or of the user", required=True)
+@option("--item", "NAME", "column of the item", required=True)
+@option("--time", "NAME", "column of times, by which items are in order", required=True)
+@option("--test-out", "FILE", "hold sessions out, the last ones, and write them there to test on", FILE)
+@option(
+    "--test-share",
+    "SHARE",
+    "of the sessions, held out for --test-out (default 0.1)",
+    click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.1,
+)
+@overwrite_option
+@json_option
+def sessions_command(source: str, out: str, as_json: bool, **settings: Any) -> int:
+    """Make sessions of clicks, as models of sessions read them."""
+    from pslib.data.convert.sessions import convert_sessions
+
+    report = convert_sessions(source, out, **settings)
+    show(asdict(report), report.lines(), as_json)
+    return EXIT_DONE
