@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.column_casts import NUMBERS as NUMBERS_ALONE
-from pslib.data.column_casts import ColumnCasts
-from pslib.data.column_types import KeyKinds, folder_columns, key_kind, unread_reason
+from pslib.data.column_casts import ColumnCasts, numbers_in
+from pslib.data.column_types import KeyKinds, folder_columns, key_kind, same_labels, unread_reason
 from pslib.data.columns import is_list, storage_type
 from pslib.data.data_files import Paths, data_files, text_format
 from pslib.data.dataset import ParquetData, not_parquet, open_parquet
@@ -173,17 +173,24 @@ def check(
     return CheckReport(tuple(scans.files), reports, tuple(problems), tuple(notes), unread)
 
 
-def _mixed(files: Sequence[str]) -> set[str]:
-    """Return columns of texts in one file, and of integers in others, all of which are text."""
-    texts, integers, typed = set[str](), set[str](), set[str]()
+def _mixed(files: Sequence[str]) -> dict[str, pa.DataType]:
+    """Types as which columns of several ones are read, if files of text have them: numbers, or texts."""
+    found: dict[str, set[str]] = {}
     for file in files if any(map(text_format, files)) else ():
         with suppress(*UNREADABLE), open_parquet(file) as opened:
             for one in opened.schema_arrow:
-                if pa.types.is_integer(one.type):
-                    (integers if text_format(file) else typed).add(one.name)
-                elif pa.types.is_string(one.type) and NUMBERS_ALONE not in (one.metadata or {}):
-                    texts.add(one.name)
-    return texts & integers - typed
+                kind = "number" if NUMBERS_ALONE in (one.metadata or {}) else str(one.type)
+                if text_format(file) is None and kind == "int64":
+                    kind = "typed"
+                found.setdefault(one.name, set()).add(kind)
+    mixed: dict[str, pa.DataType] = {}
+    for name, every in found.items():
+        kinds = every - {"null"}
+        if len(kinds) > 1 and kinds <= {"double", "int64", "number"}:
+            mixed[name] = pa.float64() if "double" in kinds else pa.string()
+        elif "string" in kinds and kinds <= {"string", "int64", "number"}:
+            mixed[name] = pa.string()
+    return mixed
 
 
 def _say(problems: list[str], problem: str) -> None:
@@ -238,7 +245,7 @@ def _scan_file(
     mine = {}
     for name, role in roles.items():
         kind = storage_type(read.field(name).type)
-        kind = pa.string() if scans.is_text(name, kind, role) else kind
+        kind = scans.read_as(name, kind, role)
         mine[name] = scans.of(name, kind, role)
         mine[name].begin(kind, file, group_rows)
     if scans.sample is not None:
@@ -246,7 +253,9 @@ def _scan_file(
     for name, given, first_row in parts_of(file, opened, list(mine), scans.problems):
         is_cast = casts is not None and read.field(name).type != columns.field(name).type
         array = casts.column(name, given) if casts and is_cast else given
-        array = array.cast(pa.string()) if scans.is_text(name, array.type, roles[name]) else array
+        kind = scans.read_as(name, array.type, roles[name])
+        if kind != array.type:
+            array = numbers_in(array) if pa.types.is_floating(kind) else array.cast(kind)
         mine[name].add(array, first_row)
         if scans.sample is not None:
             scans.sample.add(name, array, first_row)
@@ -261,14 +270,17 @@ class _Scans:
     sample: RowSample | None
     progress: Callable[[int], object] | None
     problems: list[str] = field(default_factory=list)
-    mixed: Collection[str] = ()
+    mixed: Mapping[str, pa.DataType] = field(default_factory=dict)
     files: list[FileReport] = field(default_factory=list)
     columns: dict[tuple[str, str], ColumnScan] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
 
-    def is_text(self, name: str, kind: pa.DataType, role: str) -> bool:
-        """Return whether integers are read as texts, which other files have in their column of keys."""
-        return name in self.mixed and role in ("", "sparse") and pa.types.is_integer(kind)
+    def read_as(self, name: str, kind: pa.DataType, role: str) -> pa.DataType:
+        """Return the type as which values are read, beside others of their column in other files."""
+        alike = self.mixed.get(name)
+        if alike is None or role not in ("", "sparse") or pa.types.is_null(kind):
+            return kind
+        return kind if role == "sparse" and pa.types.is_floating(alike) else alike
 
     def of(self, name: str, kind: pa.DataType, role: str) -> ColumnScan:
         """Scan of a column's values: shared by types that are read alike, separate for others."""
@@ -315,9 +327,8 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
             said.append(f"{shown(file.file)}: row groups of {mean} are slow to read")
         if rows and max(rows) > GROUP_ROWS_MANY:
             said.append(f"{shown(file.file)}: a row group of {max(rows):,} rows makes shuffling coarse")
-    for column in columns:
-        if _is_label(column) and column.ones in (0, column.rows):
-            said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
+    labels = [column for column in columns if _is_label(column) and column.ones in (0, column.rows)]
+    said += same_labels({column.name: [column.ones > 0] for column in labels})
     said += [note for column in columns if column.role in ("", "dense") for note in _ids_note(column)]
     by_name = {column.name: column for column in columns}
     said += [note for one in (schema.sparse if schema else ()) for note in _time_note(one, by_name)]
