@@ -3,7 +3,8 @@ r"""Text to Parquet without a schema: the type of each column by all of its valu
 A column is of the first type that all of its values are of; an empty one, and ``\N``, is missing::
 
     int64        7, -7: written as Python writes it, so that its text is known from the number
-    float64      0.5, 1e-3, inf; one has a point (12e5 may be an id); nan, NA ... (`MISSING`) are missing
+    float64      0.5, 1e-3, inf; one has a point (12e5 may be an id); nan, NA ... (`MISSING`) are missing;
+                 0,5 too, where a semicolon divides the values
     bool         true, false, in any case
     date32       2024-05-01
     timestamp    2024-05-01 12:30, also with T, seconds and a fraction; in UTC if each has a zone
@@ -35,7 +36,7 @@ from pslib.data.convert.csv_header import delimiter_of, header_of
 from pslib.data.convert.job import Conversion, ConvertReport
 from pslib.data.convert.json_lines import json_kinds, json_parser
 from pslib.data.convert.records import Parsed, Parser, Piece, Rejects, parse_piece, pieces
-from pslib.data.text_values import INFINITE, WHOLE
+from pslib.data.text_values import COMMA, COMMA_DELIMITER, INFINITE, WHOLE
 from pslib.errors import DataError
 from pslib.text import quoted
 
@@ -112,22 +113,24 @@ class ColumnValues:
     ----------
     kinds : iterable of str
         Those that it may have.
+    commas : bool
+        Whether 1,5 is a number.
     """
 
-    def __init__(self, kinds: Iterable[str]) -> None:
-        self.kinds = list(kinds)
+    def __init__(self, kinds: Iterable[str], *, commas: bool = False) -> None:
+        self.kinds, self._commas = list(kinds), commas
         self._rows = 0
         self._any = self._empty = self._fractions = False
         self._others: dict[bytes, str] = {}
 
     def look(self, values: pa.Array) -> None:
         """Drop the kinds that these values are not all of."""
-        given = _given(values)
+        given = self._dotted(_given(values))
         self._any = self._any or len(given) > 0
         self._empty = self._empty or len(given) + values.null_count < len(values)
         if len(given):  # a piece without any value fits all kinds
             self.kinds = self._kinds_of(given)
-            self._mark(values)
+            self._mark(self._dotted(values))
         if "fraction" in self.kinds and not self._fractions:
             self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
         self._rows += len(values)
@@ -151,7 +154,7 @@ class ColumnValues:
         """Cast values of the column to its type."""
         kind = self._kind()
         if kind:
-            return _CASTS[kind](pc.if_else(pc.equal(texts, ""), None, texts))
+            return _CASTS[kind](self._dotted(pc.if_else(pc.equal(texts, ""), None, texts)))
         return texts if self._any or self._empty else pa.nulls(len(texts))
 
     def field(self, name: str) -> pa.Field:
@@ -159,8 +162,14 @@ class ColumnValues:
         kind = self.typed(pa.array([], pa.string())).type
         marks = {}
         if not self._kind():
-            marks = {NUMBERS: ""} if "number" in self.kinds else self._others
+            marks = {NUMBERS: ""} if "number" in self.kinds and not self._commas else self._others
         return pa.field(name, kind, metadata=marks or None)
+
+    def _dotted(self, texts: pa.Array) -> pa.Array:
+        """Return texts with a decimal point in place of a decimal comma."""
+        if not self._commas:
+            return texts
+        return pc.replace_substring_regex(texts, f"^{COMMA}$", r"\1.\2")
 
     def _kind(self) -> str:
         """Return the kind that is taken; empty for text, or without any value."""
@@ -202,7 +211,7 @@ class _Csv:
 
     def __init__(self, source: Path, delimiter: str | None, names: Sequence[str] | None) -> None:
         self._source, self._delimiter = source, delimiter or delimiter_of(source)
-        self._names = names
+        self._names, self.commas = names, self._delimiter == COMMA_DELIMITER
         names = self._opened()[0]
         self.columns = {name: pa.string() for name in names if name}
         if not self.columns:
@@ -237,7 +246,7 @@ class _Csv:
 class _JsonLines:
     """A file of JSON lines: its columns, and parsers of its records."""
 
-    kinds = _OF_JSON
+    kinds, commas = _OF_JSON, False
 
     def __init__(self, run: Conversion) -> None:
         self._source = run.source
@@ -289,7 +298,7 @@ def convert_by_values(
     if unknown := [name for name in texts if name not in text.columns]:
         raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
     columns = {
-        name: ColumnValues(() if name in texts else text.kinds)
+        name: ColumnValues(() if name in texts else text.kinds, commas=text.commas)
         for name, kind in text.columns.items()
         if kind == pa.string()
     }

@@ -26,6 +26,7 @@ from pslib.data.convert.csv_criteo import (
     OtherValues,
     criteo_schema,
     csv_parser,
+    decimal_of,
     libsvm_parser,
     roles_of,
     with_fractions,
@@ -126,6 +127,8 @@ def convert_csv(
 
     Notes
     -----
+    Where a semicolon divides the values, 0,5 is a number, as Excel writes it where the comma is decimal.
+
     An empty cell is a null, as is ``\\N``, the null of Hive; ``""`` in a column of strings is the empty
     string. In a column of numbers so is what `pandas.read_csv` takes for missing (nan, NA, null and the like:
     `pslib.data.text_values.MISSING`), in one of strings it is a string as any other. An infinite number is a
@@ -157,9 +160,9 @@ def convert_csv(
     if len(names) < 2:
         raise DataError(f"{run.source}: only one column: is {delimiter!r} the right delimiter?")
     roles = roles_of(names, label, dense, sparse, integers, run.source)
-    notes: list[str] = []
+    notes, decimal = list[str](), decimal_of(body, delimiter)
     if dense is None and sparse is None:
-        roles, notes = with_fractions(roles, body, names, label, delimiter)
+        roles, notes = with_fractions(roles, body, names, label, delimiter, decimal)
     kinds = {name: roles.get(name, pa.string()) for name in names}
     named = {*(dense or ()), *(sparse or ())} if dense is not None and sparse is not None else set(names)
     schema = Schema(
@@ -167,7 +170,7 @@ def convert_csv(
         dense=[DenseField(name) for name in names if roles.get(name) == pa.float64()],
         sparse=[SparseField(n) for n in names if n in named and n != label and roles.get(n) != pa.float64()],
     )
-    parser = csv_parser(kinds, label, delimiter, quotes=True, positive=_listed(positive))
+    parser = csv_parser(kinds, label, delimiter, quotes=True, positive=_listed(positive), decimal=decimal)
     return run.over(
         _chained(body, found), parser, schema, lines_before=first.lines - body.lines, notes=lambda: notes
     )

@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from pslib.data.convert.records import Parsed, Parser, Piece
-from pslib.data.text_values import ALMOST, INFINITE, MISSING, NULLS, NUMBER, WHOLE, WHOLE_FLOAT, matches
+from pslib.data.text_values import (
+    ALMOST,
+    COMMA,
+    COMMA_DELIMITER,
+    INFINITE,
+    MISSING,
+    NULLS,
+    NUMBER,
+    WHOLE,
+    WHOLE_FLOAT,
+    matches,
+)
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 
@@ -41,6 +52,7 @@ def criteo_schema() -> Schema:
 # Accepted label texts in all formats. Any other text, also an empty one, is a reject.
 LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
 
+_POINT = r"\s*[+-]?\d+\.\d+\s*"
 _POINTED = pa.decimal128(38, 9)
 SAMPLE_ROWS = 10_000  # inspected to tell numbers with fractions from names
 
@@ -122,6 +134,7 @@ def csv_parser(
     *,
     quotes: bool,
     positive: Sequence[str] | None = None,
+    decimal: str = ".",
 ) -> Parser:
     """Parser of delimited text with these columns; empty cells are nulls, ``""`` is the empty string.
 
@@ -145,6 +158,7 @@ def csv_parser(
             null_values=[*NULLS, *nulls],
             strings_can_be_null=True,
             quoted_strings_can_be_null=bool(nulls),
+            decimal_point=decimal,
         )
         return pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
 
@@ -193,6 +207,10 @@ def _nan_as_null(table: Any) -> Any:
 
 def _csv_reason(text: str, names: Sequence[str]) -> str:
     """Arrow's error text, shortened, with the column's name instead of its number."""
+    if "invalid UTF8 data" in text:
+        place = re.search(r"column #(\d+)", text)
+        column = f"column {names[int(place[1])]!r}: " if place else ""
+        return f"{column}expected UTF-8, got other bytes (iconv -f latin1 -t utf-8 rewrites them)"
     columns = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if columns:
         return f"expected {columns[1]} columns, got {columns[2]}"
@@ -238,15 +256,24 @@ def roles_of(
     }
 
 
+def decimal_of(body: Piece, delimiter: str) -> str:
+    """Return the decimal sign, by the first rows: a comma only where a semicolon divides the values."""
+    if delimiter != COMMA_DELIMITER:
+        return "."
+    cells = [cell for row in _cells(body, delimiter) for cell in row]
+    commas, points = (sum(matches(pattern, cell) for cell in cells) for pattern in (COMMA, _POINT))
+    return "," if commas > points else "."
+
+
 def with_fractions(
-    roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
+    roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str, decimal: str
 ) -> tuple[dict[str, pa.DataType], list[str]]:
     """Select dense columns by the first rows, with notes where their values have another reading.
 
     A dense column has only numbers (or `MISSING`), at least one of them with a point.
     """
     found, notes = dict(roles), list[str]()
-    for name, (seen, odd) in zip(names, _kinds_seen(body, len(names), delimiter), strict=True):
+    for name, (seen, odd) in zip(names, _kinds_seen(body, len(names), delimiter, decimal), strict=True):
         pointed = seen["fraction"] + seen["whole_float"]
         numbers = pointed + seen["whole"] + seen["almost"]
         if name in roles or name == label:
@@ -265,18 +292,25 @@ def with_fractions(
     return found, notes
 
 
-def _kinds_seen(body: Piece, columns: int, delimiter: str) -> list[tuple[Counter[str], str | None]]:
+def _kinds_seen(
+    body: Piece, columns: int, delimiter: str, decimal: str
+) -> list[tuple[Counter[str], str | None]]:
     """Kinds of each column's cells in the first rows, and the first cell that is a word or nearly."""
     seen, odd = [Counter[str]() for _ in range(columns)], dict[int, str]()
-    sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
-    with suppress(csv.Error):  # the rows before it decide; the conversion itself reports the fault
-        for row in csv.reader(sample, delimiter=delimiter):
-            for place, cell in enumerate(row[:columns]):
-                kind = _kind_of(cell)
-                seen[place][kind] += 1
-                if kind in ("almost", "word"):
-                    odd.setdefault(place, cell)
+    for row in _cells(body, delimiter):
+        for place, cell in enumerate(row[:columns]):
+            kind = _kind_of(re.sub(f"^{COMMA}$", r"\1.\2", cell) if decimal == "," else cell)
+            seen[place][kind] += 1
+            if kind in ("almost", "word"):
+                odd.setdefault(place, cell)
     return [(counts, odd.get(place)) for place, counts in enumerate(seen)]
+
+
+def _cells(body: Piece, delimiter: str) -> Iterator[list[str]]:
+    """Yield the cells of the first rows; those before a fault, which the conversion itself reports."""
+    sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
+    with suppress(csv.Error):
+        yield from csv.reader(sample, delimiter=delimiter)
 
 
 def _kind_of(cell: str) -> str:

@@ -95,7 +95,11 @@ def header_of(
     if names is not None:
         return _given(names, found, line), piece
     found = [name.strip() for name in found]
-    if _is_record(found, list(_rows(records[1:], found, delimiter))):
+    rows = list(_rows(records[1:], len(found), delimiter))
+    if 2 * sum(len(row) == len(found) + 1 and not row[-1] for row in rows) > len(rows):
+        found.append("")  # a delimiter at the end of each record, but of none in the header
+    # Files that were put one behind the other have the header inside, too.
+    if _is_record(found, [row for row in rows if len(row) == len(found) and row != found]):
         record = cut(delimiter.join(found), SHOWN_CHARS)
         raise DataError(
             f"{source}: line {line}: expected names of columns, got a record like those below it: "
@@ -133,17 +137,13 @@ def _given(names: Sequence[str], first: Sequence[str], line: int) -> list[str]:
     return list(names)
 
 
-def _rows(
-    records: Sequence[tuple[int, bytes]], names: Sequence[str], delimiter: str
-) -> Iterator[Sequence[str]]:
-    """Yield the cells of some records, but for those that are the first line again, and other lengths."""
-    most = max(LEAST_ROWS, min(LOOKED_AT_ROWS, LOOKED_AT_CELLS // len(names)))
+def _rows(records: Sequence[tuple[int, bytes]], columns: int, delimiter: str) -> Iterator[list[str]]:
+    """Yield the cells of the first records."""
+    most = max(LEAST_ROWS, min(LOOKED_AT_ROWS, LOOKED_AT_CELLS // columns))
     some = (text.decode(errors="replace").rstrip("\r") for _, text in islice(records, most))
     with suppress(csv.Error):  # the rows before it decide; the conversion itself reports the fault
         for row in csv.reader(some, delimiter=delimiter):
-            cells = [cell.strip() for cell in row]
-            if len(cells) == len(names) and cells != names:  # files one behind the other have headers inside
-                yield cells
+            yield [cell.strip() for cell in row]
 
 
 def _is_record(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

@@ -160,8 +160,8 @@ def check(
         with opened:
             scans.files.append(_file_report(file, opened))
             scans.unread = dict(_unread(file, columns)) | scans.unread
-            casts = None if schema is None else ColumnCasts(schema)
-            _scan_file(file, opened, columns, dict(_roles(schema, label, columns)), casts, scans)
+            roles = dict(_roles(schema, label, columns))
+            _scan_file(file, opened, columns, roles, _casts(schema, roles), scans)
     bad = [problem for scan in scans.columns.values() for problem in scan.problems()]
     # A problem found by statistics is reported once, with the number of such values.
     problems = [line for line in scans.problems if not any(one.startswith(line) for one in bad)] + bad
@@ -225,6 +225,12 @@ def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) ->
     )
 
 
+def _casts(schema: Schema | None, roles: Mapping[str, str]) -> ColumnCasts:
+    """Casts of a training by the schema; without one by a schema of the label alone, in which 007 is 7."""
+    named = [name for name, role in roles.items() if role == "label"]
+    return ColumnCasts(schema or Schema(label=named[0] if named else None, sparse=[f"not {named}"]))
+
+
 def _once(arrow_schema: pa.Schema) -> list[str]:
     """Names that occur once; duplicated names are omitted."""
     return [name for name in arrow_schema.names if len(arrow_schema.get_all_field_indices(name)) == 1]
@@ -235,11 +241,11 @@ def _scan_file(
     opened: pq.ParquetFile,
     columns: pa.Schema,
     roles: Mapping[str, str],
-    casts: ColumnCasts | None,
+    casts: ColumnCasts,
     scans: _Scans,
 ) -> None:
     """Read the columns with a role, cast as a training casts them, and add them to their scans."""
-    read = columns if casts is None else casts.schema(columns)
+    read = casts.schema(columns)
     rows = opened.metadata.num_rows
     group_rows = scans.files[-1].group_rows
     mine = {}
@@ -251,8 +257,8 @@ def _scan_file(
     if scans.sample is not None:
         scans.sample.begin(rows, len(mine))
     for name, given, first_row in parts_of(file, opened, list(mine), scans.problems):
-        is_cast = casts is not None and read.field(name).type != columns.field(name).type
-        array = casts.column(name, given) if casts and is_cast else given
+        is_cast = read.field(name).type != columns.field(name).type
+        array = casts.column(name, given) if is_cast else given
         kind = scans.read_as(name, array.type, roles[name])
         if kind != array.type:
             array = numbers_in(array) if pa.types.is_floating(kind) else array.cast(kind)

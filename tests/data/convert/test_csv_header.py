@@ -147,3 +147,68 @@ def test_the_command_line_names_columns_and_the_result_trains(
     assert main(["convert", "csv", *words]) == 0
     assert "50.00% positive" in capsys.readouterr().out
     assert open_data(out, pslib.Schema(label="bought", sparse=["user", "item"])).rows == 40
+
+
+def test_a_delimiter_at_the_end_of_records_alone_makes_a_column_without_a_name(tmp_path: Path) -> None:
+    lines = [f"u{n % 7},{n % 2}," for n in range(40)]
+    source = written(tmp_path, "\n".join(["user,y", *lines]))
+    assert names_of(source) == ["user", "y", ""]
+    report = convert_csv(source, tmp_path / "out", label=None)
+    assert (report.rows, report.rejected, list(report.columns)) == (40, 0, ["user", "y"])
+    longer = written(tmp_path, "\n".join(["user,y", *(f"{line}x" for line in lines)]))
+    assert names_of(longer) == ["user", "y"]
+    with pytest.raises(DataError, match="line 2: expected 2 columns, got 3"):
+        convert_csv(longer, tmp_path / "out", label=None, overwrite=True)
+
+
+@pytest.mark.parametrize("label", [None, "y"])
+def test_excel_writes_numbers_with_a_comma_where_semicolons_divide(tmp_path: Path, label: str | None) -> None:
+    text = "\ufeffy;preis;maße\r\n1;15,79;3,4 x 5\r\n0;-0,5;7\r\n1;12;\r\n"
+    convert_csv(written(tmp_path, text), tmp_path / "out", label=label)
+    assert pq.read_table(tmp_path / "out").to_pylist() == [
+        {"y": 1, "preis": 15.79, "maße": "3,4 x 5"},
+        {"y": 0, "preis": -0.5, "maße": "7"},
+        {"y": 1, "preis": 12.0, "maße": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'y,x\n1,"1,5"\n0,"2,5"\n',  # another delimiter
+        "y;x\n1;1,5\n0;1,5,7\n",  # a list
+        "y;x\n1;1,5\n0;007\n",  # an id
+    ],
+)
+def test_other_texts_with_commas_stay_as_they_are_written(tmp_path: Path, text: str) -> None:
+    convert_csv(written(tmp_path, text), tmp_path / "out", label=None)
+    column = pq.read_table(tmp_path / "out")["x"].to_pylist()
+    assert column == [line.partition(text[1])[2].strip('"') for line in text.splitlines()[1:]]
+    schema = pslib.Schema(label="y", dense=["x"])
+    with pytest.raises(
+        DataError, match="column 'x': a dense column is integer, float or boolean, got string"
+    ):
+        open_data(pq.read_table(tmp_path / "out"), schema)
+
+
+def test_a_decimal_point_in_a_file_of_semicolons_is_one(tmp_path: Path) -> None:
+    for label in (None, "y"):
+        convert_csv(written(tmp_path, "y;x\n1;0.5\n0;7\n"), tmp_path / "out", label=label, overwrite=True)
+        assert pq.read_table(tmp_path / "out")["x"].to_pylist() == [0.5, 7.0]
+
+
+def test_bytes_of_another_encoding_are_told_with_a_way_to_rewrite_them(tmp_path: Path) -> None:
+    source = written(tmp_path, "film,y\nAmélie,1\n".encode("latin-1"))
+    with pytest.raises(
+        DataError, match=r"column 'film': expected UTF-8, got other bytes \(iconv -f latin1 -t "
+    ):
+        convert_csv(source, tmp_path / "out", label=None)
+
+
+def test_labels_with_blanks_around_them_are_described_as_they_are_trained(tmp_path: Path) -> None:
+    source = tmp_path / "a.csv"
+    source.write_text("user, click\n" + "".join(f"u{n % 7}, {n // 2 % 2}\n" for n in range(40)))
+    found = describe(source)
+    assert found.report.label_rate == 0.5
+    assert found.schema == pslib.Schema(label="click", sparse=["user"])
+    assert open_data(source, found.schema).rows == 40
