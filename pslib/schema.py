@@ -227,7 +227,7 @@ class Schema(Settings):
     def __init__(
         self,
         *,
-        label: str | None,
+        label: str | None = None,
         dense: Iterable[str | DenseField] = (),
         sparse: Iterable[str | SparseField] = (),
         ragged: Iterable[str | RaggedField] = (),

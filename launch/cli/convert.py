@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import rich_click as click
+
 from launch.cli.command import (
     FILE,
     argument,
@@ -22,7 +24,7 @@ from pslib.errors import EXIT_DONE
 
 @group("convert", "pslib convert csv clicks.csv clicks.parquet --label click --sparse user,item")
 def convert_command() -> None:
-    """Make a Parquet file of a text file."""
+    """Make a Parquet file of a text file, or of clicks one of sessions."""
 
 
 def _names(text: str) -> list[str]:
@@ -46,6 +48,7 @@ COLUMN_OPTIONS = (
     flag("--no-label", "keep all columns, typed by all their values, as training on SRC itself reads them"),
     option("--dense", "NAMES", "number columns, with commas between", _names),
     option("--sparse", "NAMES", "key columns, with commas between", _names),
+    option("--positive", "VALUES", "values of the label that count as 1, with commas between", _names),
 )
 
 
@@ -77,14 +80,16 @@ _add(
 )
 _add(
     "csv",
-    "Convert comma-separated values whose first line names the columns.",
+    "Convert comma-separated values; the first line names the columns, or --columns.",
     """
 pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item
 pslib convert csv new.csv.gz new.parquet --no-label
+pslib convert csv bare.csv bare.parquet --columns user,item,bought --label bought --positive yes
 """,
     *COLUMN_OPTIONS,
+    option("--columns", "NAMES", "names of the columns, of a file without a header", _names),
     option("--integers", "NAMES", "key columns to store as integers", _names, default=""),
-    option("--delimiter", "C", "one character, or tab (default: that of the header)", _delimiter),
+    option("--delimiter", "C", "one character, or tab (default: that of the first line)", _delimiter),
 )
 _add(
     "jsonl",
@@ -102,3 +107,34 @@ _add(
     "Convert lines of label field:index:value ..., as a column a field.",
     "pslib convert libffm ffm.txt ffm.parquet",
 )
+
+
+@convert_command.command(
+    "sessions",
+    examples="""
+pslib convert sessions clicks.csv sessions.parquet --session session --item item --time time
+pslib convert sessions clicks/ train.parquet --session user --item item --time ts --test-out test.parquet
+""",
+)
+@argument("source", "SRC", "clicks, a row each: a file or folder of Parquet, CSV or JSON lines", FILE)
+@argument("out", "OUT", "the Parquet file, with a list of items a session", FILE)
+@option("--session", "NAME", "column of the session, or of the user", required=True)
+@option("--item", "NAME", "column of the item", required=True)
+@option("--time", "NAME", "column of times, by which items are in order", required=True)
+@option("--test-out", "FILE", "hold sessions out, the last ones, and write them there to test on", FILE)
+@option(
+    "--test-share",
+    "SHARE",
+    "of the sessions, held out for --test-out (default 0.1)",
+    click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.1,
+)
+@overwrite_option
+@json_option
+def sessions_command(source: str, out: str, as_json: bool, **settings: Any) -> int:
+    """Make sessions of clicks, as models of sessions read them."""
+    from pslib.data.convert.sessions import convert_sessions
+
+    report = convert_sessions(source, out, **settings)
+    show(asdict(report), report.lines(), as_json)
+    return EXIT_DONE

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pslib.data.column_casts import ColumnCasts
-from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
-from pslib.data.columns import plain_batch
+from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems, same_labels
+from pslib.data.columns import numbers_of, plain_batch
 from pslib.data.dataset import ParquetData, RowGroup, RowNumbers
 from pslib.data.order import GroupSlice
 from pslib.data.parquet_files import SCAN_ROWS
@@ -89,12 +89,23 @@ class ArrowData(ParquetData):
             key_kinds |= kinds.seen
         self.schema, self.names, self.rows = schema, frozenset(table.column_names), table.num_rows
         self.table, self.casts = table.select(list(schema.columns)), ColumnCasts(schema, kinds.of_columns())
+        self.notes = tuple(same_labels(self._label_ends()))
         starts = range(0, max(1, self.rows), GROUP_ROWS)
         self.row_groups = tuple(
             RowGroup(name, place, min(GROUP_ROWS, self.rows - start), start)
             for place, start in enumerate(starts)
         )
         self._fingerprint = 0
+
+    def _label_ends(self) -> dict[str, set[float]]:
+        """Return the smallest and the largest value of each label, of each part of the table."""
+        found = {name: set[float]() for name in self.schema.labels}
+        for batch in self.table.select(list(found)).to_batches() if found else ():
+            labels = self.casts.batch(plain_batch(batch))
+            for name, some in found.items():
+                values = numbers_of(labels.column(name).drop_null())
+                some.update({float(values.min()), float(values.max())} if values.size else ())
+        return found
 
     def hash_of_whole(self) -> int:
         """Return the hash of the values and types of all columns, computed when it is first asked for."""

@@ -82,7 +82,35 @@ def label_problem(kind: pa.DataType) -> str | None:
     """Reason why this type is invalid for labels; None if valid."""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return None
-    return f"a label is integer, float or boolean, got {kind}; cast it to one of them"
+    return f"a label is integer, float or boolean, got {kind}"
+
+
+def label_advice(file: str, name: str) -> str:
+    """Way to labels of 0 and 1 from other values: by `pslib convert` from text, else in pandas."""
+    form = text_format(file)
+    way = (
+        f"by pslib convert {form} --label {quote(name)} --positive VALUES SRC OUT"
+        if form
+        else f"in pandas by frame[{name!r}] = frame[{name!r}].isin(VALUES)"
+    )
+    return f"say which values count as 1, {way}"
+
+
+def same_labels(values: Mapping[str, Iterable[float]]) -> list[str]:
+    """Lines about labels that have one value in all rows.
+
+    Parameters
+    ----------
+    values : mapping of str to iterable of float
+        Some values of each label, at least its smallest and its largest one.
+    """
+    different = {name: {*map(float, some)} for name, some in values.items()}
+    return [
+        f"column {name!r}: every label is {int(min(some))}: AUC is not defined, and nothing can be learnt; "
+        "is it the right column, and are these all rows?"
+        for name, some in different.items()
+        if some in ({0.0}, {1.0})
+    ]
 
 
 def weight_problem(kind: pa.DataType) -> str | None:
@@ -197,7 +225,9 @@ def column_problem(
     if len(places) == 1:
         field = arrow_schema.field(places[0])
         problem = check(storage_type(field.type))
-        return f"{where}: column {name!r}: {problem}{_of_text(field, check, where)}" if problem else None
+        advice = f"; {label_advice(where, name)}" if check is label_problem else ""
+        told = f"{where}: column {name!r}: {problem}{_of_text(field, check, where)}{advice}"
+        return told if problem else None
     if places:
         return f"{where}: column {name!r} is there {len(places)} times; rename all but one"
     hint = _suggestion(name, arrow_schema.names)
@@ -212,16 +242,21 @@ def column_problem(
 def _of_text(field: pa.Field, check: Callable[[pa.DataType], str | None], where: str) -> str:
     """Say of a column of a file of text which value makes it text, or how it stays text."""
     metadata = field.metadata or {}
-    form = text_format(where)
-    if form is not None and check(pa.string()) is None:
-        return (
-            "; to read it as it is written, make Parquet of it: "
-            f"pslib convert {form} --no-label --sparse {quote(field.name)}"
-        )
+    if text_format(where) and check(pa.string()) is None:
+        return f"; {as_written(where, field.name)}"
     for mark, kind, noun in ((NO_TIME, pa.timestamp("us"), "time"), (NO_NUMBER, pa.float64(), "number")):
         if mark in metadata and check(kind) is None:
             return f" (it is text, as {metadata[mark].decode()} is no {noun})"
     return ""
+
+
+def as_written(file: str, name: str) -> str:
+    """Way to read a column of a file of text as its texts, whatever they look like."""
+    return (
+        "to read it as it is written, make Parquet of it: "
+        f"pslib convert {text_format(file)} --no-label --sparse {quote(name)} SRC OUT, and give OUT in place "
+        "of SRC (not in a folder with text, which is left out beside Parquet)"
+    )
 
 
 def _suggestion(name: str, names: list[str]) -> str:
@@ -325,7 +360,7 @@ class ColumnKinds:
         if one.is_bool:
             return (
                 f"{file}: column {one.name!r} is boolean, but {kind} in {where}: equal values would get "
-                "different keys; write true and false as 1 and 0"
+                f"different keys; {as_written(file, one.name)}"
             )
         if one.name in self._numbers:
             shares = "" if name == one.name else f"whose keys {name!r} shares, "

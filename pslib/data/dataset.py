@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self, TypeAlias
 from urllib.parse import unquote
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.data.column_casts import ColumnCasts
-from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
+from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems, same_labels
 from pslib.data.data_files import DataFiles, Paths, data_files, text_format
 from pslib.data.parquet_files import UNREADABLE, about_each, footer_of, open_file, parquet_from
 from pslib.data.text_cache import text_bytes
-from pslib.data.value_checks import statistics_problems
+from pslib.data.value_checks import label_ends, statistics_of, statistics_problems
 from pslib.errors import DataError
 from pslib.schema import Schema
 from pslib.storage import is_uri, parent_and_name, shown
@@ -135,11 +135,14 @@ class ParquetData:
         All columns of a file, including those that the schema does not read.
     casts : ColumnCasts
         Casts of the columns that are read.
+    notes : tuple of str
+        Lines about labels that are all alike, as far as statistics tell.
     kept : KeptRows or None
         Which rows are read, if it is a part of a split.
     """
 
     kept: KeptRows | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -155,10 +158,13 @@ class ParquetData:
         groups: list[RowGroup] = []
         marks: list[str] = []
         names: set[str] = set()
+        ends: dict[str, set[float]] = {}
         kinds = ColumnKinds(schema, key_kinds or {})
         for file, look in zip(found.files, about_each(found.files, partial(_look, schema)), strict=True):
             problems += _taken(file, look, kinds, groups, marks)
             names.update(() if look.columns is None else look.columns.names)
+            for label, some in look.label_ends.items():
+                ends[label] = ends.get(label, set()) | some
         problems += kinds.settle()
         if not (problems or may_be_empty or any(group.rows for group in groups)):
             problems.append(
@@ -171,6 +177,7 @@ class ParquetData:
             key_kinds |= kinds.seen
         self.casts = ColumnCasts(schema, kinds.of_columns())
         self.row_groups, self.names = tuple(groups), frozenset(names)
+        self.notes = tuple(same_labels(ends))
         self.rows = sum(group.rows for group in groups)
         self._fingerprint = text_hash(*marks)
 
@@ -209,13 +216,14 @@ class ParquetData:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Footer metadata of one file: rows of its groups, columns, size in bytes, and problems."""
+    """Footer metadata of one file: rows of its groups, columns, size in bytes, problems, ranges of labels."""
 
     counts: Sequence[int]
     columns: pa.Schema | None
     bytes: int
     of_columns: Sequence[str]
     of_values: Sequence[str] = ()
+    label_ends: Mapping[str, set[float]] = field(default_factory=dict)
 
 
 def _look(schema: Schema, file: str) -> _Look:
@@ -231,8 +239,12 @@ def _look(schema: Schema, file: str) -> _Look:
                 )
             columns = ColumnCasts(schema).schema(opened.schema_arrow)
             problems = column_problems(columns, schema, shown(file))
-            of_values = [] if problems else statistics_problems(file, footer, metadata, schema)
-            return _Look(counts, columns, size, problems, of_values)
+            if problems:
+                return _Look(counts, columns, size, problems)
+            statistics = statistics_of(footer, metadata, schema)
+            of_values = statistics_problems(file, statistics, schema)
+            ends = label_ends(statistics, schema) if sum(counts) else {}
+            return _Look(counts, columns, size, [], of_values, ends)
     except UNREADABLE as error:
         return _Look([], None, 0, [not_parquet(file, error)])
 

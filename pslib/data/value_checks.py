@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pslib.data.column_types import label_advice
 from pslib.data.columns import float32_of, numbers_of, validity_of
 from pslib.data.parquet_files import (
     SCAN_ROWS,
@@ -65,8 +66,10 @@ class Rule:
 
     Attributes
     ----------
-    expected, advice : str
-        Text of the rule, and a hint for a value that breaks it.
+    expected : str
+        Text of the rule.
+    advice : callable
+        Hint for a value that breaks it, by its file and column.
     bad : callable
         Mask of an array's values that break the rule, ``(n,)`` bool.
     in_statistics : callable
@@ -74,21 +77,26 @@ class Rule:
     """
 
     expected: str
-    advice: str
+    advice: Callable[[str, str], str]
     bad: Callable[[pa.Array], NDArray[np.bool_]]
     in_statistics: Callable[[ChunkStatistics], bool]
 
 
-LABEL = Rule("a label is 0 or 1", "map labels to 0 and 1, or leave such rows out", _bad_labels, _label_shown)
+LABEL = Rule(
+    "a label is 0 or 1",
+    lambda file, column: f"{label_advice(file, column)}; or leave such rows out",
+    _bad_labels,
+    _label_shown,
+)
 WEIGHT = Rule(
     "a weight is finite in float32 and not negative",
-    "write 0 for an example that does not count, and 1 for an ordinary one",
+    lambda file, column: "write 0 for an example that does not count, and 1 for an ordinary one",
     _bad_weights,
     _weight_shown,
 )
 DENSE = Rule(
     "a dense value is finite in float32",
-    "write a null where it is unknown, or a number that is in reach",
+    lambda file, column: "write a null where it is unknown, or a number that is in reach",
     _bad_numbers,
     _number_shown,
 )
@@ -108,21 +116,42 @@ def first_problem(
         return None
     i = int(np.argmax(bad))
     value = array[i].as_py()
-    came = "null" if value is None else quoted(value)
-    return f"{place_of(file, first_row + i, row_group, column)}: {rule.expected}, got {came}; {rule.advice}"
+    came, advice = "null" if value is None else quoted(value), rule.advice(file, column)
+    return f"{place_of(file, first_row + i, row_group, column)}: {rule.expected}, got {came}; {advice}"
 
 
-def statistics_problems(file: str, footer: pa.Buffer, metadata: pq.FileMetaData, schema: Schema) -> list[str]:
+Statistics = Mapping[str, Sequence[ChunkStatistics]]
+"""Statistics of some columns, of each row group."""
+
+
+def statistics_of(footer: pa.Buffer, metadata: pq.FileMetaData, schema: Schema) -> Statistics:
+    """Read the row-group statistics of targets and numbers.
+
+    Parameters
+    ----------
+    footer : pyarrow.Buffer
+        From `pslib.data.parquet_files.footer_of`.
+    metadata : pyarrow.parquet.FileMetaData
+        Its columns match ``schema``.
+    schema : Schema
+    """
+    rules = _rules(schema)
+    if not rules:
+        return {}  # a look through the footer of 2,000 columns in 100 row groups takes a second
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    types = {column.path: column.physical_type for column in columns if column.path in rules}
+    return statistics_in(footer, types, metadata.num_row_groups)
+
+
+def statistics_problems(file: str, statistics: Statistics, schema: Schema) -> list[str]:
     """Check targets and numbers by row-group statistics, without decoding if all are valid.
 
     Parameters
     ----------
     file : str
         Opened if statistics show an invalid value.
-    footer : pyarrow.Buffer
-        From `pslib.data.parquet_files.footer_of`.
-    metadata : pyarrow.parquet.FileMetaData
-        Its columns match ``schema``.
+    statistics : mapping
+        From `statistics_of`.
     schema : Schema
 
     Returns
@@ -130,18 +159,26 @@ def statistics_problems(file: str, footer: pa.Buffer, metadata: pq.FileMetaData,
     list of str
         At most one line per column: its first bad value.
     """
-    rules = {field.name: DENSE for field in schema.dense} | dict.fromkeys(schema.labels, LABEL)
-    rules |= {} if schema.weight is None else {schema.weight: WEIGHT}
-    if not rules:
-        return []  # a look through the footer of 2,000 columns in 100 row groups takes a second
-    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    types = {column.path: column.physical_type for column in columns if column.path in rules}
-    statistics, problems = statistics_in(footer, types, metadata.num_row_groups), []
-    for name, rule in rules.items():
+    problems = []
+    for name, rule in _rules(schema).items():
         shown = [group for group, told in enumerate(statistics.get(name, ())) if rule.in_statistics(told)]
         if shown and (problem := _first_in(file, shown, name, rule)):
             problems.append(problem)
     return problems
+
+
+def label_ends(statistics: Statistics, schema: Schema) -> dict[str, set[float]]:
+    """Return the ends of the ranges of each label's values; those of unknown ranges are 0 and 1."""
+    found = {}
+    for name in schema.labels:
+        ends = [_ends(told) or [0, 1] for told in statistics.get(name, [ChunkStatistics()])]
+        found[name] = {float(end) for some in ends for end in some}
+    return found
+
+
+def _rules(schema: Schema) -> dict[str, Rule]:
+    rules = {field.name: DENSE for field in schema.dense} | dict.fromkeys(schema.labels, LABEL)
+    return rules if schema.weight is None else rules | {schema.weight: WEIGHT}
 
 
 def _first_in(file: str, groups: Iterable[int], name: str, rule: Rule) -> str | None:

@@ -52,7 +52,7 @@ from pslib.trainer.pipeline.dense import DenseLayout
 from pslib.trainer.pipeline.pace import LeasePlan
 from pslib.trainer.progress import Progress
 from pslib.trainer.retrieval.retrieval import PathTo, Retrieval
-from pslib.trainer.retrieval.towers import sides_of
+from pslib.trainer.retrieval.towers import ranks_items, sides_of
 from pslib.trainer.run_records import check_out, record
 from pslib.trainer.settings import LoadSettings, RankingSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
@@ -138,6 +138,7 @@ class Trainer:
         self._epochs, self._steps, self._seconds = 0, 0, 0.0
         self._in_step = False  # in a fit whose steps all trainers make together
         self._files: list[str] = []
+        self._told = set[str]()
         self._by_files = False  # whether the position is counted in files, as of a stream, or in epochs
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
@@ -209,6 +210,7 @@ class Trainer:
         """
         epochs = check_epochs(epochs)
         train = open_data(data, self.model.schema, key_kinds=self._key_kinds)
+        self._tell_notes(train)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         if valid is not None:
             check_label(self.model, "fit with valid", "fit_and_rank(data, valid)")
@@ -267,6 +269,14 @@ class Trainer:
         )
         self._by_files = True
         return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
+
+    def _tell_notes(self, train: ParquetData) -> None:
+        """Log what the statistics of the data show: the first trainer does, each line once."""
+        if self.cluster.rank == 0 and not ranks_items(self.model):  # which finds clicks among other items
+            for note in train.notes:
+                if note not in self._told:
+                    log.warning("pslib: warning: %s", note)
+            self._told.update(train.notes)
 
     def _epoch_by_epoch(
         self,

@@ -3,7 +3,8 @@ r"""Text to Parquet without a schema: the type of each column by all of its valu
 A column is of the first type that all of its values are of; an empty one, and ``\N``, is missing::
 
     int64        7, -7: written as Python writes it, so that its text is known from the number
-    float64      0.5, 1e-3, inf; one has a point (12e5 may be an id); nan, NA ... (`MISSING`) are missing
+    float64      0.5, 1e-3, inf; one has a point (12e5 may be an id); nan, NA ... (`MISSING`) are missing;
+                 0,5 too, where a semicolon divides the values
     bool         true, false, in any case
     date32       2024-05-01
     timestamp    2024-05-01 12:30, also with T, seconds and a fraction; in UTC if each has a zone
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -30,18 +31,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pslib.data.column_casts import LEFT_OUT, NO_NUMBER, NO_TIME, NUMBERS, integers_in, numbers_in
-from pslib.data.convert.csv_criteo import csv_parser, header_of
+from pslib.data.convert.csv_criteo import csv_parser
+from pslib.data.convert.csv_header import delimiter_of, header_of
 from pslib.data.convert.job import Conversion, ConvertReport
 from pslib.data.convert.json_lines import json_kinds, json_parser
 from pslib.data.convert.records import Parsed, Parser, Piece, Rejects, parse_piece, pieces
-from pslib.data.text_values import INFINITE, WHOLE
+from pslib.data.text_values import COMMA, COMMA_DELIMITER, INFINITE, WHOLE
 from pslib.errors import DataError
 from pslib.text import quoted
 
-VERSION = 2
+VERSION = 3
 """Version of these rules: under another the same text may give another table."""
-DELIMITERS = ",\t;|"
-"""Delimiters of values in a CSV file: the one that its first line has most often."""
 GROUP_ROWS, GROUP_BYTES = 1 << 20, 128 << 20
 """Rows of a row group, as of a table in memory, so that both are trained in one order; or bytes, if fewer."""
 
@@ -113,22 +113,24 @@ class ColumnValues:
     ----------
     kinds : iterable of str
         Those that it may have.
+    commas : bool
+        Whether 1,5 is a number.
     """
 
-    def __init__(self, kinds: Iterable[str]) -> None:
-        self.kinds = list(kinds)
+    def __init__(self, kinds: Iterable[str], *, commas: bool = False) -> None:
+        self.kinds, self._commas = list(kinds), commas
         self._rows = 0
         self._any = self._empty = self._fractions = False
         self._others: dict[bytes, str] = {}
 
     def look(self, values: pa.Array) -> None:
         """Drop the kinds that these values are not all of."""
-        given = _given(values)
+        given = self._dotted(_given(values))
         self._any = self._any or len(given) > 0
         self._empty = self._empty or len(given) + values.null_count < len(values)
         if len(given):  # a piece without any value fits all kinds
             self.kinds = self._kinds_of(given)
-            self._mark(values)
+            self._mark(self._dotted(values))
         if "fraction" in self.kinds and not self._fractions:
             self._fractions = bool(pc.any(pc.match_substring(given, "."), min_count=0).as_py())
         self._rows += len(values)
@@ -152,7 +154,7 @@ class ColumnValues:
         """Cast values of the column to its type."""
         kind = self._kind()
         if kind:
-            return _CASTS[kind](pc.if_else(pc.equal(texts, ""), None, texts))
+            return _CASTS[kind](self._dotted(pc.if_else(pc.equal(texts, ""), None, texts)))
         return texts if self._any or self._empty else pa.nulls(len(texts))
 
     def field(self, name: str) -> pa.Field:
@@ -160,8 +162,14 @@ class ColumnValues:
         kind = self.typed(pa.array([], pa.string())).type
         marks = {}
         if not self._kind():
-            marks = {NUMBERS: ""} if "number" in self.kinds else self._others
+            marks = {NUMBERS: ""} if "number" in self.kinds and not self._commas else self._others
         return pa.field(name, kind, metadata=marks or None)
+
+    def _dotted(self, texts: pa.Array) -> pa.Array:
+        """Return texts with a decimal point in place of a decimal comma."""
+        if not self._commas:
+            return texts
+        return pc.replace_substring_regex(texts, f"^{COMMA}$", r"\1.\2")
 
     def _kind(self) -> str:
         """Return the kind that is taken; empty for text, or without any value."""
@@ -201,8 +209,9 @@ class _Csv:
 
     kinds = tuple(_CASTS)
 
-    def __init__(self, source: Path, delimiter: str | None) -> None:
+    def __init__(self, source: Path, delimiter: str | None, names: Sequence[str] | None) -> None:
         self._source, self._delimiter = source, delimiter or delimiter_of(source)
+        self._names, self.commas = names, self._delimiter == COMMA_DELIMITER
         names = self._opened()[0]
         self.columns = {name: pa.string() for name in names if name}
         if not self.columns:
@@ -220,7 +229,7 @@ class _Csv:
     def _opened(self) -> tuple[list[str], Iterator[Piece], int]:
         found = pieces(self._source, quoted_by=self._delimiter.encode())
         first = next(found)
-        names, body = header_of(first, self._delimiter, self._source, nameless=True)
+        names, body = header_of(first, self._delimiter, self._source, names=self._names, nameless=True)
         return names, chain([body] if body.lines else [], found), first.lines - body.lines
 
     def parser(self) -> Parser:
@@ -234,24 +243,10 @@ class _Csv:
         return parse_named
 
 
-def delimiter_of(source: Path) -> str:
-    """Return the delimiter of a CSV file, by its first line.
-
-    Raises
-    ------
-    DataError
-        If the file is empty, or can't be read.
-    """
-    if (first := next(pieces(source), None)) is None:
-        raise DataError(f"{source}: expected a header and rows, got an empty file")
-    line = next((line for line in first.raw.split(b"\n") if line.strip()), b"").decode(errors="replace")
-    return max(DELIMITERS, key=line.count)
-
-
 class _JsonLines:
     """A file of JSON lines: its columns, and parsers of its records."""
 
-    kinds = _OF_JSON
+    kinds, commas = _OF_JSON, False
 
     def __init__(self, run: Conversion) -> None:
         self._source = run.source
@@ -274,6 +269,7 @@ def convert_by_values(
     form: str,
     *,
     delimiter: str | None = None,
+    names: Sequence[str] | None = None,
     texts: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> ConvertReport:
@@ -286,6 +282,8 @@ def convert_by_values(
         ``"csv"`` or ``"jsonl"``.
     delimiter : str or None
         Of CSV; None: that of `DELIMITERS` which the header has most often.
+    names : sequence of str or None
+        Names of the columns of CSV without a header.
     texts : collection of str
         Columns of texts that stay as they are written.
     may_be_empty : bool
@@ -296,11 +294,11 @@ def convert_by_values(
     DataError
         If the source can't be read, or too many records are bad.
     """
-    text = _Csv(run.source, delimiter) if form == "csv" else _JsonLines(run)
+    text = _Csv(run.source, delimiter, names) if form == "csv" else _JsonLines(run)
     if unknown := [name for name in texts if name not in text.columns]:
         raise DataError(f"{run.source}: no column {unknown[0]!r}; there is {', '.join(text.columns)}")
     columns = {
-        name: ColumnValues(() if name in texts else text.kinds)
+        name: ColumnValues(() if name in texts else text.kinds, commas=text.commas)
         for name, kind in text.columns.items()
         if kind == pa.string()
     }

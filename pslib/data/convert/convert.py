@@ -18,7 +18,7 @@ from shlex import quote
 
 import pyarrow as pa
 
-from pslib.data.convert.by_values import convert_by_values, delimiter_of
+from pslib.data.convert.by_values import convert_by_values
 from pslib.data.convert.csv_criteo import (
     CRITEO_DENSE,
     CRITEO_LABEL,
@@ -26,11 +26,12 @@ from pslib.data.convert.csv_criteo import (
     OtherValues,
     criteo_schema,
     csv_parser,
-    header_of,
+    decimal_of,
     libsvm_parser,
     roles_of,
     with_fractions,
 )
+from pslib.data.convert.csv_header import delimiter_of, header_of
 from pslib.data.convert.job import ADVICE, Conversion, ConvertReport, Progress
 from pslib.data.convert.json_lines import json_columns, json_parser
 from pslib.data.convert.libffm import FfmFields, ffm_notes, ffm_parser, ffm_schema, looker
@@ -89,12 +90,14 @@ def convert_csv(
     dense: Iterable[str] | None = None,
     sparse: Iterable[str] | None = None,
     integers: Iterable[str] = (),
+    positive: Iterable[str] | None = None,
+    columns: Iterable[str] | None = None,
     delimiter: str | None = None,
     overwrite: bool = False,
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
 ) -> ConvertReport:
-    r"""Convert a CSV file whose first line names the columns; quotes as in RFC 4180.
+    r"""Convert a CSV file; quotes as in RFC 4180.
 
     Parameters
     ----------
@@ -113,11 +116,19 @@ def convert_csv(
     integers : iterable of str
         Sparse columns to store as int64 instead of string, also where they are written as 7.0. "7" and 7 are
         different keys, so choose the same for all files of a job.
+    positive : iterable of str, optional
+        Texts of the label that count as 1, as they are written (``yes``, ``2``); each other text counts as 0,
+        but a missing one makes its record a reject. Default: 0 and 1, -1 and 1, true and false.
+    columns : iterable of str, optional
+        Names of the columns, of a file without a header. Default: its first line has them.
     delimiter : str or None
-        One character, e.g. ``"\t"``; None: of comma, tab, semicolon and bar the one that the header has most.
+        One character, e.g. ``"\t"``; None: of comma, tab, semicolon and bar the one that the
+        first line has most.
 
     Notes
     -----
+    Where a semicolon divides the values, 0,5 is a number, as Excel writes it where the comma is decimal.
+
     An empty cell is a null, as is ``\\N``, the null of Hive; ``""`` in a column of strings is the empty
     string. In a column of numbers so is what `pandas.read_csv` takes for missing (nan, NA, null and the like:
     `pslib.data.text_values.MISSING`), in one of strings it is a string as any other. An infinite number is a
@@ -127,37 +138,39 @@ def convert_csv(
     Raises
     ------
     ConfigurationError, DataError
-        As for `convert_criteo`; also when a named column is missing or the header is not usable.
+        As for `convert_criteo`; also when a named column is missing, or the header is not usable or is a
+        record (`pslib.data.convert.csv_header`).
     """
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
     if delimiter is not None and (len(delimiter.encode()) != 1 or delimiter in '"\n\r'):
         raise ConfigurationError(
             f"delimiter: expected one ASCII character, no quote or newline, got {delimiter!r}"
         )
-    dense, sparse, integers = _listed(dense), _listed(sparse), [*integers]
+    dense, sparse, integers, given = _listed(dense), _listed(sparse), [*integers], _listed(columns)
     if label is None:
         _refuse_numbers(dense, integers)
-        return convert_by_values(run, "csv", delimiter=delimiter, texts=sparse or ())
+        _refuse_positive(positive)
+        return convert_by_values(run, "csv", delimiter=delimiter, names=given, texts=sparse or ())
     delimiter = delimiter or delimiter_of(run.source)
     found = pieces(run.source, quoted_by=delimiter.encode())
     first = next(found, None)
     if first is None:
         raise DataError(f"{run.source}: expected a header and rows, got an empty file")
-    names, body = header_of(first, delimiter, run.source)
+    names, body = header_of(first, delimiter, run.source, names=given)
     if len(names) < 2:
         raise DataError(f"{run.source}: only one column: is {delimiter!r} the right delimiter?")
     roles = roles_of(names, label, dense, sparse, integers, run.source)
-    notes: list[str] = []
+    notes, decimal = list[str](), decimal_of(body, delimiter)
     if dense is None and sparse is None:
-        roles, notes = with_fractions(roles, body, names, label, delimiter)
-    columns = {name: roles.get(name, pa.string()) for name in names}
+        roles, notes = with_fractions(roles, body, names, label, delimiter, decimal)
+    kinds = {name: roles.get(name, pa.string()) for name in names}
     named = {*(dense or ()), *(sparse or ())} if dense is not None and sparse is not None else set(names)
     schema = Schema(
         label=label,
         dense=[DenseField(name) for name in names if roles.get(name) == pa.float64()],
         sparse=[SparseField(n) for n in names if n in named and n != label and roles.get(n) != pa.float64()],
     )
-    parser = csv_parser(columns, label, delimiter, quotes=True)
+    parser = csv_parser(kinds, label, delimiter, quotes=True, positive=_listed(positive), decimal=decimal)
     return run.over(
         _chained(body, found), parser, schema, lines_before=first.lines - body.lines, notes=lambda: notes
     )
@@ -263,6 +276,7 @@ def convert_jsonl(
     label: str | None = "label",
     dense: Iterable[str] | None = None,
     sparse: Iterable[str] | None = None,
+    positive: Iterable[str] | None = None,
     overwrite: bool = False,
     rejects_max_share: float = REJECTS_SHARE_MAX,
     progress: Progress | None = None,
@@ -285,6 +299,8 @@ def convert_jsonl(
     sparse : iterable of str, optional
         Members that are keys; default: all others. Lists are ragged fields. Whole numbers that are written
         with a point, as 7.0, become int64.
+    positive : iterable of str, optional
+        As for `convert_csv`.
 
     Raises
     ------
@@ -296,6 +312,7 @@ def convert_jsonl(
     dense, sparse = _listed(dense), _listed(sparse)
     if label is None:
         _refuse_numbers(dense)
+        _refuse_positive(positive)
         return convert_by_values(run, "jsonl", texts=sparse or ())
     found = pieces(run.source)
     first = next(found, None)
@@ -325,7 +342,7 @@ def convert_jsonl(
     unsure = [name for name in columns if dense is None and name in (wholes & numbers) - {label}]
     said = "whole numbers with a point, taken as numbers; if they are ids: --sparse"
     notes = [f"column {name!r}: {said} {quote(name)}" for name in unsure]
-    parser = json_parser(columns, label, pointed)
+    parser = json_parser(columns, label, pointed, positive=_listed(positive))
     return run.over(_chained(first, found), parser, schema, notes=lambda: notes)
 
 
@@ -339,6 +356,11 @@ def _refuse_numbers(*columns: Sequence[str] | None) -> None:
         raise ConfigurationError(
             "without a label all columns are typed by their values: name only sparse ones, which stay text"
         )
+
+
+def _refuse_positive(positive: Iterable[str] | None) -> None:
+    if positive is not None:
+        raise ConfigurationError("positive: expected a label with it, got none; name the label's column")
 
 
 def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:

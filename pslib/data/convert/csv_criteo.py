@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from pslib.data.convert.records import Parsed, Parser, Piece
-from pslib.data.text_values import ALMOST, INFINITE, MISSING, NULLS, NUMBER, WHOLE, WHOLE_FLOAT, matches
+from pslib.data.text_values import (
+    ALMOST,
+    COMMA,
+    COMMA_DELIMITER,
+    INFINITE,
+    MISSING,
+    NULLS,
+    NUMBER,
+    WHOLE,
+    WHOLE_FLOAT,
+    matches,
+)
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 
@@ -41,6 +52,7 @@ def criteo_schema() -> Schema:
 # Accepted label texts in all formats. Any other text, also an empty one, is a reject.
 LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
 
+_POINT = r"\s*[+-]?\d+\.\d+\s*"
 _POINTED = pa.decimal128(38, 9)
 SAMPLE_ROWS = 10_000  # inspected to tell numbers with fractions from names
 
@@ -49,16 +61,33 @@ class OtherValues(Exception):  # noqa: N818 - a turn of the road, not an error
     """Raised for a value other than 1 where only 1 is expected."""
 
 
-def labelled(table: Any, label: str) -> Parsed:
-    """Convert label text to int8; an invalid label makes its row bad."""
+def labelled(table: Any, label: str, positive: Sequence[str] | None = None) -> Parsed:
+    """Convert label text to int8; an invalid label makes its row bad.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    label : str
+        Its column of texts.
+    positive : sequence of str or None
+        Texts that count as 1, where each other one counts as 0; None: `LABELS`.
+    """
     place = table.schema.get_field_index(label)
     text = table.column(place)
-    code = pc.index_in(pc.ascii_lower(pc.ascii_trim_whitespace(text)), pa.array(list(LABELS)))
-    numbers = pc.take(pa.array(list(LABELS.values()), pa.int8()), code)
+    plain = pc.ascii_trim_whitespace(text)
+    if positive is None:
+        code = pc.index_in(pc.ascii_lower(plain), pa.array(list(LABELS)))
+        numbers, expected = pc.take(pa.array(list(LABELS.values()), pa.int8()), code), "0 or 1"
+    else:
+        is_given = pc.and_kleene(plain.is_valid(), pc.not_equal(plain, ""))
+        is_positive = pc.is_in(plain, pa.array(positive, plain.type))
+        numbers, expected = pc.if_else(is_given, is_positive.cast(pa.int8()), None), "a value"
     bad = []
     if numbers.null_count:
         rows = pc.indices_nonzero(pc.is_null(numbers)).to_pylist()
-        bad = [(row, f"column {label!r}: expected 0 or 1, got {text[row].as_py() or ''!r}") for row in rows]
+        bad = [
+            (row, f"column {label!r}: expected {expected}, got {text[row].as_py() or ''!r}") for row in rows
+        ]
     return Parsed(table.set_column(place, pa.field(label, pa.int8(), nullable=False), numbers), bad)
 
 
@@ -98,11 +127,19 @@ def no_other_numbers(
     return Parsed(parsed.table, sorted((bad | dict(parsed.bad)).items())) if bad else parsed
 
 
-def csv_parser(types: dict[str, pa.DataType], label: str | None, delimiter: str, *, quotes: bool) -> Parser:
+def csv_parser(
+    types: dict[str, pa.DataType],
+    label: str | None,
+    delimiter: str,
+    *,
+    quotes: bool,
+    positive: Sequence[str] | None = None,
+    decimal: str = ".",
+) -> Parser:
     """Parser of delimited text with these columns; empty cells are nulls, ``""`` is the empty string.
 
-    The label, if there is one, becomes int8. In a column of numbers the texts of `MISSING` are nulls too. The
-    parser raises ValueError for a record that does not match.
+    The label, if there is one, becomes int8 as `labelled` says. In a column of numbers the texts of `MISSING`
+    are nulls too. The parser raises ValueError for a record that does not match.
     """
     layout = pacsv.ParseOptions(
         delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
@@ -121,6 +158,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str | None, delimiter: str,
             null_values=[*NULLS, *nulls],
             strings_can_be_null=True,
             quoted_strings_can_be_null=bool(nulls),
+            decimal_point=decimal,
         )
         return pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
 
@@ -151,7 +189,7 @@ def csv_parser(types: dict[str, pa.DataType], label: str | None, delimiter: str,
             raise ValueError(_csv_reason(str(error), names)) from error
         in_words = cache(lambda: read(raw, dict.fromkeys(names, pa.string()), floats))
         return no_other_numbers(
-            Parsed(table, []) if label is None else labelled(table, label),
+            Parsed(table, []) if label is None else labelled(table, label, positive),
             lambda name: read(raw, {name: pa.int64()}, [name], *MISSING).column(0),
             lambda name, row: str(in_words().column(name)[row].as_py()),
         )
@@ -169,6 +207,10 @@ def _nan_as_null(table: Any) -> Any:
 
 def _csv_reason(text: str, names: Sequence[str]) -> str:
     """Arrow's error text, shortened, with the column's name instead of its number."""
+    if "invalid UTF8 data" in text:
+        place = re.search(r"column #(\d+)", text)
+        column = f"column {names[int(place[1])]!r}: " if place else ""
+        return f"{column}expected UTF-8, got other bytes (iconv -f latin1 -t utf-8 rewrites them)"
     columns = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if columns:
         return f"expected {columns[1]} columns, got {columns[2]}"
@@ -176,57 +218,6 @@ def _csv_reason(text: str, names: Sequence[str]) -> str:
     if value:
         return f"column {names[int(value[1])]!r}: expected {value[2]}, got {value[3]}"
     return text
-
-
-def header_of(
-    piece: Piece, delimiter: str, source: Path, *, nameless: bool = False
-) -> tuple[list[str], Piece]:
-    """Names of the columns, and the piece without the header.
-
-    Parameters
-    ----------
-    piece : Piece
-        The first of the file.
-    delimiter : str
-    source : Path
-        For messages.
-    nameless : bool
-        True if columns may have no name, which is "" then.
-
-    Raises
-    ------
-    DataError
-        If it can't be read, or a column name is empty or repeated; lists all problems at once.
-    """
-    records = piece.split()
-    if not records:
-        raise DataError(f"{source}: expected a header, got blank lines")
-    line, text = records[0]
-    try:
-        names = next(csv.reader([text.decode().rstrip("\r")], delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        bare = b"\r" in text.rstrip(b"\r") and b'"' not in text
-        why = "its lines end with CR alone; rewrite it with LF, as by tr" if bare else error
-        raise DataError(f"{source}: line {line}: expected a header, can't read it: {why}") from error
-    names = [name.strip() for name in names]
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    problems = [
-        f"{source}: line {line}: column {name!r} is named {names.count(name)} times" for name in twice
-    ]
-    problems += [
-        f"{source}: line {line}: column {place + 1} has no name; write one into the header"
-        for place, name in enumerate(names)
-        if not name and not nameless
-    ]
-    if problems:
-        raise DataError(*problems)
-    skipped = line + text.count(b"\n") - piece.first_line + 1
-    raw = piece.raw
-    for _ in range(skipped):
-        raw = raw[raw.index(b"\n") + 1 :]
-    rest = records[1:] if piece.records is not None else None
-    broken = [record for record in piece.broken if record.line > line]
-    return names, Piece(raw, piece.first_line + skipped, piece.lines - skipped, rest, broken)
 
 
 def roles_of(
@@ -265,15 +256,24 @@ def roles_of(
     }
 
 
+def decimal_of(body: Piece, delimiter: str) -> str:
+    """Return the decimal sign, by the first rows: a comma only where a semicolon divides the values."""
+    if delimiter != COMMA_DELIMITER:
+        return "."
+    cells = [cell for row in _cells(body, delimiter) for cell in row]
+    commas, points = (sum(matches(pattern, cell) for cell in cells) for pattern in (COMMA, _POINT))
+    return "," if commas > points else "."
+
+
 def with_fractions(
-    roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
+    roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str, decimal: str
 ) -> tuple[dict[str, pa.DataType], list[str]]:
     """Select dense columns by the first rows, with notes where their values have another reading.
 
     A dense column has only numbers (or `MISSING`), at least one of them with a point.
     """
     found, notes = dict(roles), list[str]()
-    for name, (seen, odd) in zip(names, _kinds_seen(body, len(names), delimiter), strict=True):
+    for name, (seen, odd) in zip(names, _kinds_seen(body, len(names), delimiter, decimal), strict=True):
         pointed = seen["fraction"] + seen["whole_float"]
         numbers = pointed + seen["whole"] + seen["almost"]
         if name in roles or name == label:
@@ -292,18 +292,25 @@ def with_fractions(
     return found, notes
 
 
-def _kinds_seen(body: Piece, columns: int, delimiter: str) -> list[tuple[Counter[str], str | None]]:
+def _kinds_seen(
+    body: Piece, columns: int, delimiter: str, decimal: str
+) -> list[tuple[Counter[str], str | None]]:
     """Kinds of each column's cells in the first rows, and the first cell that is a word or nearly."""
     seen, odd = [Counter[str]() for _ in range(columns)], dict[int, str]()
-    sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
-    with suppress(csv.Error):  # the rows before it decide; the conversion itself reports the fault
-        for row in csv.reader(sample, delimiter=delimiter):
-            for place, cell in enumerate(row[:columns]):
-                kind = _kind_of(cell)
-                seen[place][kind] += 1
-                if kind in ("almost", "word"):
-                    odd.setdefault(place, cell)
+    for row in _cells(body, delimiter):
+        for place, cell in enumerate(row[:columns]):
+            kind = _kind_of(re.sub(f"^{COMMA}$", r"\1.\2", cell) if decimal == "," else cell)
+            seen[place][kind] += 1
+            if kind in ("almost", "word"):
+                odd.setdefault(place, cell)
     return [(counts, odd.get(place)) for place, counts in enumerate(seen)]
+
+
+def _cells(body: Piece, delimiter: str) -> Iterator[list[str]]:
+    """Yield the cells of the first rows; those before a fault, which the conversion itself reports."""
+    sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
+    with suppress(csv.Error):
+        yield from csv.reader(sample, delimiter=delimiter)
 
 
 def _kind_of(cell: str) -> str:

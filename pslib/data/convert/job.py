@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pslib.data.atomic_files import atomic_output, real_file, refuse_existing
+from pslib.data.column_types import same_labels
 from pslib.data.convert.records import Parser, Piece, RejectedRecord, Rejects, parse_piece
 from pslib.data.data_files import table_problem
 from pslib.errors import ConfigurationError, DataError
@@ -97,13 +98,19 @@ class ConvertReport:
             cells = sum(self.infinite.values())
             where = ", ".join(f"{name} ({count:,})" for name, count in self.infinite.items())
             said.append(f"infinite numbers: {cells:,} among these, which became nulls: {where}")
-        said += [f"note: {note}" for note in self.notes]
+        said += [f"note: {note}" for note in [*self.notes, *self._same_labels()]]
         if self.blank_lines:
             said.append(f"blank lines passed over: {self.blank_lines:,}")
         if self.rejected:
             said.append(f"rejected: {counted(self.rejected, 'record')}, see {self.rejects}")
             said += [f"  line {record.line}: {record.reason}" for record in self.first_rejects]
         return list(map(as_line, said))
+
+    def _same_labels(self) -> list[str]:
+        """Lines about a label that has one value in all rows."""
+        if self.schema is None or self.schema.label is None or self.positives not in (0, self.rows):
+            return []
+        return same_labels({self.schema.label: [self.positives > 0]})
 
 
 def rejects_path(out: str | Path) -> Path:

@@ -145,10 +145,16 @@ def _lines(raw: bytes) -> int:
     return newlines.size + 1
 
 
-def json_parser(types: Mapping[str, pa.DataType], label: str | None, pointed: Sequence[str] = ()) -> Parser:
+def json_parser(
+    types: Mapping[str, pa.DataType],
+    label: str | None,
+    pointed: Sequence[str] = (),
+    positive: Sequence[str] | None = None,
+) -> Parser:
     """Parser of objects with these columns; an absent member is null.
 
-    The label becomes int8, and an unknown member makes a reject; without a label it is left out. Columns in
+    The label becomes int8 as `pslib.data.convert.csv_criteo.labelled` says, and an unknown member makes a
+    reject; without a label it is left out. Columns in
     ``pointed`` are float64 in ``types``, and become int64: 7.0 is an id too.
     """
     meaning = pajson.ParseOptions(
@@ -165,7 +171,7 @@ def json_parser(types: Mapping[str, pa.DataType], label: str | None, pointed: Se
                 table.validate(full=True)  # Arrow copies bytes that are not UTF-8 unchecked
         except pa.ArrowInvalid as error:
             raise ValueError(_reason(str(error), list(types))) from error
-        parsed = Parsed(table, []) if label is None else _labelled(table, label)
+        parsed = Parsed(table, []) if label is None else _labelled(table, label, positive)
         if table.num_rows != lines:  # two records on a line: refused, no place for numbers
             return parsed
 
@@ -182,9 +188,9 @@ def json_parser(types: Mapping[str, pa.DataType], label: str | None, pointed: Se
     return parse
 
 
-def _labelled(table: Any, label: str) -> Parsed:
+def _labelled(table: Any, label: str, positive: Sequence[str] | None) -> Parsed:
     place = table.schema.get_field_index(label)
-    return labelled(table.set_column(place, label, table.column(place).cast(pa.string())), label)
+    return labelled(table.set_column(place, label, table.column(place).cast(pa.string())), label, positive)
 
 
 def _without_points(table: Any, pointed: Sequence[str]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.column_casts import NUMBERS as NUMBERS_ALONE
-from pslib.data.column_casts import ColumnCasts
-from pslib.data.column_types import KeyKinds, folder_columns, key_kind, unread_reason
+from pslib.data.column_casts import ColumnCasts, numbers_in
+from pslib.data.column_types import KeyKinds, folder_columns, key_kind, same_labels, unread_reason
 from pslib.data.columns import is_list, storage_type
 from pslib.data.data_files import Paths, data_files, text_format
 from pslib.data.dataset import ParquetData, not_parquet, open_parquet
@@ -160,8 +160,8 @@ def check(
         with opened:
             scans.files.append(_file_report(file, opened))
             scans.unread = dict(_unread(file, columns)) | scans.unread
-            casts = None if schema is None else ColumnCasts(schema)
-            _scan_file(file, opened, columns, dict(_roles(schema, label, columns)), casts, scans)
+            roles = dict(_roles(schema, label, columns))
+            _scan_file(file, opened, columns, roles, _casts(schema, roles), scans)
     bad = [problem for scan in scans.columns.values() for problem in scan.problems()]
     # A problem found by statistics is reported once, with the number of such values.
     problems = [line for line in scans.problems if not any(one.startswith(line) for one in bad)] + bad
@@ -173,17 +173,24 @@ def check(
     return CheckReport(tuple(scans.files), reports, tuple(problems), tuple(notes), unread)
 
 
-def _mixed(files: Sequence[str]) -> set[str]:
-    """Return columns of texts in one file, and of integers in others, all of which are text."""
-    texts, integers, typed = set[str](), set[str](), set[str]()
+def _mixed(files: Sequence[str]) -> dict[str, pa.DataType]:
+    """Types as which columns of several ones are read, if files of text have them: numbers, or texts."""
+    found: dict[str, set[str]] = {}
     for file in files if any(map(text_format, files)) else ():
         with suppress(*UNREADABLE), open_parquet(file) as opened:
             for one in opened.schema_arrow:
-                if pa.types.is_integer(one.type):
-                    (integers if text_format(file) else typed).add(one.name)
-                elif pa.types.is_string(one.type) and NUMBERS_ALONE not in (one.metadata or {}):
-                    texts.add(one.name)
-    return texts & integers - typed
+                kind = "number" if NUMBERS_ALONE in (one.metadata or {}) else str(one.type)
+                if text_format(file) is None and kind == "int64":
+                    kind = "typed"
+                found.setdefault(one.name, set()).add(kind)
+    mixed: dict[str, pa.DataType] = {}
+    for name, every in found.items():
+        kinds = every - {"null"}
+        if len(kinds) > 1 and kinds <= {"double", "int64", "number"}:
+            mixed[name] = pa.float64() if "double" in kinds else pa.string()
+        elif "string" in kinds and kinds <= {"string", "int64", "number"}:
+            mixed[name] = pa.string()
+    return mixed
 
 
 def _say(problems: list[str], problem: str) -> None:
@@ -218,6 +225,12 @@ def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) ->
     )
 
 
+def _casts(schema: Schema | None, roles: Mapping[str, str]) -> ColumnCasts:
+    """Casts of a training by the schema; without one by a schema of the label alone, in which 007 is 7."""
+    named = [name for name, role in roles.items() if role == "label"]
+    return ColumnCasts(schema or Schema(label=named[0] if named else None, sparse=[f"not {named}"]))
+
+
 def _once(arrow_schema: pa.Schema) -> list[str]:
     """Names that occur once; duplicated names are omitted."""
     return [name for name in arrow_schema.names if len(arrow_schema.get_all_field_indices(name)) == 1]
@@ -228,25 +241,27 @@ def _scan_file(
     opened: pq.ParquetFile,
     columns: pa.Schema,
     roles: Mapping[str, str],
-    casts: ColumnCasts | None,
+    casts: ColumnCasts,
     scans: _Scans,
 ) -> None:
     """Read the columns with a role, cast as a training casts them, and add them to their scans."""
-    read = columns if casts is None else casts.schema(columns)
+    read = casts.schema(columns)
     rows = opened.metadata.num_rows
     group_rows = scans.files[-1].group_rows
     mine = {}
     for name, role in roles.items():
         kind = storage_type(read.field(name).type)
-        kind = pa.string() if scans.is_text(name, kind, role) else kind
+        kind = scans.read_as(name, kind, role)
         mine[name] = scans.of(name, kind, role)
         mine[name].begin(kind, file, group_rows)
     if scans.sample is not None:
         scans.sample.begin(rows, len(mine))
     for name, given, first_row in parts_of(file, opened, list(mine), scans.problems):
-        is_cast = casts is not None and read.field(name).type != columns.field(name).type
-        array = casts.column(name, given) if casts and is_cast else given
-        array = array.cast(pa.string()) if scans.is_text(name, array.type, roles[name]) else array
+        is_cast = read.field(name).type != columns.field(name).type
+        array = casts.column(name, given) if is_cast else given
+        kind = scans.read_as(name, array.type, roles[name])
+        if kind != array.type:
+            array = numbers_in(array) if pa.types.is_floating(kind) else array.cast(kind)
         mine[name].add(array, first_row)
         if scans.sample is not None:
             scans.sample.add(name, array, first_row)
@@ -261,14 +276,17 @@ class _Scans:
     sample: RowSample | None
     progress: Callable[[int], object] | None
     problems: list[str] = field(default_factory=list)
-    mixed: Collection[str] = ()
+    mixed: Mapping[str, pa.DataType] = field(default_factory=dict)
     files: list[FileReport] = field(default_factory=list)
     columns: dict[tuple[str, str], ColumnScan] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
 
-    def is_text(self, name: str, kind: pa.DataType, role: str) -> bool:
-        """Return whether integers are read as texts, which other files have in their column of keys."""
-        return name in self.mixed and role in ("", "sparse") and pa.types.is_integer(kind)
+    def read_as(self, name: str, kind: pa.DataType, role: str) -> pa.DataType:
+        """Return the type as which values are read, beside others of their column in other files."""
+        alike = self.mixed.get(name)
+        if alike is None or role not in ("", "sparse") or pa.types.is_null(kind):
+            return kind
+        return kind if role == "sparse" and pa.types.is_floating(alike) else alike
 
     def of(self, name: str, kind: pa.DataType, role: str) -> ColumnScan:
         """Scan of a column's values: shared by types that are read alike, separate for others."""
@@ -315,9 +333,8 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
             said.append(f"{shown(file.file)}: row groups of {mean} are slow to read")
         if rows and max(rows) > GROUP_ROWS_MANY:
             said.append(f"{shown(file.file)}: a row group of {max(rows):,} rows makes shuffling coarse")
-    for column in columns:
-        if _is_label(column) and column.ones in (0, column.rows):
-            said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
+    labels = [column for column in columns if _is_label(column) and column.ones in (0, column.rows)]
+    said += same_labels({column.name: [column.ones > 0] for column in labels})
     said += [note for column in columns if column.role in ("", "dense") for note in _ids_note(column)]
     by_name = {column.name: column for column in columns}
     said += [note for one in (schema.sparse if schema else ()) for note in _time_note(one, by_name)]

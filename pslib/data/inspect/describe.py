@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 
-from pslib.data.column_types import column_problem, label_problem
-from pslib.data.data_files import Paths
+from pslib.data.column_types import as_written, column_problem, label_advice, label_problem
+from pslib.data.data_files import Paths, text_format
 from pslib.data.dataset import open_parquet
 from pslib.data.features import UNITS, time_unit
 from pslib.data.inspect.check import DENSE_FAR, NUMBERS, CheckReport, check
@@ -29,11 +30,11 @@ UNIQUE_ROWS = 1000
 SESSION_COLUMNS = 3
 """Most columns (list, session, time) of a session data set, which has no label."""
 CLICK_WORDS = (
-    {"session", "visit"},
-    {"item", "product", "article"},
-    {"time", "timestamp", "ts", "datetime", "date", "eventdate", "timeframe"},
+    ("session", "visit", "visitor", "user", "customer", "member"),
+    ("item", "product", "article", "movie", "film", "song", "track", "video", "news", "sku"),
+    ("time", "timestamp", "ts", "datetime", "date", "eventtime", "eventdate", "timeframe"),
 )
-"""Names of session, item and time columns, optionally with ``_id`` appended."""
+"""Names of session, item and time columns, optionally with ``_id`` appended; the first of them is taken."""
 FLOATS = ("halffloat", "float", "double")
 WHOLES = ("int", "uint", *FLOATS)
 NO_TIME = (0, -1)
@@ -206,10 +207,17 @@ def _refuse_changed(report: CheckReport) -> None:
     for column in report.columns:
         before = first.setdefault(column.name, column)
         if before is not column:
+            other = column if before.kind == "string" else before
+            is_text = text_format(other.file) and "string" in (column.kind, before.kind)
+            way = (
+                as_written(other.file, column.name)
+                if is_text
+                else "write both with one type (in pandas a missing value makes whole numbers double: "
+                "astype('Int64') keeps them)"
+            )
             raise DataError(
                 f"{shown(column.file)}: column {column.name!r} is {column.kind}, but {before.kind} in "
-                f"{shown(before.file)}; write both with one type (in pandas a missing value makes whole "
-                "numbers double: astype('Int64') keeps them)"
+                f"{shown(before.file)}; {way}"
             )
 
 
@@ -241,26 +249,34 @@ def _label_of(report: CheckReport) -> str | None:
     lists = sum(_is_listed(column) for column in columns)
     if not binary and lists == 1 and len(names) <= SESSION_COLUMNS:
         return None
-    if clicks := _click_columns(names):
-        session, item, time = clicks
-        raise DataError(
-            f"columns {session!r}, {item!r} and {time!r} look like clicks of sessions, a row each; a session "
-            "model reads a row a session, with a list of its items: write them as pyarrow's "
-            f"table.sort_by({time!r}).group_by({session!r}, use_threads=False)"
-            f".aggregate([({item!r}, 'list')]) gives them; or name the column of 0 and 1 with --label"
-        )
     found = f"several hold 0 and 1 alone ({', '.join(binary)})" if binary else "none holds 0 and 1 alone"
-    if texts := [column.name for column in columns if column.text_kind and column.distinct == 2]:
-        found += f" (cast texts of two values to integer or bool: {', '.join(texts)})"
-    raise DataError(f"which column is the label? {found}: name it with --label")
+    clicks = None if binary else _click_columns(names)
+    ways = [] if binary else [_of_values([column for column in columns if column.name not in (clicks or ())])]
+    if clicks:
+        session, item, time = map(quote, clicks)
+        sessions = (
+            "if each row is a click, a model of sessions needs no label, but a row a session: pslib convert "
+            f"sessions --session {session} --item {item} --time {time} SRC OUT"
+        )
+        ways = [sessions, *ways]
+    raise DataError(
+        "; ".join([f"which column is the label? {found}: name it with --label", *filter(None, ways)])
+    )
+
+
+def _of_values(columns: Sequence[ColumnReport]) -> str:
+    """Way to a label of other values, of a column of two if there is one; empty without a column."""
+    two = next((column for column in columns if column.distinct == 2), None)
+    name, which = ("COLUMN", "another column") if two is None else (two.name, repr(two.name))
+    return f"if it is {which}, {label_advice(columns[0].file, name)}" if columns else ""
 
 
 def _click_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
-    """Session, item and time columns, found by name."""
+    """Session or user, item and time columns, found by name."""
     plain = {name.lower().replace("_", ""): name for name in names}
     found = []
     for words in CLICK_WORDS:
-        named = [name for word, name in plain.items() if word.removesuffix("id") in words]
+        named = [name for word in words for name in (plain.get(word), plain.get(f"{word}id")) if name]
         if not named:
             return None
         found.append(named[0])

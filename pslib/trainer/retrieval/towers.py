@@ -181,6 +181,11 @@ class Sides(ABC):
         return states @ vectors.T
 
 
+def ranks_items(model: object) -> bool:
+    """Return whether a model ranks items, instead of predicting clicks."""
+    return isinstance(model, MatchingModel | RankingModel)
+
+
 def sides_of(model: object) -> Sides:
     """Return the two sides of a model.
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from launch.cli.main import main
+from pslib.data.arrow_data import open_data
 from pslib.data.convert.convert import convert_csv, convert_jsonl, convert_libffm, convert_libsvm
-from pslib.schema import DenseField, RaggedField, SparseField
+from pslib.data.inspect.check import check
+from pslib.data.inspect.describe import describe
+from pslib.errors import ConfigurationError, DataError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from tests.data.convert.test_convert import rejects_of, written
 
 
@@ -126,3 +133,52 @@ def test_pairs_of_libsvm_without_a_value_are_left_out_and_others_told(tmp_path, 
     assert not values or column(out, "values") == values
     assert len(report.notes) == 1 + bool(values)
     assert report.notes[-1].startswith("pairs of the value 0 are left out")
+
+
+LABELS = [
+    (["yes", "no", " yes ", "No"], "yes", [1, 0, 1, 0]),
+    (["Y", "N", "Y"], "Y", [1, 0, 1]),
+    (["1", "2", "2"], "2", [0, 1, 1]),
+    (["-1", "1"], "1", [0, 1]),
+    (["5", "4", "3", "1"], "4,5", [1, 1, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(("values", "positive", "labels"), LABELS)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_labels_of_any_values_become_0_and_1_by_the_command_that_a_training_names(
+    tmp_path: Path, form: str, values: list[str], positive: str, labels: list[int]
+) -> None:
+    source, out = tmp_path / f"in.{form}", tmp_path / "out.parquet"
+    given = [json.loads(value) if value.strip("-").isdigit() else value for value in values]
+    if form == "jsonl":
+        lines = [json.dumps({"y": value, "user": number}) for number, value in enumerate(given)]
+    else:
+        lines = ["y,user", *(f"{value},{number}" for number, value in enumerate(given))]
+    source.write_text("\n".join(lines) + "\n")
+    schema = Schema(label="y", sparse=["user"])
+    with pytest.raises(DataError) as opened:
+        open_data(source, schema)
+    (line,) = opened.value.problems
+    told = rf"say which values count as 1, by pslib (convert {form} --label y --positive) VALUES SRC OUT"
+    command = re.search(told, line)
+    assert command
+    try:
+        lines = list(describe(source, "y").report.problems)
+    except DataError as error:
+        lines = list(error.problems)
+    for found in (lines, check(source, schema).problems):
+        assert [one for one in found if re.search(told, one)]
+    assert main([*command[1].split(), positive, str(source), str(out)]) == 0
+    assert pq.read_table(out)["y"].to_pylist() == labels
+    assert check(out, schema).ok
+
+
+def test_a_missing_label_counts_as_nothing_and_one_value_for_all_is_told(tmp_path: Path) -> None:
+    source = written(tmp_path, "y,user\n" + "no,1\n" * 2000 + ",2\n")
+    report = convert_csv(source, tmp_path / "out", label="y", positive=["Yes"])
+    assert (report.rows, report.rejected) == (2000, 1)
+    assert report.first_rejects[0].reason == "column 'y': expected a value, got ''"
+    assert any("note: column 'y': every label is 0: AUC is not defined" in line for line in report.lines())
+    with pytest.raises(ConfigurationError, match="positive: expected a label with it, got none"):
+        convert_csv(source, tmp_path / "out", label=None, positive=["Yes"], overwrite=True)

@@ -123,7 +123,10 @@ def test_few_rows_say_nothing_against_a_column(tmp_path):
 def test_a_label_that_is_not_clear_is_asked_for(tmp_path, more, said):
     with pytest.raises(DataError) as error:
         describe(written(tmp_path / "data.parquet", **more))
-    assert str(error.value) == f"which column is the label? {said}: name it with --label"
+    line, way = str(error.value).partition("; ")[::2]
+    assert line == f"which column is the label? {said}: name it with --label"
+    assert bool(way) == ("none" in said)
+    assert not way or ", say which values count as 1, in pandas by frame['" in way
 
 
 def test_a_column_that_is_called_click_is_the_label_beside_others_of_0_and_1(tmp_path):
@@ -290,24 +293,22 @@ def test_sessions_are_described_without_a_label_and_train(tmp_path, capsys):
     assert job.test_data is None  # tests of sessions have other columns
 
 
-def test_clicks_of_sessions_a_row_each_are_refused_with_the_way_to_lists(tmp_path):
-    table = pa.table(
-        {
-            "session_id": [9, 9, 4],
-            "item": [3, 1, 3],
-            "ts": pa.array([20, 10, 30], pa.timestamp("s")),
-        }
+def test_clicks_a_row_each_are_refused_with_the_way_to_sessions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = {"movie id": [3, 1, 3], "Timestamp": [20, 10, 30], "rating": [5, 1, 3]}
+    pq.write_table(
+        pa.table({"user_id": [9, 9, 4], **columns}).rename_columns({"movie id": "movie_id"}), "clicks.parquet"
     )
-    pq.write_table(table, tmp_path / "clicks.parquet")
     with pytest.raises(DataError) as error:
-        describe(tmp_path / "clicks.parquet")
-    said = str(error.value)
-    assert said.startswith("columns 'session_id', 'item' and 'ts' look like clicks of sessions, a row each")
-    assert (
-        "table.sort_by('ts').group_by('session_id', use_threads=False).aggregate([('item', 'list')])" in said
-    )
-    lists = table.sort_by("ts").group_by("session_id", use_threads=False).aggregate([("item", "list")])
-    assert lists.to_pydict() == {"session_id": [9, 4], "item_list": [[1, 3], [3]]}
+        describe("clicks.parquet")
+    (line,) = error.value.problems
+    assert line.startswith("which column is the label? none holds 0 and 1 alone: name it with --label; ")
+    command = re.search(r"pslib (convert sessions --session user_id --item movie_id --time Timestamp) ", line)
+    assert command
+    assert main([*command[1].split(), "clicks.parquet", "sessions.parquet"]) == 0
+    assert pq.read_table("sessions.parquet").to_pydict() == {"items": [[1, 3]]}
+    assert describe("sessions.parquet").schema == Schema(label=None, ragged=["items"])
+    assert "if it is another column, say which values count as 1, in pandas by frame['COLUMN']" in line
 
 
 def test_a_job_file_names_data_relative_to_itself(tmp_path):
@@ -390,7 +391,8 @@ def test_a_label_of_a_type_that_is_none_is_refused(tmp_path, name):
     with pytest.raises(DataError) as told:
         describe(path, "kind" if name == "kind" else None)
     words = (
-        f"{path}: column '{name}': a label is integer, float or boolean, got string; cast it to one of them"
+        f"{path}: column '{name}': a label is integer, float or boolean, got string; say which values count "
+        f"as 1, in pandas by frame['{name}'] = frame['{name}'].isin(VALUES)"
     )
     assert told.value.problems == (words,)
 

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from launch.cli.main import main
+from pslib.data.dataset import ParquetData
 from pslib.data.inspect.check import check
 from pslib.data.inspect.describe import describe
 from pslib.errors import DataError
@@ -110,7 +112,9 @@ def test_texts_of_times_and_lists_of_floats_are_told(tmp_path):
 @pytest.mark.parametrize("texts", [("yes", "no"), ("0", "1"), ("True", "False")])
 def test_texts_of_two_values_may_be_the_label(tmp_path, texts):
     pq.write_table(pa.table({"bought": [texts[one] for one in LABEL], "user": USERS}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"cast texts of two values to integer or bool: bought\): name it"):
+    with pytest.raises(
+        DataError, match=r"name it with --label; if it is 'bought', say which values count as 1, in"
+    ):
         describe(tmp_path / "a.parquet")
 
 
@@ -155,3 +159,47 @@ def test_ids_of_an_extension_type_are_keys_by_their_storage(tmp_path):
     raw = pa.array([uuid.UUID(int=int(one)).bytes for one in USERS], pa.binary(16))
     path = written(tmp_path / "a.parquet", x=pa.ExtensionArray.from_storage(pa.uuid(), raw))
     assert choice(path, "x").reason == f"{len(set(USERS.tolist()))} different values"
+
+
+def text_of(folder, name, values):
+    lines = [f"u{number % 7},{value},{number // 2 % 2}" for number, value in enumerate(values)]
+    (folder / f"{name}.csv").write_text("\n".join(["user,x,click", *lines]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "role"),
+    [
+        ({"a": ["7", "8"], "b": ["0.5", "7.25"]}, "dense"),
+        ({"a": ["0.5", "7.25"], "b": ["7", "8"], "c": ["NA", "007"], "d": ["", ""]}, "dense"),
+        ({"a": ["7", "8"], "b": ["NA", "7"]}, "sparse"),
+        ({"a": ["7", "8"], "b": ["x", "7"], "c": ["NA", "7"]}, "sparse"),
+    ],
+)
+def test_a_column_of_several_files_of_text_is_one_column_as_it_is_trained(tmp_path, files, role):
+    for name, values in files.items():
+        text_of(tmp_path, name, values * 20)
+    found = describe(tmp_path)
+    (one,) = (one for one in found.choices if one.name == "x")
+    assert one.role == role
+    assert ParquetData(tmp_path, found.schema).rows == 40 * len(files)
+    assert check(tmp_path, found.schema).ok
+
+
+@pytest.mark.parametrize("values", [["0.5", "4.4"], ["true", "false"]])
+def test_texts_that_look_like_others_in_one_file_are_read_by_the_way_that_is_told(tmp_path, values):
+    (tmp_path / "logs").mkdir()
+    text_of(tmp_path / "logs", "a", ["ios", "4.4"] * 20)
+    text_of(tmp_path / "logs", "b", values * 20)
+    schema, lines = Schema(label="click", sparse=["user", "x"]), []
+    for look in (lambda: describe(tmp_path / "logs"), lambda: ParquetData(tmp_path / "logs", schema)):
+        with pytest.raises(DataError) as error:
+            look()
+        lines += error.value.problems
+    told = "make Parquet of it: pslib convert csv --no-label --sparse x SRC OUT, and give OUT in place of SRC"
+    assert len(lines) == 2
+    assert all(told in line for line in lines)
+    source, out = tmp_path / "logs" / "b.csv", tmp_path / "b.parquet"
+    assert main(["convert", "csv", "--no-label", "--sparse", "x", str(source), str(out)]) == 0
+    assert pq.read_table(out)["x"].to_pylist() == values * 20
+    assert ParquetData([tmp_path / "logs" / "a.csv", out], schema).rows == 80
+    assert describe([tmp_path / "logs" / "a.csv", out]).schema == schema

@@ -56,7 +56,8 @@ def test_a_label_that_is_not_zero_or_one_is_named(tmp_path: Path, labels: list[o
     row = 5 + (1 if labels[1] is None else 2)
     reader = reader_of(tmp_path, 8, Schema(label="y", sparse=["k"]), shuffle=True)
     place = f"{file}: row {row} (from 0) in row group {row // 3}, column 'y'"
-    message = f"{place}: a label is 0 or 1, got {shown}; map labels to 0 and 1, or leave such rows out"
+    way = "say which values count as 1, in pandas by frame['y'] = frame['y'].isin(VALUES)"
+    message = f"{place}: a label is 0 or 1, got {shown}; {way}; or leave such rows out"
     for _ in range(2):  # asking again gives the same answer, not half a window
         with pytest.raises(DataError) as caught:
             list(reader.batches(0, 0))
