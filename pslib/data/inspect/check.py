@@ -169,6 +169,10 @@ def check(
     notes = [note for scan in scans.columns.values() for note in scan.notes()]
     notes = [note for note in (found.note(), *notes, *_notes(scans.files, reports, schema)) if note]
     read = {one.name for one in reports}
+    if schema is None:
+        notes += [
+            f"column {name!r}: in some files {why}" for name, why in scans.unread.items() if name in read
+        ]
     unread = {name: reason for name, reason in scans.unread.items() if name not in read}
     return CheckReport(tuple(scans.files), reports, tuple(problems), tuple(notes), unread)
 

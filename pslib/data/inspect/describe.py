@@ -255,8 +255,9 @@ def _label_of(report: CheckReport) -> str | None:
     if clicks:
         session, item, time = map(quote, clicks)
         sessions = (
-            "if each row is a click, a model of sessions needs no label, but a row a session: pslib convert "
-            f"sessions --session {session} --item {item} --time {time} SRC OUT"
+            "if each row is a click, none is needed: two_tower reads such rows, and a model of sessions "
+            "(gru4rec ...) a row a session: pslib convert sessions "
+            f"--session {session} --item {item} --time {time} SRC OUT"
         )
         ways = [sessions, *ways]
     raise DataError(

@@ -203,3 +203,11 @@ def test_texts_that_look_like_others_in_one_file_are_read_by_the_way_that_is_tol
     assert pq.read_table(out)["x"].to_pylist() == values * 20
     assert ParquetData([tmp_path / "logs" / "a.csv", out], schema).rows == 80
     assert describe([tmp_path / "logs" / "a.csv", out]).schema == schema
+
+
+def test_a_column_that_some_files_have_in_a_type_of_no_field_is_noted(tmp_path):
+    text_of(tmp_path, "a", ["ios", "4.4"] * 20)
+    text_of(tmp_path, "b", ["2024-05-01", "2024-05-02"] * 20)
+    assert [note for note in describe(tmp_path).report.notes if "column 'x'" in note] == [
+        "column 'x': in some files a date32[day]: {name: x_weekday, of: x, take: weekday} makes keys of it"
+    ]
