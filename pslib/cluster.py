@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import secrets
@@ -10,9 +11,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet, ref
 
 from pslib.client.client import Client
 from pslib.client.endpoint import Endpoint
@@ -38,6 +41,8 @@ from pslib.wire.messages import Result, SaveSoon, Scale, Stats, Status, Stop
 log = logging.getLogger("pslib")
 
 
+_embedded: WeakSet[Cluster] = WeakSet()
+"""Clusters inside this process."""
 _given: Keys | None = None
 _rank_request = FREE_RANK
 
@@ -72,6 +77,9 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
 class Cluster:
     """Connection of this process to a cluster; a context manager, which also closes when the process ends.
 
+    One inside this process closes when nothing refers to it any more, as where a cell of a notebook that
+    makes it runs again.
+
     Attributes
     ----------
     client : Client
@@ -90,7 +98,14 @@ class Cluster:
         self._call, self._calling, self._without = threading.RLock(), "", ""
         self._closed, self._process = False, os.getpid()
         self._failure = ""
+        me = ref(self) if embedded else lambda: self  # its client may be in use without it
+        self._at_exit = partial(_close_at_exit, me)
         atexit.register(self._at_exit)
+
+    def __del__(self) -> None:
+        # In a thread, to which it may belong: the collector may run in one of those that closing waits for.
+        if self._embedded and not self._closed:
+            threading.Thread(target=self._close, args=(False,), name="pslib-close").start()
 
     def __repr__(self) -> str:
         servers = counted(len(self.client.servers), "server")
@@ -209,10 +224,6 @@ class Cluster:
         """
         self._close(well=sys.exc_info()[1] is None)
 
-    def _at_exit(self) -> None:
-        """Close at the end of a script that did not: its outcome is unknown."""
-        self._close(well=False)
-
     def _close(self, well: bool) -> None:
         if self._closed or os.getpid() != self._process:
             return
@@ -248,6 +259,12 @@ class Cluster:
                 str(error) if isinstance(error, PslibError) else f"{type(error).__name__}: {error}"
             )
         self._close(well)
+
+
+def _close_at_exit(cluster: Callable[[], Cluster | None]) -> None:
+    """Close at the end of a script that did not: its outcome is unknown."""
+    if (found := cluster()) is not None:
+        found._close(well=False)
 
 
 @checked()
@@ -321,9 +338,13 @@ def connect(
     check_local("log", log)
     if log is not None and (why := unwritable(Path(log).absolute())):
         raise ConfigurationError(f"log: {log} can't be written to: {why}; give another folder")
+    if _embedded:
+        gc.collect()  # one that nothing refers to is in cycles, and would keep its tables meanwhile
     embedded = Embedded(config, log=None if log is None else str(Path(log).absolute()))
     try:
-        return Cluster(embedded.join(), embedded)
+        cluster = Cluster(embedded.join(), embedded)
+        _embedded.add(cluster)
+        return cluster
     except BaseException:
         embedded.close()
         raise

@@ -190,6 +190,26 @@ class ClusterSettings(Settings):
             unit="processes",
         ),
     ] = 1
+    servers_max: Annotated[
+        int,
+        Setting(
+            "Servers that join and stay for half a minute get rows by themselves until so many have some; 0: "
+            "only `pslib scale` gives rows. In a job file servers: {min: 2, max: 8} is servers and this.",
+            ge=0,
+            le=SERVERS_MAX,
+            unit="processes",
+        ),
+    ] = 0
+    trainers_max: Annotated[
+        int,
+        Setting(
+            "Trainers that may train at once, those that join later included; 0 is no limit. In a job file "
+            "trainers: {min: 2, max: 16} is trainers and this.",
+            ge=0,
+            le=TRAINERS_MAX,
+            unit="processes",
+        ),
+    ] = 0
     shard_threads: Annotated[
         int, Setting("Threads of one server that own partitions.", ge=1, le=64, unit="threads")
     ] = 1
@@ -251,6 +271,10 @@ class ClusterSettings(Settings):
     restarts: Restarts = 0  # no launcher, no restarts; a job file and `pslib launch` have one: RESTARTS
 
     def _problems(self) -> Iterator[str]:
+        for name in ("servers", "trainers"):
+            least, most = getattr(self, name), getattr(self, f"{name}_max")
+            if 0 < most < least:
+                yield f"{name}_max: expected 0 or at least {name}, {least}, got {most}"
         if self.servers * 16 > 1 << self.partition_bits:
             yield (
                 f"partition_bits: {self.servers} servers need at least {self.servers * 16} partitions, "

@@ -13,12 +13,13 @@ _SAME = {
     "batch_norm": ("use_bn", "batchnorm", "dnn_use_bn", "bn"),
     "epochs": ("num_epochs", "n_epochs", "epoch", "max_epochs"),
     "valid": ("validation_data", "val_data", "valid_data", "eval_set", "validation", "val"),
-    "learning_rate": ("lr", "alpha", "eta", "step_size"),
+    "learning_rate": ("lr", "alpha", "eta", "step_size", "dense_lr", "sparse_lr", "embedding_lr"),
     "sparse": ("categorical", "categories", "cat_features", "sparse_features", "keys", "ids"),
     "dense": ("numerical", "numeric", "numbers", "dense_features", "continuous", "num_features"),
     "ragged": ("sequences", "sequence", "varlen", "multi_valued", "lists"),
     "label": ("target", "y", "labels"),
     "servers": ("num_servers", "n_servers", "server", "ps"),
+    "trainers": ("num_trainers", "n_trainers", "trainer", "workers"),
     "consistency": ("mode", "sync_mode"),
     "out": ("log_dir", "output_dir", "run_dir"),
     "compute_threads": ("num_threads", "n_threads", "threads", "n_jobs", "num_workers"),
@@ -26,9 +27,15 @@ _SAME = {
     "predictions": ("output", "out_dir"),
     "weight_decay": ("wd",),
     "path": ("folder", "directory", "checkpoint_dir", "filename"),
+    "test_share": ("test_size", "validation_split", "val_split", "valid_share", "holdout"),
+    "test_by": ("by", "split_by", "time_column"),
+    "by": ("test_by",),
+    "among": ("data",),
+    "data": ("among",),
 }
 ELSEWHERE = {word: name for name, words in _SAME.items() for word in words}
-"""Settings and keywords by their names in DeepCTR, PyTorch, Keras, PaddleRec and scikit-learn."""
+"""Settings and keywords by their names in DeepCTR, PyTorch, Keras, PaddleRec and scikit-learn; and those
+of one of job file, command line and Python by their names in another."""
 VALUE_CHARS_MAX = 60
 """Longest shown part of a wrong value: enough to find it, and short enough for one line."""
 

@@ -336,10 +336,14 @@ def say(as_json: bool) -> Callable[[str], None]:
 @contextmanager
 def progress_bar(what: str, total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
     """Make a progress bar on a terminal, a counter without a total; elsewhere show nothing."""
-    from tqdm import tqdm
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from pslib.recorder.display import is_terminal
 
-    disable = not is_terminal(sys.stderr)
-    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False, disable=disable) as bar:
-        yield bar.update
+    done = TextColumn(f"{{task.completed:,.0f}}{unit}")
+    columns = ("{task.description}", BarColumn(), done, TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not is_terminal(sys.stderr)) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda more: progress.advance(task, more)

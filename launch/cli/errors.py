@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import rich_click as click
 from click.exceptions import NoSuchCommand
 
+from pslib.suggestions import ELSEWHERE
 from pslib.text import as_line
 
 COMMANDS = {
@@ -88,12 +89,13 @@ def _meant_option(given: str, options: Collection[str]) -> str:
     str
         Suggestion in brackets for the end of the error line, or empty.
     """
-    near = difflib.get_close_matches(given, options, n=1, cutoff=0.7)
+    word = given.lstrip("-").replace("-", "_")
+    same = f"--{ELSEWHERE.get(word, '')}".replace("_", "-")
+    near = [same] if same in options else difflib.get_close_matches(given, options, n=1, cutoff=0.7)
     if near:
         return f" (did you mean {near[0]}?)"
     if "--set" not in options:
         return ""
-    word = given.lstrip("-").replace("-", "_")
     if setting := _setting(word):
         return f" (did you mean --set {setting}=...?)"
     from launch.job.errors import of_optimizers
@@ -125,7 +127,6 @@ def _setting(name: str) -> str:
     """Return ``section.name`` if exactly one section has such a key; else empty."""
     from launch.job.errors import section_keys
     from launch.job.job import Job
-    from pslib.suggestions import ELSEWHERE
 
     wanted = ELSEWHERE.get(name, name)
     found = [f"{section}.{wanted}" for section, keys in section_keys(Job).items() if wanted in keys]

@@ -21,7 +21,7 @@ pslib logs runs/clicks --follow --role server-1
 @flag("--follow", "show lines as they come, until the run has ended or its launcher was killed")
 @option("--role", "NAME", "one process, as server-1, or all of a role, as trainer", str)
 def logs_command(run: str, follow: bool, role: str | None) -> int:
-    """Print the logs of all processes of a run, in the order of time.
+    """Print the logs of all processes of a run, the launcher included, in the order of time.
 
     A line has its time (UTC), its level, and the process that wrote it.
     """

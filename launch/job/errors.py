@@ -36,6 +36,17 @@ def of_optimizers(word: str) -> str:
     return f"optimizers.rows={{name: {name}, {wanted}: ...}}"
 
 
+def meant_setting(model: type[BaseModel], path: str) -> str:
+    """Return the settings that are meant by an unknown path, quoted; empty if none is like it."""
+    section, _, word = path.rpartition(".")
+    near = nearest(word, _keys_at(model, section.split("."))) if section in section_keys(model) else None
+    if found := f"{section}.{near}" if near else _elsewhere(model, word):
+        return repr(found)
+    if of_optimizers(word):
+        return f"'optimizers.rows' and 'optimizers.dense', for {ELSEWHERE.get(word, word)} of an optimizer"
+    return ""
+
+
 def unknown_setting(path: str, known: Iterable[str], elsewhere: str | None = None) -> str:
     """Return one line on an unknown key; it may be one of another section, or a setting of optimizers."""
     names, word = list(known), path.rsplit(".", 1)[-1]
@@ -87,13 +98,13 @@ def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
 
 def _elsewhere(model: type[BaseModel], word: str) -> str | None:
     """Return the path of the section, or of the setting of another section, that has a word as its name."""
-    meant = ELSEWHERE.get(word, word)
-    if (section := nearest(word, _fields_of(model))) is not None:
-        return section
+    meant, sections = ELSEWHERE.get(word, word), _fields_of(model)
+    if meant in sections:
+        return meant
     found = [f"{name}.{meant}" for name, keys in section_keys(model).items() if meant in keys]
     if any(meant in options_of(kind) for kind in EVERY.values()):
         found.append(f"model.{meant}")
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 else nearest(word, sections)
 
 
 def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:

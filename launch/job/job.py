@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zlib import crc32
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from launch.job.errors import concerns, leave_out, problem_lines
 from launch.job.model import (
@@ -32,6 +32,7 @@ from launch.job.sections import (
     ModelSection,
     Section,
     TrainingSection,
+    of_ranges,
 )
 from launch.job.yaml12 import read_yaml, write_yaml
 from pslib.config import ClusterConfig, ClusterSettings, Timing
@@ -164,7 +165,7 @@ class Job(Section):
     training: TrainingSection = TrainingSection()
     ranking: RankingSettings | None = None
     table: TablePolicies = TablePolicies()
-    cluster: ClusterSection = ClusterSection()
+    cluster: Annotated[ClusterSection, BeforeValidator(of_ranges)] = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSettings | None = None
     out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"

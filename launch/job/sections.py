@@ -116,6 +116,27 @@ class TrainingSection(TrainingSettings):
     ] = None
 
 
+def of_ranges(cluster: object) -> object:
+    """Replace ``servers: {min: 2, max: 8}`` by ``servers`` and ``servers_max``; the same for trainers.
+
+    Raises
+    ------
+    ValueError
+        When a range has other keys.
+    """
+    if not isinstance(cluster, dict):
+        return cluster
+    plain = dict(cluster)
+    for name in ("servers", "trainers"):
+        given = plain.get(name)
+        if not isinstance(given, dict):
+            continue
+        if given.keys() != {"min", "max"}:
+            raise ValueError(f"{name}: expected a number or {{min: 2, max: 8}}, got {given}")
+        plain |= {name: given["min"], f"{name}_max": given["max"]}
+    return plain
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterSection(ClusterSettings):
     """Settings of the cluster, and of the launcher of its processes."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 
-from launch.job.errors import section_in
+from launch.job.errors import meant_setting, section_in
 from launch.job.job import Job
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings, settings_of
@@ -128,6 +128,13 @@ def job_schema() -> dict[str, Any]:
     """Return the JSON Schema of the job file, for editors with a YAML language server."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Job.model_json_schema()}
     schema["$defs"]["ModelSection"] |= _schema_of_models(schema["$defs"]["ModelSection"]["properties"])
+    cluster = schema["$defs"]["ClusterSection"]["properties"]
+    for name in ("servers", "trainers"):  # as `launch.job.sections.of_ranges` reads them
+        number = {key: value for key, value in cluster[name].items() if key not in ("default", "description")}
+        of_both = {"properties": {"min": number, "max": number}, "required": ["min", "max"]}
+        span = {"type": "object", **of_both, "additionalProperties": False}
+        about = {key: value for key, value in cluster[name].items() if key not in number}
+        cluster[name] = {"anyOf": [number, span], **about}
     for section in schema["$defs"].values():
         for setting in section.get("properties", {}).values():
             if setting.get("default") == inf:  # JSON has no infinity
@@ -223,8 +230,9 @@ def settings_at(path: str) -> list[Row]:
     rows = [*rows_of(Job), *option_rows()]
     found = [row for row in rows if not path or row.path == path or row.path.startswith(f"{path}.")]
     if not found:
-        near = get_close_matches(path, [row.path for row in rows], n=1)
-        raise ConfigurationError(f"{path}: no such setting{f', did you mean {near[0]!r}?' if near else ''}")
+        near = map(repr, get_close_matches(path, [row.path for row in rows], n=1))
+        meant = meant_setting(Job, path) or next(near, "")
+        raise ConfigurationError(f"{path}: no such setting{f', did you mean {meant}?' if meant else ''}")
     return found
 
 

@@ -16,7 +16,7 @@ from launch.places.options import HostOptions, RunOptions, selected_launcher
 from launch.runs.folders import folder_of_run
 from launch.runs.train import ENDED_EARLY, log_folder
 from launch.supervisor.resume import identity_of
-from launch.supervisor.run_records import run_recorded, say
+from launch.supervisor.run_records import keep_log, run_recorded, say
 from launch.supervisor.run_spec import Launcher, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -64,6 +64,7 @@ def run_script(
     folder = None if run.out is None else _folder(run.out, run)
     launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
+    keep_log(logs)
     update_log = launch.log or log_folder(config, log, folder or logs)
     plan = Plan(
         config=config,

@@ -39,7 +39,14 @@ from launch.supervisor.resume import (
     way_on,
     way_on_when_mended,
 )
-from launch.supervisor.run_records import best_possible, records_line, run_recorded, say, summary_lines
+from launch.supervisor.run_records import (
+    best_possible,
+    keep_log,
+    records_line,
+    run_recorded,
+    say,
+    summary_lines,
+)
 from launch.supervisor.run_spec import Identity, Launcher, Outcome, Plan
 from pslib.errors import (
     EXIT_DONE,
@@ -94,6 +101,7 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
     job, launch = _begun(job, run.overwrite, run.resume)
+    keep_log(Path(job.out) / "logs")
     _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     out = Path(job.out)
     effective = out / "job.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 NOTE = "cluster.json"
 """File in the folder of a run's logs: the coordinator's address and the cluster's id."""
+
+METRICS = "metrics.jsonl"
+"""File in the folder of a run: its records."""
 
 BEGAN_WITH = ("servers", "partition_bits", "dense_blocks")
 """Settings of the first launch that determine the layout of rows in a run's logs."""
@@ -83,7 +87,8 @@ class EndedRun:
     ----------
     folder : Path
     ended_utc : str
-    exit_code : int
+    exit_code : int or None
+        None: that of a script without a launcher, whose training was not done.
     error : str or None
     epochs, examples : int
         Finished epochs and trained examples of the whole training.
@@ -91,14 +96,15 @@ class EndedRun:
 
     folder: Path
     ended_utc: str
-    exit_code: int
+    exit_code: int | None
     error: str | None
     epochs: int
     examples: int
 
     def line(self) -> str:
         """One line for the user: time, result, and remaining files."""
-        how = "done" if self.exit_code == EXIT_DONE else f"exit code {self.exit_code}"
+        code = "not done" if self.exit_code is None else f"exit code {self.exit_code}"
+        how = "done" if self.exit_code == EXIT_DONE else code
         said = f": {self.error}" if self.error else ""
         trained = f"{counted(self.epochs, 'finished epoch')}, {counted(self.examples, 'example')}"
         left = what_is_left(self.folder, self.exit_code == EXIT_DONE)
@@ -111,20 +117,35 @@ def ended_run(where: str | Path) -> EndedRun | None:
     Parameters
     ----------
     where : str or Path
-        Folder of the run or of its logs.
+        Folder of the run or of its logs, or that a script without a launcher has as ``out``.
     """
     for folder in (Path(where), Path(where).parent):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted_s = (folder / "logs" / NOTE).stat().st_mtime
-            told = folder / "summary.json"
+            note, told = folder / "logs" / NOTE, folder / "summary.json"
+            noted_s = (note if note.exists() else folder / METRICS).stat().st_mtime
             ended_s = told.stat().st_mtime
             if ended_s < noted_s:  # of an earlier launch: the run continues
                 return None
             plain = json.loads(told.read_text(encoding="utf-8"))
-            code, error = int(plain["exit_code"]), plain.get("error")
+            of_script = EXIT_DONE if plain.get("phase") == "done" else None
+            code, error = plain.get("exit_code", of_script), plain.get("error")
             counts = (int(plain.get("epochs") or 0), int(plain.get("examples") or 0))
+            code = None if code is None else int(code)
             return EndedRun(folder, utc_text(ended_s), code, None if error is None else str(error), *counts)
     return None
+
+
+def records_of_script(where: str | Path) -> str | None:
+    """Describe the records of a script without a launcher in a folder; None if it holds something else."""
+    from pslib.recorder.records import read_records
+
+    file = Path(where) / METRICS
+    if (Path(where) / "logs").exists() or not file.exists():
+        return None
+    last = deque(read_records(file), maxlen=1)
+    how = (f": {counted(one.epoch, 'finished epoch')}, {counted(one.examples, 'example')}" for one in last)
+    at = utc_text(file.stat().st_mtime)
+    return f"{where}: records of a training in a script's own process, the last of {at}{''.join(how)}"
 
 
 def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
@@ -157,6 +178,8 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
     for note in map(read_record, (Path(where) / NOTE, Path(where) / "logs" / NOTE)):
         if {"coordinator", "cluster_id"} <= note.keys():
             return str(note["coordinator"]), str(note["cluster_id"])
+    if about := records_of_script(where):
+        raise ConfigurationError(f"{about}; it has no address to ask: only {METRICS} tells how it goes")
     raise ConfigurationError(
         f"{where}: expected the folder of a run that has started, with logs/{NOTE}, or tcp://host:port"
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.supervisor.discovery import NOTE, ended_run, read_record
+from launch.supervisor.discovery import NOTE, ended_run, logs_of, read_record, records_of_script
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError, UnavailableError
 
@@ -77,6 +77,8 @@ def stop_launcher(where: str | Path, say: Callable[[str], object]) -> int:
     folder = _folder_of(Path(where))
     noted = _launcher_in(folder)
     if noted is None:
+        if about := records_of_script(folder):
+            raise ConfigurationError(f"{about}; only that script can stop it: press Ctrl-C there, or kill it")
         raise ConfigurationError(
             f"{folder}: expected the folder of a run that has started, with its launcher in logs/{NOTE}"
         )
@@ -136,7 +138,7 @@ def _launcher_in(folder: Path) -> _Noted | None:
 
 
 def _gone(folder: Path, noted: _Noted) -> str:
-    return (
-        f"{folder}: the launcher of that run, pid {noted.pid}, does not run any more; "
-        "go on with pslib train --resume and that folder"
-    )
+    is_job = (folder / "job.yaml").exists()
+    command = "pslib train --resume and that folder" if is_job else "the same pslib launch and --resume"
+    go_on = f"; go on with {command}" if is_job or logs_of(folder) else ""
+    return f"{folder}: the launcher of that run, pid {noted.pid}, does not run any more{go_on}"

@@ -14,6 +14,7 @@ from launch.supervisor.discovery import read_record
 from launch.supervisor.resume import earlier_metrics
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
 from launch.supervisor.supervisor import run_cluster
+from launch.worker.log_lines import PEOPLE_PREFIX, log_line
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
@@ -78,7 +79,7 @@ def run_recorded(
             for line in rankings.news(status):
                 say(line)
 
-        outcome = run_cluster(launcher, plan, observe=observe, say=say)
+        outcome = run_cluster(launcher, plan, observe=observe, say=say, show=show)
         for line in rankings.news(outcome.status):
             say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
@@ -128,11 +129,27 @@ class Rankings:
         ]
 
 
-def say(line: str) -> None:
-    """Print a line for the user, above the progress bar if there is one."""
-    from tqdm import tqdm
+_log: Path | None = None
 
-    tqdm.write(f"pslib: {line}", file=sys.stderr)
+
+def keep_log(logs: Path) -> None:
+    """Let `say` write its lines into the folder of a run's logs too, from now on."""
+    global _log  # noqa: PLW0603  (as of the folder's lock: one launcher has one run)
+    _log = logs / "launcher.log"
+
+
+def say(line: str) -> None:
+    """Print a line for the user, above the progress block if there is one; write it to the launcher's log."""
+    show(line)
+    if _log is not None:
+        with suppress(OSError), _log.open("a", encoding="utf-8") as log:  # a full disk does not end the run
+            log.write(f"{log_line(f'{PEOPLE_PREFIX}{line}', 'launcher')}\n")
+
+
+def show(line: str) -> None:
+    """Print a line for the user that the log of another process has."""
+    sys.stderr.write(f"{PEOPLE_PREFIX}{line}\n")
+    sys.stderr.flush()
 
 
 COUNTERS = (

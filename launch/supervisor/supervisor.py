@@ -50,6 +50,7 @@ def run_cluster(
     *,
     observe: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
+    show: Callable[[str], None] | None = None,
     watch: Callable[[str, str], Watcher] | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
@@ -64,6 +65,8 @@ def run_cluster(
         Called with each new status of the coordinator, from this thread.
     say : callable, optional
         Called with one line for the user; default: print it to standard error with prefix ``pslib: ``.
+    show : callable, optional
+        The same for a line that a process has said, which is in its log; default: ``say``.
     watch : callable
         Called with the coordinator's address and the cluster id; returns a reader of the status. Default: a
         reader with the plan's key.
@@ -79,6 +82,7 @@ def run_cluster(
         plan,
         observe or (lambda status: None),
         say or _to_stderr,
+        show,
         watch or own_watch,
     )
     with run.signals.heard():
@@ -118,6 +122,7 @@ class _Run:
         plan: Plan,
         observe: Callable[[dict[str, Any]], None],
         say: Callable[[str], None],
+        show: Callable[[str], None] | None,
         watch: Callable[[str, str], Watcher],
     ) -> None:
         self._launcher = launcher
@@ -128,7 +133,7 @@ class _Run:
         self._clock = AwakeClock(SystemClock())  # excludes the time in which this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
-        self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say)
+        self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say, show=show)
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(SystemClock(), self._hurry)
         self._draining: GracefulStop | None = None

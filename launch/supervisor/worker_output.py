@@ -34,6 +34,8 @@ class WorkerOutput:
         Number of trainers; with more than one, their output lines get a name.
     say : callable
         Called with one line for the user.
+    show : callable, optional
+        Called with one that a process has said to the user; default: ``say``.
 
     Attributes
     ----------
@@ -60,7 +62,14 @@ class WorkerOutput:
         disk. Their lines are not shown.
     """
 
-    def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        echo: bool,
+        trainers: int,
+        say: Callable[[str], None],
+        show: Callable[[str], None] | None = None,
+    ) -> None:
         self.address: str | None = None
         self.results: list[dict[str, Any]] = []
         self.last_status: dict[str, Any] = {}
@@ -73,7 +82,7 @@ class WorkerOutput:
         self._failed_s = 0.0
         self._echo = echo
         self._named = trainers > 1
-        self._say = say
+        self._say, self._show = say, show or say
         self._waiting: queue.SimpleQueue[tuple[Task, str, str]] = queue.SimpleQueue()
 
     def hear(self, task: Task, line: str) -> None:
@@ -84,7 +93,7 @@ class WorkerOutput:
         elif line.startswith(PEOPLE_PREFIX):
             self._waiting.put((task, "says", line.removeprefix(PEOPLE_PREFIX)))
         elif self._echo and task.role == "trainer" and not line.startswith(LOG_PREFIX):
-            self._show(f"[{task.name}] {line}" if self._named else line)
+            self._echo_line(f"[{task.name}] {line}" if self._named else line)
 
     def process_of(self, task: Task) -> tuple[int | None, str]:
         """Return process id and machine of a worker, as far as reported."""
@@ -94,10 +103,11 @@ class WorkerOutput:
         """Process all received lines."""
         while not self._waiting.empty():
             task, word, rest = self._waiting.get()
-            if word == "says" and task not in self.echoes and not (self.leaving and has_left(rest)):
-                self.say_once(rest, f"{task.name}: ")
-            elif word != "says":
+            if word != "says":
                 self._take_message(task, word, rest)
+            elif not (rest in self.said or task in self.echoes or (self.leaving and has_left(rest))):
+                self.said.add(rest)  # once: two trainers with the same problem print the same line
+                self._show(f"{task.name}: {rest}")
 
     def tell_events(self, status: Mapping[str, Any], now_s: float) -> None:
         """Print events of the coordinator, and the cause of a failure if the run still goes on after a delay.
@@ -115,11 +125,11 @@ class WorkerOutput:
             if now_s - self._failed_s > FAILED_S:
                 self.say_once(error)
 
-    def say_once(self, line: str, prefix: str = "") -> None:
-        """Print a line once: two trainers with the same problem print the same line."""
+    def say_once(self, line: str) -> None:
+        """Print a line, unless it was printed."""
         if line not in self.said:
             self.said.add(line)
-            self._say(f"{prefix}{line}")
+            self._say(line)
 
     def _take_message(self, task: Task, word: str, rest: str) -> None:
         if word == "listening" and task.role == "coordinator":
@@ -140,9 +150,7 @@ class WorkerOutput:
                 self.last_status = json.loads(rest)
 
     @staticmethod
-    def _show(line: str) -> None:
-        from tqdm import tqdm
-
+    def _echo_line(line: str) -> None:
         with suppress(OSError):  # `pslib launch ... | head`: the run continues
-            tqdm.write(line, file=sys.stdout)  # keeps a bar and other threads' lines apart
+            sys.stdout.write(f"{line}\n")  # as one, which keeps lines of threads apart
             sys.stdout.flush()

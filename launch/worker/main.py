@@ -19,13 +19,17 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.worker.log_lines import write_log_lines
 from launch.worker.watchdog import FROM_INPUT, die_with_launcher
 from pslib.config import ANY_RANK, CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
 from pslib.process.blas import TRAINERS_HERE, kernels_for
 from pslib.process.machine import cores
-from pslib.process.shutdown import preemption
+from pslib.process.shutdown import ASKED, preemption
+
+if TYPE_CHECKING:
+    from pslib.errors import PslibError
 
 _THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -164,11 +168,7 @@ def _run_reporting(role: Callable[[], int]) -> int:
     except PslibError as error:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
-        if _is_final(error):
-            _tell("final", "")  # before its lines: the launcher shows those of the first such error only
-        for line in str(error).splitlines():
-            print(f"pslib: {line}", file=sys.stderr, flush=True)
-        return error.exit_code
+        return _reported(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
@@ -178,6 +178,20 @@ def _run_reporting(role: Callable[[], int]) -> int:
         traceback.print_exc()
         print(f"pslib: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return PslibError.exit_code
+
+
+def _reported(error: PslibError) -> int:
+    """Print the lines of an error; return the exit code."""
+    from pslib.coordinator.jobs import IN_STEP
+    from pslib.errors import PreemptedError
+
+    if preemption.asked and IN_STEP in str(error):  # all were asked, and another one has left first
+        error = PreemptedError(ASKED)
+    if _is_final(error):
+        _tell("final", "")  # before its lines: the launcher shows those of the first such error only
+    for line in str(error).splitlines():
+        print(f"pslib: {line}", file=sys.stderr, flush=True)
+    return error.exit_code
 
 
 def _is_final(error: Exception) -> bool:

@@ -52,6 +52,12 @@ class _Dense(TypedDict):
     parameters: NotRequired[list[_Parameter]]
 
 
+class _TrainedRows(TypedDict):
+    data: str
+    test_share: Number
+    by: str | None
+
+
 @with_config(ConfigDict(extra="allow"))
 class _About(TypedDict, total=False):
     model: str
@@ -62,6 +68,7 @@ class _About(TypedDict, total=False):
     seconds: Number
     files: list[str]
     key_kinds: dict[str, tuple[Literal["integer", "string"], str]]
+    trained_rows: _TrainedRows
 
 
 @with_config(ConfigDict(extra="allow"))

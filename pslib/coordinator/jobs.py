@@ -46,6 +46,8 @@ BESIDE = ("evaluate", "predict", "rank", "recommend", "export", "save")
 """Calls that change no row: an interrupted fit may go on after them."""
 SCORES_KEPT = 16
 """Parts of an evaluation kept before they are merged."""
+IN_STEP = "with consistency sync every step waits for every trainer"
+"""Why a run can't go on without a trainer."""
 
 
 @dataclass(slots=True)
@@ -471,10 +473,8 @@ class JobRegistry:
             if fatal and job.needs(member.rank):
                 saved = shown(self.saved)
                 kept = f"checkpoint {saved}" if saved else "beginning: there is no checkpoint"
-                self._fail(
-                    f"trainer {member.rank} ({member.where}) {why}, and with consistency sync every step "
-                    f"waits for every trainer; start again from the {kept}"
-                )
+                who = f"trainer {member.rank} ({member.where})"
+                self._fail(f"{who} {why}, and {IN_STEP}; start again from the {kept}")
         return freed
 
     def has_left(self, now_s: float, member: Member, well: bool) -> None:

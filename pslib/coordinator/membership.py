@@ -107,6 +107,11 @@ class Membership:
         """Current members with the trainer role, by rank."""
         return self._of("trainer")
 
+    @property
+    def has_started(self) -> bool:
+        """True once trainers may train."""
+        return self._started
+
     def _of(self, role: str) -> list[Member]:
         places = self._places[role]
         return [places[rank] for rank in sorted(places)]
@@ -180,6 +185,9 @@ class Membership:
             most = self.config.servers if self.map is None else self.config.SERVERS_MAX
             if most <= rank < ANY_RANK:
                 return f"expected a server's rank below {most}, got {rank} from {address}"
+        most = self.config.trainers_max
+        if role == "trainer" and not before and 0 < most <= len(self.live("trainer")):
+            return f"{counted(most, 'trainer trains', 'trainers train')}, the most: see cluster.trainers_max"
         if not before and self.trainers_over() and not self.awaited(now_s, "trainer"):
             return "the cluster's trainers have all left; start a new one"
         return ""

@@ -148,6 +148,11 @@ class Rebalance:
         self._say(f"scaling to {counted(wanted, 'server')}: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
 
+    def grow(self, now_s: float, wanted: int) -> None:
+        """Let this many servers own units, all of which have joined."""
+        self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(self.leaving)})
+        self.progress = MoveProgress(asked_s=now_s)
+
     def drain(self, now_s: float, rank: int, name: int) -> Message:
         """Drain a server that was asked to leave: its units move to others. ``name`` as that of a `Scale`."""
         if rank not in self.leaving:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
 from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
+from pslib.coordinator.elasticity import Elasticity
 from pslib.coordinator.failure_detector import FailureDetector
 from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.journal import CoordinatorJournal
@@ -88,6 +89,7 @@ class CoordinatorSession:
         )
         self.moves = Rebalance(self.members, self.events.append)
         self.moves.on_record = lambda record: self.journal.note(self._now_s, "move", record=record)
+        self.elasticity = Elasticity(self.members, self.moves, self.events.append)
         self.cuts = CheckpointBarrier(self.members, self.registry, self.events.append, term)
         self.cuts.on_saved = self._saved
         self.recoveries = Recovery(self.members, self.registry, self.moves, self.events.append, self.fail)
@@ -137,7 +139,9 @@ class CoordinatorSession:
         self._now_s = now_s
         self.failure_detector.tick(now_s)
         over = self.stopping or bool(self.error)
-        self.moves.tick(now_s, busy=self.registry.at_files or self.cuts.busy or over)
+        busy = self.registry.at_files or self.cuts.busy or over
+        self.elasticity.tick(now_s, busy)
+        self.moves.tick(now_s, busy)
         self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
 
     def begin(self, now_s: float) -> None:
@@ -276,11 +280,18 @@ class CoordinatorSession:
         member = self.members.register(now_s, message.role, *own)
         if isinstance(member, str):
             return Failure("configuration", member)
+        if before is None and message.role == "trainer" and self.members.has_started:
+            self._tell_once(f"trainer {member.rank} ({where}) has joined")
         if before is not None and member is not before and member.rank == before.rank:
             self.failure_detector.replaced(now_s, before, member)
             if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
         return self._registered(member, self.members.missing(now_s, message.role))
+
+    def _tell_once(self, event: str) -> None:
+        """Add an event; a process registers again until all that it needs is there."""
+        if event not in self.events:
+            self.events.append(event)
 
     def _refused(self, now_s: float, message: Register) -> Failure | None:
         """Return the refusal of a registration, whatever rank it asks for; None if there is none."""

@@ -96,7 +96,7 @@ class ArrowData(ParquetData):
         )
         self._fingerprint = 0
 
-    def _hash_of_whole(self) -> int:
+    def hash_of_whole(self) -> int:
         """Return the hash of the values and types of all columns, computed when it is first asked for."""
         if not self._fingerprint:
             found = blake2b(str(self.table.schema).encode(), digest_size=8)

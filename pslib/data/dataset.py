@@ -65,21 +65,32 @@ class KeptRows:
 
     Parameters
     ----------
-    name : str
-        Distinguishes parts of the same data.
+    test_share, by : float, str or None
+        Which rows are held out, as for `pslib.split`.
     tests : sequence of callable
         Of each row group: returns the mask of its rows that are held out.
     is_test : bool
         Whether those are kept, or the others.
     """
 
-    def __init__(self, name: str, tests: Sequence[Callable[[], NDArray[np.bool_]]], is_test: bool) -> None:
-        self.name, self._tests, self._is_test = name, tests, is_test
+    def __init__(
+        self,
+        test_share: float,
+        by: str | None,
+        tests: Sequence[Callable[[], NDArray[np.bool_]]],
+        is_test: bool,
+    ) -> None:
+        self.test_share, self.by, self.is_test, self._tests = test_share, by, is_test, tests
         self.counts = [int(np.count_nonzero(self.mask(group))) for group in range(len(tests))]
+
+    @property
+    def name(self) -> str:
+        """Distinguishes parts of the same data."""
+        return f"{self.test_share} {self.by} {self.is_test}"
 
     def mask(self, group: int) -> NDArray[np.bool_]:
         """Return the mask of the kept rows of a row group, by its index in the data."""
-        return self._tests[group]() == self._is_test
+        return self._tests[group]() == self.is_test
 
 
 class ParquetData:
@@ -166,10 +177,11 @@ class ParquetData:
     @property
     def fingerprint(self) -> int:
         """64-bit hash, of a part also of which one it is."""
-        whole = self._hash_of_whole()
+        whole = self.hash_of_whole()
         return whole if self.kept is None else text_hash(str(whole), self.kept.name)
 
-    def _hash_of_whole(self) -> int:
+    def hash_of_whole(self) -> int:
+        """Return the fingerprint of the data that this is a part of."""
         return self._fingerprint
 
     def part(self, kept: KeptRows) -> Self:

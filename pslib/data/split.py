@@ -8,7 +8,7 @@ made of it are split alike, and rows or files that are added leave the others wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -24,7 +24,7 @@ from pslib.data.column_types import column_problem
 from pslib.data.columns import numbers_of, plain_batch, storage_type, validity_of
 from pslib.data.dataset import KeptRows, ParquetData, RowGroup, open_parquet
 from pslib.data.parquet_files import SCAN_ROWS, group_batches
-from pslib.errors import DataError
+from pslib.errors import ConfigurationError, DataError
 from pslib.storage import shown
 from pslib.table.tables import text_hash
 from pslib.text import counted, one_line
@@ -71,7 +71,7 @@ class DataPart:
         masks = (
             _by_time(whole, self.by, self.test_share, table) if self.by else _by_hash(whole, self.test_share)
         )
-        kept = KeptRows(f"{self.test_share} {self.by} {self.is_test}", masks, self.is_test)
+        kept = KeptRows(self.test_share, self.by, masks, self.is_test)
         part = whole.part(kept)
         if part.rows in (0, whole.rows):
             raise DataError(
@@ -79,6 +79,67 @@ class DataPart:
                 f"{self.test_share:g} of {counted(whole.rows, 'row')}; give another share, or more data"
             )
         return part
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRows:
+    """Rows that the last fit of a training has seen, as its checkpoints record them.
+
+    Attributes
+    ----------
+    data : str
+        Fingerprint of the data, held-out rows included.
+    test_share : float
+        Share of its rows that was held out; 0: none.
+    by : str or None
+        Column of times by which they were held out; None: by a hash.
+    """
+
+    data: str
+    test_share: float = 0.0
+    by: str | None = None
+
+    @staticmethod
+    def of(data: ParquetData) -> TrainedRows:
+        """Describe the rows of some data."""
+        whole, kept = f"{data.hash_of_whole():016x}", data.kept
+        return (
+            TrainedRows(whole)
+            if kept is None or kept.is_test
+            else TrainedRows(whole, kept.test_share, kept.by)
+        )
+
+    @staticmethod
+    def in_manifest(about: Mapping[str, Any]) -> TrainedRows | None:
+        """Read what a checkpoint records; None if it records nothing, as before any training."""
+        kept = about.get("trained_rows")
+        return None if kept is None else TrainedRows(kept["data"], kept["test_share"], kept["by"])
+
+    def check_unseen(self, data: ParquetData) -> None:
+        """Check that rows which a split holds out of the same data were not trained on.
+
+        A smaller share of the same split is a part of what was held out. Data that is no part of a split is
+        not checked: it was chosen by hand.
+
+        Raises
+        ------
+        ConfigurationError
+        """
+        kept = data.kept
+        if kept is None or not kept.is_test or self.data != f"{data.hash_of_whole():016x}":
+            return
+        if kept.by == self.by and kept.test_share <= self.test_share:
+            return
+        trained = f"{self.test_share:g} of them, {_drawn(self.by)}" if self.test_share else "none of them"
+        raise ConfigurationError(
+            f"test_share: expected rows that were not trained on, got {kept.test_share:g} of these data, "
+            f"{_drawn(kept.by)}, of which the training held out {trained}; "
+            f"{'test on those, or' if self.test_share else 'test'} on other data"
+        )
+
+
+def _drawn(by: str | None) -> str:
+    return f"the last by {by}" if by else "drawn by a hash"
 
 
 def _by_hash(whole: ParquetData, share: float) -> list[Callable[[], Bools]]:

@@ -61,8 +61,15 @@ class History:
         return pa.Table.from_pylist([record.plain() for record in self.records], schema=SCHEMA)
 
     def to_pandas(self) -> Any:
-        """Return the records as a pandas frame."""
-        return self.table.to_pandas()
+        """Return the records as a pandas frame, without columns that no record has.
+
+        Whole numbers stay whole beside records without one.
+        """
+        table = self.table
+        missing = {name: table[name].null_count for name in COLUMNS}
+        known = [name for name in COLUMNS if missing[name] < len(table)] or list(COLUMNS)
+        whole = {name: "Int64" for name in known if COLUMNS[name] is int and missing[name]}
+        return table.select(known).to_pandas().astype(whole)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.__arrow_c_stream__(requested_schema)

@@ -18,6 +18,7 @@ from pslib.data.arrow_data import open_data
 from pslib.data.column_types import kinds_of
 from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import catalogue_of
+from pslib.data.split import TrainedRows
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.metrics.ranking import RankResult, result_of_ranks
@@ -99,6 +100,7 @@ class LoadedModel:
         self.model, self.schema, self.path = model, model.schema, place
         self.steps, self.epochs = (int(manifest.about.get(key, 0)) for key in ("steps", "epochs"))
         self._table, self._kinds = table, kinds_of(manifest.about, place)
+        self._trained = TrainedRows.in_manifest(manifest.about)
         self._parameters = LoadedParameters(place, manifest, table, layout)
         self.rows, self._items_data = self._parameters.count, items
 
@@ -151,13 +153,13 @@ class LoadedModel:
         Raises
         ------
         ConfigurationError
-            If the schema has no such label.
+            If the schema has no such label, or as for `Trainer.evaluate`.
         DataError
             If the data does not fit the schema.
         """
         task = task_of(self.schema, label)
         check_label(self.model, "evaluate", "rank(data)")
-        opened = self._opened(data, self.schema)
+        opened = self._opened_unseen(data, self.schema)
         counts = []
         with self._stepper(opened.rows) as model:
             for batch in whole_batches(opened, BATCH_ROWS):
@@ -203,7 +205,7 @@ class LoadedModel:
         RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
         schema = self._sides.example_schema(history, [self._sides.goal(target)])
         ranker = self._ranker(history, exclude_seen)
-        opened = self._opened(data, schema)
+        opened = self._opened_unseen(data, schema)
         return result_of_ranks(ranker.rank(whole_batches(opened, BATCH_ROWS)), at)
 
     def recommend(
@@ -424,6 +426,13 @@ class LoadedModel:
 
     def _opened(self, data: Any, schema: Schema, may_be_empty: bool = False) -> ParquetData:
         return open_data(data, schema, may_be_empty=may_be_empty, key_kinds=dict(self._kinds))
+
+    def _opened_unseen(self, data: Any, schema: Schema) -> ParquetData:
+        """Open data to measure on: no rows that the training of another split has seen."""
+        opened = self._opened(data, schema)
+        if self._trained:
+            self._trained.check_unseen(opened)
+        return opened
 
     def _is_side(self, field: str) -> bool:
         """Return whether a side of a model that ranks items is meant, and no column of that name."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from pslib.clock import SystemClock
 from pslib.cluster import Cluster
@@ -55,6 +56,8 @@ def record(
 ) -> None:
     """Record an embedded cluster until it closes; do nothing elsewhere, or when nothing is requested.
 
+    Earlier records in the same folder end: a cell of a notebook that makes a trainer may run again.
+
     Parameters
     ----------
     cluster : Cluster
@@ -70,31 +73,68 @@ def record(
     """
     if not cluster.embedded or (out is None and not progress):
         return
+    place = None if out is None else os.path.realpath(out)
+    if earlier := _recordings.pop(place, None):
+        earlier.give_way()
     recorder = RunRecorder(
         Path(out) if out is not None else None, SystemClock(), progress=progress, tensorboard=tensorboard
     )
-    over = threading.Event()
+    recording = _Recording(cluster, recorder, place, seed)
+    if place is not None:
+        _recordings[place] = recording
+    cluster.at_close(recording.stop, recording.end)
 
-    def look() -> None:
-        while not over.wait(LOOK_S):
+
+class _Recording:
+    """Thread that observes an embedded cluster, without keeping it, until it closes.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    recorder : RunRecorder
+    place : str or None
+        Folder of its records.
+    seed : int
+        For the summary.
+    """
+
+    def __init__(self, cluster: Cluster, recorder: RunRecorder, place: str | None, seed: int) -> None:
+        self._cluster, self._recorder, self._place, self._seed = ref(cluster), recorder, place, seed
+        self._over, self._gave_way = threading.Event(), False
+        self._thread = threading.Thread(target=self._look, name="pslib-recorder", daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_S) and (cluster := self._cluster()) is not None:
             try:
-                recorder.observe(of_kind(cluster.status(), *EVALUATIONS))
+                self._recorder.observe(of_kind(cluster.status(), *EVALUATIONS))
             except PslibError:  # the cluster is closing; `end` gets its last status
                 return
+            del cluster
 
-    thread = threading.Thread(target=look, name="pslib-recorder", daemon=True)
-    thread.start()
+    def stop(self) -> None:
+        """Stop observing."""
+        self._over.set()
+        self._thread.join(5.0)
 
-    def stop_looking() -> None:
-        over.set()
-        thread.join(5.0)
+    def give_way(self) -> None:
+        """End without a summary: the folder's records are those of another trainer from now on."""
+        self._gave_way = True
+        self.stop()
+        self._recorder.close()
 
-    def end(status: Mapping[str, Any]) -> None:
-        recorder.observe(of_kind(status, *EVALUATIONS))
+    def end(self, status: Mapping[str, Any]) -> None:
+        """Write the last records, with the last status of the cluster."""
+        if self._gave_way:
+            return
+        _recordings.pop(self._place, None)
+        self._recorder.observe(of_kind(status, *EVALUATIONS))
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         try:
-            recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
+            self._recorder.finish({"seed": self._seed, "servers": servers, "trainers": trainers})
         except OSError as error:  # the script already has its results
-            log.warning("pslib: %s: %s; its records are not all there", out, error.strerror or error)
+            log.warning("pslib: %s: %s; its records are not all there", self._place, error.strerror or error)
 
-    cluster.at_close(stop_looking, end)
+
+_recordings: dict[str | None, _Recording] = {}
+"""Of each folder that this process writes records to: whose they are."""

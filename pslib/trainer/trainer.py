@@ -18,6 +18,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.file_watch import FileWatch, StreamSettings
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
+from pslib.data.split import TrainedRows
 from pslib.errors import PreemptedError
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
@@ -61,6 +62,8 @@ from pslib.validation import checked, checked_calls
 
 log = logging.getLogger("pslib")
 NO_STREAM_SETTINGS = StreamSettings()
+CALLS = {"eval": "evaluate", "test": "evaluate", "score": "evaluate", "train": "fit"}
+"""Calls by their names on the command line and in other libraries."""
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
@@ -147,7 +150,8 @@ class Trainer:
             if name in ("predict", "nearest", "vectors"):
                 recipe = f"pslib.load(trainer.save(FOLDER)).{name}(...)"
                 raise AttributeError(f"a Trainer has no {name}, which a saved model has: {recipe}")
-            raise AttributeError(f"'Trainer' object has no attribute {name!r}")
+            hint = f"; did you mean {CALLS[name]!r}?" if name in CALLS else ""
+            raise AttributeError(f"'Trainer' object has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         done = f"{counted(self._epochs, 'epoch')}, {counted(self._steps, 'step')}"
@@ -216,6 +220,8 @@ class Trainer:
             return []
         schema, kinds = self.model.schema, self._key_kinds
         checked = None if valid is None else open_data(valid, schema, key_kinds=kinds, name="valid")
+        if checked is not None:
+            TrainedRows.of(train).check_unseen(checked)
 
         def evaluate() -> EvalResult | None:
             return None if checked is None else self._evaluate(checked, name="valid")
@@ -311,6 +317,7 @@ class Trainer:
         """Train one job; ``to_come`` epochs of the same call follow it."""
         settings = self.settings
         self._checkpoints.kinds = dict(self._key_kinds)  # those of this data among them
+        self._checkpoints.trained = TrainedRows.of(data)
         lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
@@ -415,7 +422,8 @@ class Trainer:
         ------
         ConfigurationError
             If the schema has no such label, or none and no predictions are asked for; when these can't be
-            written to the folder, or would replace what is of no evaluation.
+            written to the folder, or would replace what is of no evaluation; when the data is the test part
+            of a split of the training data, and another split held other rows out of the last fit.
         DataError
             If a file or a value in it does not fit the schema.
 
@@ -430,6 +438,8 @@ class Trainer:
         data = lasting(data)
         self._look()
         asked = data_of(data, self.model.schema, task, self._key_kinds, predictions is not None)
+        if self._checkpoints.trained and asked.schema.labels:
+            self._checkpoints.trained.check_unseen(asked)
         files = None if predictions is None else PredictionFiles(predictions, paths_in(data))
         return self._evaluate(asked, files, task, name)
 
@@ -504,7 +514,7 @@ class Trainer:
         data, valid, items = lasting(data), lasting(valid), items and lasting(items)
         train = open_data(data, self.model.schema, key_kinds=self._key_kinds)
         how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
-        retrieval.check_data(valid, items or data, how)
+        replace(retrieval, trained=TrainedRows.of(train)).check_data(valid, items or data, how)
         watched = place_of_metric(stopping.metric) if stopping else None
         places = at if watched is None or watched in at else [*at, watched]
 
@@ -645,6 +655,7 @@ class Trainer:
             self._layout,
             self.settings,
             self._key_kinds,
+            self._checkpoints.trained,
             lambda: (self._position, self._behind),
             self._look,
             self._open,

@@ -44,6 +44,15 @@ def test_libraries_that_read_arrow_take_it_as_it_is() -> None:
     assert made.to_pandas()["loss"].tolist() == [0.5]
 
 
+def test_a_frame_has_the_columns_that_a_record_has_and_whole_numbers_stay_whole() -> None:
+    frame = history_of(progress(1, loss=0.5), evaluation(2, name="valid", auc=0.7, positives=3)).to_pandas()
+    names = ["event", "seconds", "epoch", "examples", "loss", "auc", "name", "positives"]
+    assert list(frame.columns) == names
+    assert str(frame["positives"].tolist()) == "[<NA>, 3]"
+    assert frame["examples"].dtype == "int64"
+    assert list(History().to_pandas().columns) == list(COLUMNS)
+
+
 def test_an_undefined_figure_is_none() -> None:
     assert progress(1, loss=float("nan"), auc=float("inf")).plain()["loss"] is None
 

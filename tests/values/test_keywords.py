@@ -9,6 +9,7 @@ import pytest
 
 import pslib
 from pslib.errors import PslibError
+from pslib.scoring import LoadedModel
 from rec_models import DeepFM
 
 SCHEMA = pslib.Schema(label="click", sparse=["user"])
@@ -48,6 +49,12 @@ def trainer() -> Iterator[pslib.Trainer]:
             "Trainer.fit: unknown keyword 'num_epochs'; did you mean 'epochs'?",
         ),
         (lambda t: t.fit("x", batch_size=2), "the size of a batch is Trainer(batch_rows=...)"),
+        (
+            lambda t: pslib.split("x", 0.1, test_by="time"),
+            "split: unknown keyword 'test_by'; did you mean 'by'?",
+        ),
+        (lambda t: pslib.split("x", test_size=0.1), "did you mean 'test_share'?"),
+        (lambda t: LoadedModel.nearest(t, "item", 1, data="x"), "did you mean 'among'?"),
         (lambda t: pslib.CacheSettings(size=3), "CacheSettings: unknown keyword 'size'; it takes "),
     ],
 )
@@ -70,6 +77,8 @@ def test_a_trainer_says_which_object_predicts(trainer: pslib.Trainer) -> None:
     with pytest.raises(AttributeError, match=r"pslib\.load\(trainer\.save\(FOLDER\)\)\.predict"):
         trainer.predict  # type: ignore[attr-defined]  # noqa: B018
     assert not hasattr(trainer, "fitt")
+    with pytest.raises(AttributeError, match="no attribute 'eval'; did you mean 'evaluate'"):
+        trainer.eval  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_model_and_a_schema_are_shown_by_what_is_not_a_default() -> None:

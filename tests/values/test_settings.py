@@ -53,6 +53,32 @@ def test_a_setting_is_shown_by_its_path(capsys: pytest.CaptureFixture[str]) -> N
     assert "no such setting, did you mean 'training.batch_rows'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("training.lr", "'optimizers.rows' and 'optimizers.dense', for learning_rate of an optimizer"),
+        ("dense_lr", "'optimizers.rows' and 'optimizers.dense', for learning_rate of an optimizer"),
+        ("weight_decay", "'optimizers.rows' and 'optimizers.dense', for weight_decay of an optimizer"),
+        ("training.optimizer", "'optimizers'"),
+        ("embedding_dim", "'model.dim'"),
+        ("model.embedding_dim", "'model.dim'"),
+        ("training.batch_size", "'training.batch_rows'"),
+        ("batch_size", "'training.batch_rows'"),
+        ("training.dropout", "'model.dropout'"),
+        ("data.by", "'data.test_by'"),
+        ("validation_split", "'data.test_share'"),
+        ("workers", "'cluster.trainers'"),
+        ("training.stalenes", "'training.staleness'"),
+        ("trainning.seed", "'training.seed'"),
+    ],
+)
+def test_a_setting_that_is_not_there_is_answered_with_the_one_that_is_meant(
+    capsys: pytest.CaptureFixture[str], word: str, meant: str
+) -> None:
+    assert main(["config", "show", word]) == 64
+    assert capsys.readouterr().err == f"pslib: {word}: no such setting, did you mean {meant}?\n"
+
+
 def test_options_of_models_are_settings_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row for row in option_rows() if not row.help.endswith(".")] == []
     assert main(["config", "show", "model.word2vec"]) == 0

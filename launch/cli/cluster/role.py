@@ -15,7 +15,7 @@ ROLES = ("coordinator", "server", "trainer")
     """
 pslib role coordinator job.yaml --cluster-id clicks --listen tcp://10.0.0.1:7077
 pslib role server job.yaml --rank 0 --coordinator tcp://10.0.0.1:7077 --cluster-id clicks
-pslib role trainer job.yaml          in a pod or a job step whose environment says the rest
+pslib role trainer job.yaml
 """,
 )
 @click.argument("role", type=click.Choice(ROLES), help="what this process is")

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakMethod
 
 from pslib.checkpoint import Manifest, ManifestFile, commit, discard, next_place, prune
 from pslib.checkpoint.folders import Base, base_in
@@ -82,16 +83,23 @@ class TrainerCuts:
         self._no_base = False
         self.written: deque[str] = deque()
         """Paths of checkpoints that this trainer has written and not told of yet."""
+        heard = WeakMethod(self.on_cut)  # the member's thread would keep this trainer and its cluster
+
+        def hear(cut: Mapping[str, Any]) -> None:
+            if (on_cut := heard()) is not None:
+                on_cut(cut)
+
+        self._hear = hear
         if client.member.on_cut is None:  # else the first one may be training
-            client.member.on_cut = self.on_cut
+            client.member.on_cut = hear
 
     def follow(self) -> None:
         """Follow cuts from now on, in place of this client's trainer that did so before."""
         member = self._client.member
         before = member.on_cut
-        if before == self.on_cut:
+        if before is self._hear:
             return
-        member.on_cut = self.on_cut
+        member.on_cut = self._hear
         if before is not None:
             before({})  # it gets no more news of a cut for which it has paused, or which it leads
 

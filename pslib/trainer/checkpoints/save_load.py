@@ -30,6 +30,7 @@ from pslib.clock import Clock, utc_now_text
 from pslib.cluster import Cluster
 from pslib.coordinator.jobs import moment_of_job
 from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
+from pslib.data.split import TrainedRows
 from pslib.errors import CheckpointFullError, ConfigurationError, ServerLeftError
 from pslib.storage import place_of, shown
 from pslib.table.descriptions import model_description
@@ -133,6 +134,8 @@ class CheckpointJobs:
         """Position stored in the last loaded checkpoint: where its last `fit` began."""
         self.kinds: KeyKinds = {}
         """Kinds of values that keys are made of in this training; empty: unknown."""
+        self.trained: TrainedRows | None = None
+        """Rows that the last fit has seen; None: unknown, or there was none."""
         self._model, self._table, self._layout, self._settings = model, table, layout, settings
 
     @property
@@ -239,6 +242,7 @@ class CheckpointJobs:
                 "files": list(position.files),
             }
             | ({"key_kinds": plain_kinds(self.kinds)} if self.kinds else {})
+            | ({"trained_rows": asdict(self.trained)} if self.trained else {})
             | ({"options": self._model.options()} if isinstance(self._model, ModelWithOptions) else {}),
             saved_utc=utc_now_text(),
         )
@@ -278,6 +282,7 @@ class CheckpointJobs:
         )
         if self.replaces_rows(tables):
             self.kinds = {} if how.other_model else kinds_of(about, place)
+            self.trained = TrainedRows.in_manifest(about)
         if names is not None:
             return None
         self.saved = _position_in(about) if state else Position()

@@ -20,6 +20,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import catalogue_of
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
+from pslib.data.split import TrainedRows
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import ScoreCounts, diverged
 from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks
@@ -203,6 +204,8 @@ class Retrieval:
     settings : TrainerSettings
     key_kinds : KeyKinds
         Key kinds of the training data.
+    trained : TrainedRows or None
+        What no ranking may be measured on; None: unknown, or nothing.
     standing : callable
         Returns the position of the training, and its done work, for records.
     look : callable
@@ -217,6 +220,7 @@ class Retrieval:
     layout: DenseLayout
     settings: TrainerSettings
     key_kinds: KeyKinds
+    trained: TrainedRows | None
     standing: Callable[[], tuple[Position, dict[str, int]]]
     look: Callable[[], None]
     open_job: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
@@ -229,8 +233,10 @@ class Retrieval:
     ) -> None:
         """Check the data to rank, before hours of training; errors as for `rank`."""
         schema = _schema_asked(self.sides, how)
-        for given, columns in ((items, self.sides.named_in), (data, schema)):
-            open_data(given, columns, key_kinds=self.key_kinds)
+        open_data(items, self.sides.named_in, key_kinds=self.key_kinds)
+        asked = open_data(data, schema, key_kinds=self.key_kinds)
+        if self.trained:
+            self.trained.check_unseen(asked)
 
     def rank(self, data: Data, items: Data, how: RankingSettings, name: str) -> RankResult:
         """See `pslib.Trainer.rank`."""
@@ -318,6 +324,8 @@ class Retrieval:
         position, behind = self.standing()
         batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
         rows = open_data(data, schema, key_kinds=self.key_kinds)
+        if self.trained and what == "rank":
+            self.trained.check_unseen(rows)
         order = Order(0, [group.rows for group in rows.row_groups], LEASE_ROWS, shuffle=False)
         details = {"examples": rows.rows, **behind, **(more or {})}
         job = self.open_job(

@@ -59,6 +59,8 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
             ["train", "job.yaml", "--weight-decay=1"],
             "--set 'optimizers.rows={name: Adagrad, weight_decay: ...}'",
         ),
+        (["train", "job.yaml", "--by", "time"], "--by (did you mean --set data.test_by=...?); see"),
+        (["nearest", "saved", "item", "50", "--among=a"], "--among (did you mean --data?); see"),
         (["launch", "--epochs", "2", "s.py"], "no such option: --epochs; see pslib launch --help"),
         (
             ["train", "job.yaml", "a", "--wxyz"],

@@ -145,7 +145,7 @@ def loaded_by(*words: str) -> set[str]:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    heavy = {"numpy", "pyarrow", "zmq", "pydantic", "yaml", "matplotlib", "tqdm"}
+    heavy = {"numpy", "pyarrow", "zmq", "pydantic", "yaml", "matplotlib"}
     assert not heavy & loaded_by("--help")
 
 

@@ -19,6 +19,7 @@ import pytest
 from launch.cli.main import main
 from launch.supervisor.discovery import NOTE, note_cluster
 from launch.supervisor.log_files import LogFiles
+from pslib.recorder.records import PROGRESS, Record
 from tests.support.processes.counting_runs import Start, write_job
 
 # --- logs
@@ -59,6 +60,49 @@ def test_one_process_or_one_role_may_be_chosen(run: Path, capsys: pytest.Capture
 def test_a_folder_without_logs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", str(tmp_path)]) == 64
     assert "expected the folder of a started run, with logs/*.log" in capsys.readouterr().err
+
+
+@pytest.fixture
+def of_script(tmp_path: Path) -> Path:
+    """The folder that a script without a launcher has as ``out``, in the middle of its training."""
+    folder = tmp_path / "frame"
+    folder.mkdir()
+    records = (Record(event=PROGRESS, seconds=one, epoch=one - 1, examples=5_000 * one) for one in (1, 2))
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(one.plain())}\n" for one in records))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("logs", "its lines went to that script's standard error"),
+        ("stop", "only that script can stop it: press Ctrl-C there, or kill it"),
+        ("doctor", "it has no address to ask: only metrics.jsonl tells how it goes"),
+    ],
+)
+def test_of_a_script_without_a_launcher_a_line_says_what_can_be_done(
+    of_script: Path, capsys: pytest.CaptureFixture[str], command: str, advice: str
+) -> None:
+    assert main([command, str(of_script)]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"pslib: {of_script}: records of a training in a script's own process, the last of "
+    )
+    assert line.endswith(f": 1 finished epoch, 10,000 examples; {advice}")
+
+
+@pytest.mark.parametrize(("phase", "code", "how"), [("done", 0, "done"), ("failed", 1, "not done: no disk")])
+def test_of_a_script_whose_training_has_ended_a_line_says_how(
+    of_script: Path, capsys: pytest.CaptureFixture[str], phase: str, code: int, how: str
+) -> None:
+    error = None if phase == "done" else "no disk"
+    summary = {"phase": phase, "error": error, "epochs": 2, "examples": 20_000}
+    (of_script / "summary.json").write_text(json.dumps(summary))
+    assert main(["doctor", str(of_script)]) == code
+    line = capsys.readouterr().out
+    assert f", {how} (2 finished epochs, 20,000 examples); its folder holds no checkpoint\n" in line
+    assert main(["stop", str(of_script)]) == 0
+    assert capsys.readouterr().out == line
 
 
 def test_lines_are_followed_until_the_run_has_ended(run: Path) -> None:
@@ -102,6 +146,7 @@ def test_the_logs_of_a_killed_launcher_are_followed_to_their_end(
     with somebody() as launcher:
         created_s = psutil.Process(launcher.pid).create_time()
         folder = noted(tmp_path / "run", pid=launcher.pid, created_s=created_s)
+        (folder / "job.yaml").touch()
         (folder / "logs" / "server-0.log").write_text("T1 info server-0 a\n")
         got: list[str] = []
         seen = threading.Event()
@@ -118,7 +163,8 @@ def test_the_logs_of_a_killed_launcher_are_followed_to_their_end(
         launcher.kill()
         follower.join(20)
         assert not follower.is_alive()
-    line = f"{folder}: the launcher of that run, pid {launcher.pid}, does not run any more; go on with "
+    gone = f"{folder}: the launcher of that run, pid {launcher.pid}, does not run any more"
+    line = f"{gone}; go on with pslib train --resume and that folder"
     assert said[0] is not None
     assert said[0].startswith(line)
     assert main(["logs", "--follow", str(folder)]) == 0
@@ -244,6 +290,11 @@ def test_a_run_is_stopped_saved_and_gone_on_with(start: Start, examples: Path, t
     followed = start("logs", "--follow", "--role", "trainer", tmp_path / "out")
     assert followed.finish(20) == 0
     assert followed.lines("info    trainer-0 ")
+    launcher = start("logs", "--role", "launcher", tmp_path / "out")
+    assert launcher.finish(20) == 0
+    own = "warning launcher pslib: got SIGTERM: all leave in order, trainers within 20 s; again: at once"
+    assert len(launcher.lines(own)) == 1, launcher.output
+    assert len(launcher.lines("go on with: pslib train --resume ")) == 1, launcher.output
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(90) == 0, again.output
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["epochs"] == 8

@@ -559,3 +559,22 @@ def test_a_table_to_load_that_the_model_has_not_is_told_before_anything_starts(t
     (told,) = problems(tmp_path, GOOD, "load.path=saved", "load.tables=[item]")
     assert told == "load.tables: expected one of embedding, got 'item'"
     assert read(tmp_path, GOOD, "load.path=saved", "load.tables=[embedding]").load.tables == ("embedding",)
+
+
+def test_a_number_of_processes_may_be_a_range_of_which_the_run_begins_with_the_least(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "data: {train: t.parquet, schema: {label: click, sparse: [user]}}\n"
+        "model: {name: lr}\n"
+        "cluster: {servers: {min: 2, max: 8}, trainers: {min: 1, max: 16}}\n"
+    )
+    cluster = read_job(job).cluster_config
+    assert (cluster.servers, cluster.servers_max) == (2, 8)
+    assert (cluster.trainers, cluster.trainers_max) == (1, 16)
+    for wrong, line in {
+        "{min: 2}": "cluster: servers: expected a number or {min: 2, max: 8}, got {'min': 2}",
+        "{min: 9, max: 8}": "cluster.servers_max: expected 0 or at least servers, 9, got 8",
+    }.items():
+        with pytest.raises(ConfigurationError) as refused:
+            read_job(job, [f"cluster.servers={wrong}"])
+        assert str(refused.value) == line

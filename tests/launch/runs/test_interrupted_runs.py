@@ -75,15 +75,18 @@ def test_a_run_that_is_interrupted_at_any_moments_and_goes_on_ends_with_the_bits
     )
 
 
+@pytest.mark.parametrize("consistency", ["async", "sync"])
 def test_several_trainers_that_are_interrupted_count_every_example_once(
-    start: Start, examples: Path, tmp_path: Path
+    start: Start, examples: Path, tmp_path: Path, consistency: str
 ) -> None:
-    path = write_job(tmp_path, examples, {"batch_rows": 128, "epochs": EPOCHS}, {"servers": 2, "trainers": 2})
+    training = {"batch_rows": 128, "epochs": EPOCHS, "consistency": consistency}
+    path = write_job(tmp_path, examples, training, {"servers": 2, "trainers": 2})
     command = start("train", path)
     command.wait_for_file("metrics.jsonl", '"phase": "training"')
     command.process.send_signal(signal.SIGINT)
     assert command.finish(40) == 130, command.output
     assert not command.lines("asked to leave"), "that is what they were asked for"
+    assert not command.lines("ended with exit code"), command.output
     again = start(*command.lines(GOES_ON)[0].split(GOES_ON)[1].split(), "--quiet")
     assert again.finish(120) == 0, again.output
     summary = summary_of(again)

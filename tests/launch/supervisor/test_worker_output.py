@@ -9,6 +9,18 @@ from launch.supervisor.worker_output import WorkerOutput
 from pslib.process.shutdown import ACKNOWLEDGED, ASKED
 
 
+def test_lines_that_a_process_has_in_its_own_log_are_told_from_others() -> None:
+    said: list[str] = []
+    shown: list[str] = []
+    output = WorkerOutput(echo=False, trainers=2, say=said.append, show=shown.append)
+    for number in range(2):
+        output.hear(Task("trainer", number), "pslib: a bad row")
+    output.take_in()
+    output.tell_events({"events": ["saved runs/a", "a bad row"]}, 0.0)
+    output.tell_events({"events": ["saved runs/a"]}, 1.0)
+    assert (said, shown) == (["saved runs/a"], ["trainer 0: a bad row"])
+
+
 @pytest.mark.parametrize(
     ("line", "is_shown"),
     [

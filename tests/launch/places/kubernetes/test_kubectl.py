@@ -1,0 +1,119 @@
+"""Calls of kubectl: each is printed and passed on as it is; a stand-in notes what it was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch.cli.main import main
+from tests.support.job_folder import refused
+
+OF_CLICKS = "app.kubernetes.io/name=pslib,app.kubernetes.io/instance=clicks"
+EXEC = ["exec", "clicks-coordinator-0", "--", "pslib"]
+KEYS = ["--keys", "/etc/pslib/keys/admin.keys"]
+ASKS = ["get", "secret", "clicks-keys", "--ignore-not-found", "--output", "name"]
+
+Calls = Callable[[], list[list[str]]]
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """A stand-in of kubectl: three servers run, and the job has keys; returns the reader of its calls."""
+    noted = tmp_path / "calls"
+    program = tmp_path / "bin" / "kubectl"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/usr/bin/env python3\n"
+        "import json, sys\n"
+        f"open({str(noted)!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n"
+        "words = ' '.join(sys.argv)\n"
+        "print('3' if 'jsonpath' in words else 'secret/clicks-keys' if 'secret' in words else 'done')\n"
+        "sys.exit(7 if 'broken' in words else 0)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return lambda: [json.loads(line) for line in noted.read_text().splitlines()]
+
+
+def test_apply_gives_kustomize_the_base_or_an_overlay(calls: Calls, tmp_path: Path) -> None:
+    for place in ("base", "overlays/jobset"):
+        (tmp_path / "k8s" / place).mkdir(parents=True)
+        (tmp_path / "k8s" / place / "kustomization.yaml").touch()
+    assert main(["k8s", "apply", str(tmp_path / "k8s"), "--namespace", "ads"]) == 0
+    assert main(["k8s", "apply", str(tmp_path / "k8s"), "--overlay", "jobset"]) == 0
+    assert calls() == [
+        ["--namespace", "ads", "apply", "--kustomize", str(tmp_path / "k8s" / "base")],
+        ["apply", "--kustomize", str(tmp_path / "k8s" / "overlays/jobset")],
+    ]
+
+
+def test_a_folder_without_manifests_is_refused(
+    calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = refused(capsys, "k8s", "apply", tmp_path)
+    assert line == f"{tmp_path / 'base'}: expected manifests of pslib k8s render there"
+
+
+def test_more_servers_start_before_rows_move_and_fewer_end_after_that(calls: Calls) -> None:
+    asks = ["get", "statefulset", "clicks-server", "--output", "jsonpath={.spec.replicas}"]
+
+    def pods(number: str) -> list[str]:
+        return ["scale", "statefulset", "clicks-server", "--replicas", number]
+
+    def rows(number: str) -> list[str]:
+        return [*EXEC, "scale", "--servers", number, *KEYS]
+
+    assert main(["k8s", "scale", "clicks", "--servers", "5"]) == 0
+    assert main(["k8s", "scale", "clicks", "--servers", "2"]) == 0
+    assert calls() == [asks, ASKS, pods("5"), rows("5"), asks, ASKS, rows("2"), pods("2")]
+
+
+def test_trainers_change_by_parallelism_and_completions_together(calls: Calls) -> None:
+    assert main(["k8s", "scale", "clicks", "--trainers", "8"]) == 0
+    ((*words, patch),) = calls()
+    assert words == ["patch", "job", "clicks-trainer", "--type", "merge", "--patch"]
+    assert json.loads(patch) == {"spec": {"parallelism": 8, "completions": 8}}
+
+
+def test_status_shows_the_pods_and_what_doctor_finds(calls: Calls) -> None:
+    assert main(["k8s", "status", "clicks"]) == 0
+    get = ["get", "statefulsets,jobs,pods", "--selector", OF_CLICKS, "--output", "wide"]
+    assert calls() == [get, ASKS, [*EXEC, "doctor", *KEYS]]
+
+
+def test_logs_are_of_one_role_or_of_all(calls: Calls) -> None:
+    assert main(["k8s", "logs", "clicks", "--role", "server", "--follow"]) == 0
+    (words,) = calls()
+    assert words[:3] == ["logs", "--selector", f"{OF_CLICKS},app.kubernetes.io/component=server"]
+    assert words[-1] == "--follow"
+
+
+def test_volumes_are_deleted_only_when_asked_for(calls: Calls) -> None:
+    assert main(["k8s", "delete", "clicks"]) == 0
+    assert main(["k8s", "delete", "clicks", "--with-state"]) == 0
+    kept, gone = (words[1].split(",") for words in calls())
+    assert set(gone) - set(kept) == {"persistentvolumeclaims"}
+
+
+def test_each_call_is_printed_before_it_runs_and_its_exit_code_is_the_commands(
+    calls: Calls, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["k8s", "logs", "broken"]) == 7
+    assert capfd.readouterr().err.startswith("+ kubectl logs --selector ")
+
+
+def test_without_kubectl_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (line,) = refused(capsys, "k8s", "status", "clicks", code=69)
+    assert line.startswith("kubectl: expected it on PATH, got none")
+
+
+def test_a_number_is_needed_to_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "k8s", "scale", "clicks") == [
+        "expected --servers N or --trainers N; see pslib k8s scale --help"
+    ]
