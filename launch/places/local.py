@@ -36,9 +36,7 @@ class LocalLauncher:
 
     def command(self, task: Task) -> Command:
         """Return the command of the worker itself."""
-        # -P: a user's file named zmq.py must not shadow the package.
-        own = ("-P", "-m", OWN_PACKAGES, self.module)
-        arguments = (sys.executable, *own, "--guarded", task.role, *task.arguments)
+        arguments = (sys.executable, *worker_arguments(task, module=self.module))
         return Command(arguments, worker_environment(os.environ, self.trainers), THIS_MACHINE)
 
     def listen(self, task: Task) -> str:
@@ -48,6 +46,24 @@ class LocalLauncher:
 
 OWN_PACKAGES = "pslib.process.own_packages"
 """Module that runs another one, and finds pslib's own packages for it."""
+
+
+def worker_arguments(
+    task: Task, insecure_network: bool = False, module: str = "launch.worker.main"
+) -> tuple[str, ...]:
+    """Return the arguments of Python by which a worker is started.
+
+    Parameters
+    ----------
+    task : Task
+    insecure_network : bool
+        True if it may listen without a key on an address that other machines reach.
+    module : str
+        Module of the worker.
+    """
+    flags = ("--insecure-network",) if insecure_network and task.role != "trainer" else ()
+    # -P: a user's file named zmq.py must not shadow the package.
+    return "-P", "-m", OWN_PACKAGES, module, "--guarded", task.role, *flags, *task.arguments
 
 
 def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str, str]:
