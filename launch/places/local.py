@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -38,6 +39,10 @@ class LocalLauncher:
         """Return the command of the worker itself."""
         arguments = (sys.executable, *worker_arguments(task, module=self.module))
         return Command(arguments, worker_environment(os.environ, self.trainers), THIS_MACHINE)
+
+    def hold(self, servers: int, trainers: int) -> AbstractContextManager[None]:
+        """Return an empty context: this machine is there."""
+        return nullcontext()
 
     def listen(self, task: Task) -> str:
         """Return the loopback address, which other machines can't reach."""

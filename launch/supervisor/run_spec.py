@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -183,6 +183,10 @@ class Launcher(Protocol):
 
     def listen(self, task: Task) -> str:
         """Return the listen address of a coordinator or server task; port 0 is any free one."""
+        ...
+
+    def hold(self, servers: int, trainers: int) -> AbstractContextManager[None]:
+        """Hold the room for a run of so many processes, in the context."""
         ...
 
 
