@@ -252,7 +252,7 @@ machine_options = packed(
     choice(
         "--on",
         ("local", *place_names()),
-        "where (default: local); slurm: the nodes of the allocation that it is called in",
+        "where (default: local); slurm: the nodes of the allocation that it is called in; ray: a Ray cluster",
         default="local",
         panel=MACHINES,
     ),
@@ -266,9 +266,13 @@ machine_options = packed(
         'for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
         panel=MACHINES,
     ),
+    option(
+        "--address", "HOST:PORT", "for ray: of its cluster (default: auto, as for ray itself)", panel=MACHINES
+    ),
+    option("--cpus", "N", "for ray: CPUs of each server and trainer (default 1)", int, panel=MACHINES),
     flag(
         "--insecure-network",
-        "for ssh and slurm: no encryption, though other machines reach coordinator and servers",
+        "for ray, slurm and ssh: no encryption, though other machines reach coordinator and servers",
         panel=MACHINES,
     ),
     option(

@@ -36,14 +36,15 @@ class _Launch(Command):
     """
 pslib launch --servers 2 --trainers 2 train.py data/
 pslib launch --on ssh --hosts hosts.txt train.py data/
+pslib launch --on ray --servers 4 --trainers 8 train.py data/
 """,
     cls=_Launch,
     context_settings={"allow_interspersed_args": False},
 )
 @argument("script", "SCRIPT", "a Python file that calls pslib.connect()", FILE)
 @argument("arguments", "[ARGS]...", "the script's own arguments, options included", PASSED, nargs=-1)
-@option("--servers", "N", "server processes (local; default 1)", int)
-@option("--trainers", "N", "trainer processes (local; default 1)", int)
+@option("--servers", "N", "server processes (local, ray; default 1)", int)
+@option("--trainers", "N", "trainer processes (local, ray; default 1)", int)
 @option("--shard-threads", "N", "threads of a server (default 1)", int, default=1)
 @option(
     "--server-memory-bytes", "N", "what the tables of a server may take (default: no limit)", int, default=0

@@ -28,6 +28,7 @@ pslib train clicks.yaml --resume
 pslib train --resume runs/clicks-2
 pslib train clicks.yaml --on ssh --hosts hosts.txt
 pslib train clicks.yaml --on slurm --per-node "servers=1 trainers=4"
+pslib train clicks.yaml --on ray --address 10.0.0.1:6379
 """,
 )
 @job_options

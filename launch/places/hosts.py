@@ -22,9 +22,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from launch.places.local import OWN_PACKAGES, checkout_path
+from launch.places.local import checkout_path, worker_arguments
 from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.blas import TRAINERS_HERE
@@ -216,14 +217,16 @@ class HostsLauncher(ABC):
     def command(self, task: Task) -> Command:
         """Return the local command of the worker."""
         host = self.host_of(task)
-        flags = ("--insecure-network",) if self.insecure_network and task.role != "trainer" else ()
-        main = ("-P", "-m", OWN_PACKAGES, "launch.worker.main")
-        worker = (*main, "--guarded", task.role, *flags, *task.arguments)
+        worker = worker_arguments(task, self.insecure_network)
         variables = {TRAINERS_HERE: str(host.trainers), **self.variables, **checkout_path({})}
         env = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())])
         words = f"{env} {_there(host.python)} {shlex.join(worker)}"
         # A shell that stays turns a signal into 128 + n; without it ssh exits with 255 for every signal.
         return self.over(host, f"cd {_there(host.dir)} && {words}; exit $?")
+
+    def hold(self, servers: int, trainers: int) -> AbstractContextManager[None]:
+        """Return an empty context: hosts are there without being asked."""
+        return nullcontext()
 
     def not_seeing(self, path: str) -> list[str]:
         """Return names of the hosts on which a path does not exist.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -36,10 +37,12 @@ class LocalLauncher:
 
     def command(self, task: Task) -> Command:
         """Return the command of the worker itself."""
-        # -P: a user's file named zmq.py must not shadow the package.
-        own = ("-P", "-m", OWN_PACKAGES, self.module)
-        arguments = (sys.executable, *own, "--guarded", task.role, *task.arguments)
+        arguments = (sys.executable, *worker_arguments(task, module=self.module))
         return Command(arguments, worker_environment(os.environ, self.trainers), THIS_MACHINE)
+
+    def hold(self, servers: int, trainers: int) -> AbstractContextManager[None]:
+        """Return an empty context: this machine is there."""
+        return nullcontext()
 
     def listen(self, task: Task) -> str:
         """Return the loopback address, which other machines can't reach."""
@@ -48,6 +51,24 @@ class LocalLauncher:
 
 OWN_PACKAGES = "pslib.process.own_packages"
 """Module that runs another one, and finds pslib's own packages for it."""
+
+
+def worker_arguments(
+    task: Task, insecure_network: bool = False, module: str = "launch.worker.main"
+) -> tuple[str, ...]:
+    """Return the arguments of Python by which a worker is started.
+
+    Parameters
+    ----------
+    task : Task
+    insecure_network : bool
+        True if it may listen without a key on an address that other machines reach.
+    module : str
+        Module of the worker.
+    """
+    flags = ("--insecure-network",) if insecure_network and task.role != "trainer" else ()
+    # -P: a user's file named zmq.py must not shadow the package.
+    return "-P", "-m", OWN_PACKAGES, module, "--guarded", task.role, *flags, *task.arguments
 
 
 def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str, str]:

@@ -6,12 +6,40 @@ import shlex
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from launch.supervisor.run_spec import Launcher
 from pslib.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from launch.places.hosts import Host, HostsLauncher
+    from launch.places.hosts import Host
+
+
+class RemoteLauncher(Launcher, Protocol):
+    """Launcher that runs processes on other machines; it can say what they see before a run begins."""
+
+    @property
+    def insecure_network(self) -> bool:
+        """True if processes without keys may listen on addresses that other machines reach."""
+        ...
+
+    @property
+    def options(self) -> str:
+        """Options of the command line that select this launcher."""
+        ...
+
+    @property
+    def open_addresses(self) -> list[str]:
+        """Addresses of the machines that other machines reach."""
+        ...
+
+    def count(self, role: str) -> int | None:
+        """Return the number of servers or trainers; None if the place does not say it."""
+        ...
+
+    def not_seeing(self, path: str) -> list[str]:
+        """Return names of the machines on which a path does not exist."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +54,24 @@ class HostOptions:
         With ssh: the hosts file, and the file for ssh's option ``-F``.
     per_node : str or None
         With slurm: the processes of each node, as in a hosts file.
+    address : str or None
+        With ray: the address of the cluster, or auto.
+    cpus : int or None
+        With ray: CPUs of each server and trainer.
     insecure_network : bool
         True to run without encryption on addresses that other machines reach.
     port : int
         Port of the coordinator; 0 is any free one.
     servers, trainers : int or None
-        Numbers of processes, on this machine only; None: the default.
+        Numbers of processes, on this machine and with ray; None: the default.
     """
 
     on: str = "local"
     hosts: str | None = None
     ssh_config: str | None = None
     per_node: str | None = None
+    address: str | None = None
+    cpus: int | None = None
     insecure_network: bool = False
     port: int = 0
     servers: int | None = None
@@ -81,7 +115,7 @@ def place_names() -> tuple[str, ...]:
     return tuple(file.stem for file in files if "\ndef launcher_of(" in file.read_text(encoding="utf-8"))
 
 
-def selected_launcher(options: HostOptions) -> HostsLauncher | None:
+def selected_launcher(options: HostOptions) -> RemoteLauncher | None:
     """Return the launcher that the options select; None: this machine.
 
     Raises
@@ -89,7 +123,7 @@ def selected_launcher(options: HostOptions) -> HostsLauncher | None:
     ConfigurationError
         When an option belongs to another place, or its value is wrong.
     UnavailableError
-        When Slurm does not report the addresses of its nodes.
+        When Slurm does not report the addresses of its nodes, or no cluster of Ray answers.
     """
     places = {name: import_module(f"launch.places.{name}") for name in place_names()}
     taken = places[options.on].OPTIONS if options.on in places else ()
@@ -99,12 +133,12 @@ def selected_launcher(options: HostOptions) -> HostsLauncher | None:
             raise ConfigurationError(f"{option_text(name)} is for --on {of}; leave one of them out")
     if options.on not in places:
         return None
-    launcher: HostsLauncher = places[options.on].launcher_of(options)
-    again = [
-        word for name in taken if (given := getattr(options, name)) for word in (option_text(name), given)
-    ]
+    launcher: Any = places[options.on].launcher_of(options)
+    given = {name: getattr(options, name) for name in taken}
+    again = [word for name, one in given.items() if one for word in (option_text(name), str(one))]
     again += ["--insecure-network"] if options.insecure_network else []
-    return replace(launcher, options=shlex.join(["--on", options.on, *again]))
+    selected: RemoteLauncher = replace(launcher, options=shlex.join(["--on", options.on, *again]))
+    return selected
 
 
 def hosts_in_file(options: HostOptions) -> list[Host]:

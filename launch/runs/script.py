@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.job.preflight import check_log, hold_port, prepare_out
 from launch.places.keys import keys_of_run
@@ -23,6 +24,9 @@ from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.process.own_packages import taken_names
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local, shown
+
+if TYPE_CHECKING:
+    from pslib.transport import Keys
 
 
 def run_script(
@@ -61,6 +65,20 @@ def run_script(
     launcher, servers, trainers = _place(script, machines, log, run.resume)
     config = replace(config, servers=servers, trainers=trainers)
     keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
+    with launcher.hold(servers, trainers):
+        return _launch(script, arguments, config, log, run, launcher, keys)
+
+
+def _launch(
+    script: str,
+    arguments: Sequence[str],
+    config: ClusterConfig,
+    log: str | None,
+    run: RunOptions,
+    launcher: Launcher,
+    keys: Mapping[str, Keys] | None,
+) -> int:
+    """Run a script whose options are checked."""
     folder = None if run.out is None else _folder(run.out, run)
     launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
@@ -108,7 +126,8 @@ def _place(script: str, machines: HostOptions, log: str | None, resume: bool) ->
     if is_there and Path(script).suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"{script}: expected a Python script; pslib train runs a job file")
     if hosts := selected_launcher(machines):
-        return hosts, hosts.count("server"), hosts.count("trainer")
+        servers, trainers = (hosts.count(role) for role in ("server", "trainer"))
+        return hosts, 1 if servers is None else servers, 1 if trainers is None else trainers
     if not is_there:
         raise ConfigurationError(f"{script}: no such script")
     for line in taken_names(Path(script).parent):

@@ -23,10 +23,9 @@ from launch.job.preflight import (
     hold_port,
     prepare_out,
 )
-from launch.places.hosts import HostsLauncher
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
-from launch.places.options import RunOptions
+from launch.places.options import RemoteLauncher, RunOptions
 from launch.supervisor.discovery import from_checkpoint, note_earlier, note_saved, what_saves
 from launch.supervisor.resume import (
     check_no_logs,
@@ -68,7 +67,7 @@ ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERR
 """Exit codes of a run that ended early, without an error of its job."""
 
 
-def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port: int = 0) -> int:
+def run_job(job: Job, run: RunOptions, hosts: RemoteLauncher | None = None, port: int = 0) -> int:
     """Train, test and save what a job file describes.
 
     Parameters
@@ -76,7 +75,7 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
     job : Job
         With the output folder of the run, whatever ``run.out`` is.
     run : RunOptions
-    hosts : HostsLauncher or None
+    hosts : RemoteLauncher or None
         Places of its processes; None: this machine.
     port : int
         Port of the coordinator on this machine; 0 is any free one.
@@ -100,6 +99,19 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
         check_event_files()
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
+    with launcher.hold(job.cluster.servers, job.cluster.trainers):
+        return _train(job, run, launcher, own_keys, rows, _again(run, hosts))
+
+
+def _train(
+    job: Job,
+    run: RunOptions,
+    launcher: Launcher,
+    own_keys: Mapping[str, Keys] | None,
+    rows: int | None,
+    again: str,
+) -> int:
+    """Run a checked job; ``again`` are the options that a resumed run needs."""
     job, launch = _begun(job, run.overwrite, run.resume)
     keep_log(Path(job.out) / "logs")
     _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
@@ -143,7 +155,7 @@ def run_job(job: Job, run: RunOptions, hosts: HostsLauncher | None = None, port:
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
     else:
-        _tell_end(job, plan, effective, outcome, _again(run, hosts))
+        _tell_end(job, plan, effective, outcome, again)
     return outcome.exit_code
 
 
@@ -155,7 +167,7 @@ def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | Non
 
 
 def _place(
-    job: Job, port: int, keys: str | None, hosts: HostsLauncher | None
+    job: Job, port: int, keys: str | None, hosts: RemoteLauncher | None
 ) -> tuple[Launcher, Mapping[str, Keys] | None]:
     """Return the launcher of the processes, and the keys that they need."""
     if hosts:
@@ -174,7 +186,7 @@ def _warn_of_few_steps(job: Job, rows: int | None) -> None:
         say(f"warning: {line}")
 
 
-def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> int | None:
+def _check(job: Job, hosts: RemoteLauncher | None, resume: bool) -> int | None:
     """Run all checks before anything is changed; return the rows to train on, None for a stream."""
     rows = check_data(job)
     if not resume:
@@ -189,7 +201,7 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> int | None:
     return rows
 
 
-def _again(run: RunOptions, hosts: HostsLauncher | None) -> str:
+def _again(run: RunOptions, hosts: RemoteLauncher | None) -> str:
     """Return the options that a resumed run needs again."""
     again = (f" --keys {quote(run.keys)}" if run.keys else "") + (f" {hosts.options}" if hosts else "")
     return again + (" --tensorboard" if run.tensorboard else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from launch.supervisor.run_spec import Command, Identity, Launcher, Plan, Task
+from launch.supervisor.run_spec import Command, Identity, Launcher, Plan, Process, Task
 from launch.supervisor.worker_output import WorkerOutput
 from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, log_line
 from launch.worker.watchdog import FROM_INPUT, LEAVE
@@ -40,11 +39,9 @@ class Running:
     Attributes
     ----------
     task : Task
-    where : str
-        The machine, for people.
     log : Path
         File with all its output.
-    process : subprocess.Popen
+    process : Process
         Process of the command; the worker itself only if it runs on this machine.
     tail : deque of str
         Last lines of the log.
@@ -57,13 +54,17 @@ class Running:
     """
 
     task: Task
-    where: str
     log: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     tail: deque[str]
     pump: threading.Thread
     killed: bool = False
     remarks: str = ""
+
+    @property
+    def where(self) -> str:
+        """The machine, for people."""
+        return self.process.where
 
     @property
     def exit_code(self) -> int | None:
@@ -86,8 +87,7 @@ class Running:
     def kill(self) -> None:
         """Kill it and its child processes on this machine at once."""
         self.killed = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
 
     def hear_out(self) -> None:
         """Wait up to a second for last lines that are still in transit after its exit.
@@ -126,8 +126,7 @@ def start(
     ``missed`` is called with a line when ``log`` can't be written, and the process is started without a log,
     so that a started run continues. None: it is an error.
 
-    ``listen`` is called from a separate thread, in the order of the lines. The process leads its own group,
-    so that Ctrl-C of a terminal reaches only the launcher, which then ends all processes in order.
+    ``listen`` is called from a separate thread, in the order of the lines.
 
     Raises
     ------
@@ -145,14 +144,7 @@ def start(
         missed(f"{line}; what it says from now on is in none")
         kept = open(os.devnull, "ab", buffering=0)  # noqa: SIM115  # the pump closes it
     try:
-        process = subprocess.Popen(
-            command.arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(command.environment),
-            start_new_session=True,
-        )
+        process = command.start()
     except OSError:
         kept.close()
         raise
@@ -168,7 +160,7 @@ def start(
         with suppress(OSError):  # it has ended; its exit code is reported
             process.stdin.write(first_line.encode() + b"\n")
             process.stdin.flush()
-    running = Running(task, command.where, log, process, tail, pump, remarks=command.remarks)
+    running = Running(task, log, process, tail, pump, remarks=command.remarks)
     pump.start()
     return running
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from pslib.config import ClusterConfig
 
@@ -66,6 +70,82 @@ class Command:
     where: str
     remarks: str = ""
 
+    def start(self) -> Process:
+        """Start it; a place whose workers have no local process replaces this method.
+
+        Raises
+        ------
+        OSError
+            When it can't be started.
+        """
+        return LocalProcess(self)
+
+
+class Input(Protocol):
+    """Standard input of a started worker; none of its methods may block."""
+
+    def write(self, data: bytes, /) -> object:
+        """Send bytes to the worker."""
+        ...
+
+    def flush(self) -> object:
+        """Send them now."""
+        ...
+
+    def close(self) -> object:
+        """Close the worker's standard input, which ends it."""
+        ...
+
+
+class Process(Protocol):
+    """Local end of a started worker."""
+
+    @property
+    def stdin(self) -> Input | None:
+        """Its standard input."""
+        ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Its output, with its errors; ends when it ends."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """The machine, for people."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs, -n if killed by signal n."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it at once, with its child processes as far as they are on this machine."""
+        ...
+
+
+class LocalProcess(subprocess.Popen[bytes]):
+    """Process of a command, which leads its own group.
+
+    So Ctrl-C of a terminal reaches only the launcher, which then ends all processes in order.
+    """
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(
+            command.arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(command.environment),
+            start_new_session=True,
+        )
+        self.where = command.where
+
+    def kill(self) -> None:
+        """Kill the group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
 
 GENERATIONS = 1 << 16
 """Generations per launch, so that every process of the next launch is newer than all restarts of this one."""
@@ -103,6 +183,10 @@ class Launcher(Protocol):
 
     def listen(self, task: Task) -> str:
         """Return the listen address of a coordinator or server task; port 0 is any free one."""
+        ...
+
+    def hold(self, servers: int, trainers: int) -> AbstractContextManager[None]:
+        """Hold the room for a run of so many processes, in the context."""
         ...
 
 

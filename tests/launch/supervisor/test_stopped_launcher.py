@@ -61,5 +61,5 @@ def test_the_last_line_of_a_process_is_not_missed_by_a_launcher_that_stood_still
 
     pump: Any = Pump()
     process: Any = None
-    running = Running(Task("trainer", 0), "here", Path("log"), process, tail, pump)
+    running = Running(Task("trainer", 0), Path("log"), process, tail, pump)
     assert running.complaints() == ["no room"]
