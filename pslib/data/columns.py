@@ -34,15 +34,23 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
     """Type in which values of an extension type (uuid, json ...) are stored; other types unchanged.
 
     An extension type is read by its storage, also in lists: which of them a file shows depends on the
-    version of pyarrow. Of runs (of tables in memory, no file has them) the type of the values.
+    version of pyarrow. Of runs, and of a dictionary of other values than texts and bytes, the type of the
+    values: only tables in memory have them, Parquet stores the values.
     """
-    if types.is_run_end_encoded(kind):
+    if types.is_run_end_encoded(kind) or (types.is_dictionary(kind) and not _is_text(kind.value_type)):
         return storage_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return storage_type(kind.storage_type)
     if is_list(kind) and (inner := storage_type(kind.value_type)) != kind.value_type:
         return pa.large_list(inner)
     return kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Return whether values are texts or bytes."""
+    return bool(kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())) or bool(
+        types.is_string_view(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind)
+    )
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
