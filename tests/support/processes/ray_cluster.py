@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +88,9 @@ def ray_nodes(folder: Path) -> Iterator[RayNodes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, mark := f"{os.getpid()}-{folder.name}")
         patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "_system_config": FAST})
+        sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # pytest's folder makes their paths too long
+        first = {"num_cpus": CPUS, "_system_config": FAST, "_temp_dir": sockets}
+        cluster = Cluster(initialize_head=True, head_node_args=first)
         try:
             for _ in range(2):
                 cluster.add_node(num_cpus=CPUS)
@@ -95,3 +99,4 @@ def ray_nodes(folder: Path) -> Iterator[RayNodes]:
         finally:
             ray.shutdown()
             cluster.shutdown()
+            shutil.rmtree(sockets, ignore_errors=True)
