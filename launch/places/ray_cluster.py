@@ -23,7 +23,10 @@ OLDEST = (2, 40)
 """Oldest version of Ray that the tests have run with."""
 
 CONNECT_S = 20.0
-"""Time limit of ``ray status``, asked first: Ray tries to connect for minutes, with lines of its own."""
+"""Time limit of a connection by another process, which is tried first.
+
+Ray itself tries for many minutes, with lines of its own, when nobody listens or this machine is no node.
+"""
 GROUPED_S = 5.0
 """Time for room in which trainers stand beside servers, before each process may stand alone."""
 ROOM_S = 45.0
@@ -33,8 +36,15 @@ LOOK_S = 30.0
 END_S = 5.0
 """Time limit for the threads of ended processes."""
 
-_STATUS = "from ray.scripts.scripts import main; main()"
-"""Program ``ray``, which need not be on the path."""
+_TRY = """
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except Exception as error:
+    sys.exit(" ".join(str(error).split()) or type(error).__name__)
+ray.shutdown()
+"""
+"""Program that connects to a cluster, and prints why it can't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +84,8 @@ def connect(address: str) -> bool:
     if _is_connected():
         return False
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # else a call after the end would begin a cluster
-    asked = subprocess.Popen(
-        [sys.executable, "-P", "-c", _STATUS, "status", "--address", address],
+    trial = subprocess.Popen(
+        [sys.executable, "-P", "-c", _TRY, address],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,19 +93,23 @@ def connect(address: str) -> bool:
     try:
         import ray  # meanwhile: it takes as long
 
-        said = asked.communicate(timeout=CONNECT_S)[1].strip()
-        if asked.returncode != 0:
+        said = trial.communicate(timeout=CONNECT_S)[1].strip()
+        if trial.returncode != 0:
             raise ConnectionError(said.splitlines()[-1] if said else "it said nothing")
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
         late = isinstance(error, subprocess.TimeoutExpired)
-        why = f"no answer in {CONNECT_S:.0f} s" if late else " ".join(str(error).split())
+        why = (
+            f"no answer in {CONNECT_S:.0f} s to this machine, which must be one of its nodes"
+            if late
+            else " ".join(str(error).split())
+        )
         raise UnavailableError(
             f"--address {address}: no Ray cluster: {why}; try ray status --address {address}"
         ) from error
     finally:
-        asked.kill()
-        asked.communicate()
+        trial.kill()
+        trial.communicate()
     # Ray prints the logs of a lost node to the standard output of the launcher, which is the trainers'.
     ray._private.worker._worker_logs_enabled = False
     return True
@@ -169,7 +183,7 @@ class RayCluster:
         Raises
         ------
         UnavailableError
-            When nodes can't be asked.
+            When nodes can't be trial.
         """
         import ray
 

@@ -85,7 +85,7 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
         ),
         (
             ["launch", "--on", "moon", "x.py"],
-            "--on: 'moon' is not one of 'local', 'slurm', 'ssh'; see pslib launch --help",
+            "--on: 'moon' is not one of 'local', 'ray', 'slurm', 'ssh'; see pslib launch --help",
         ),
         (["launch", "/no/such/script.py"], "/no/such/script.py: no such script"),
         (["launch", "none.yaml"], "none.yaml: no such script"),

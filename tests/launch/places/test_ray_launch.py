@@ -10,12 +10,13 @@ import pytest
 from launch.cli.main import main
 from pslib.errors import ConfigurationError
 from pslib.ray import launch
+from pslib.transport.keys import make_keys, write_keys
+from tests.house.test_docs import ROOT, blocks
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import (
     ROWS,
     SCRIPT,
     Start,
-    assert_counted_once,
     assert_ends_well,
     wait_for_successors,
     write_job,
@@ -69,12 +70,13 @@ def test_a_job_trains_beside_another_run_whose_launcher_is_killed_and_both_leave
     assert other.finish(10) == -signal.SIGKILL
 
 
-def test_a_server_comes_back_from_its_log_after_its_actor_is_killed_and_after_its_node_is_lost(
+def test_processes_come_back_from_their_logs_after_their_actors_are_killed_and_after_a_node_is_lost(
     nodes, start, examples, tmp_path
 ):
     command = counting(nodes, start, tmp_path, examples, "--durability", "log")
-    before = {"server 0": command.pid_of("server 0")}
-    nodes.actor_of(before["server 0"]).kill()
+    before = {name: command.pid_of(name) for name in ("coordinator", "server 0")}
+    for pid in before.values():
+        nodes.actor_of(pid).kill()
     wait_for_successors(command, before, START_S)
     where = {name: nodes.node_of(command.pid_of(name)) for name in ("server 0", "server 1", "trainer 0")}
     lost = next(node for name, node in where.items() if node is not None and name.startswith("server"))
@@ -83,29 +85,41 @@ def test_a_server_comes_back_from_its_log_after_its_actor_is_killed_and_after_it
     wait_for_successors(command, there, START_S)
     assert_ends_well(command, examples)
     assert command.lines("server 0: its actor of Ray is lost: ")
-    assert command.lines("ended with exit code 255; started again in 0.5 s (1 of 3); its log: ")
+    (line,) = command.lines("coordinator (")
+    assert "ended with exit code 255; started again in 0.5 s (1 of 3); its log: " in line
     nodes.cluster.add_node(num_cpus=2)
 
 
-def test_ctrl_c_ends_all_processes_in_order(nodes, start, examples, tmp_path):
-    command = counting(nodes, start, tmp_path, examples, each=1)
+def test_ctrl_c_ends_all_processes_in_order_and_no_secret_of_a_key_stands_in_files_of_ray(
+    nodes, start, examples, tmp_path
+):
+    write_keys(tmp_path / "keys", keys := make_keys())
+    command = counting(nodes, start, tmp_path, examples, "--keys", str(tmp_path / "keys"), each=1)
     command.process.send_signal(signal.SIGINT)
     assert command.finish(60) == 130, command.output
     assert "Traceback" not in command.output
     assert command.lines("got SIGINT: all leave in order")
     assert not nodes.left()  # not a moment later
+    texts = [path.read_bytes() for path in nodes.folder.rglob("*") if path.is_file()]
+    assert any(b"ProcessActor" in text for text in texts)
+    assert not [role for role, own in keys.items() if any(own.secret.encode() in text for text in texts)]
 
 
-def test_a_job_of_ray_launches_from_python_and_stays_connected(nodes, examples, tmp_path, capfd):
+def test_a_job_of_ray_launches_from_python_as_the_guide_says_and_stays_connected(
+    nodes, examples, tmp_path, monkeypatch, capfd
+):
     import ray
 
-    checkpoint = tmp_path / "checkpoint"
-    launch(SCRIPT, str(examples), str(checkpoint), servers=2, trainers=1, quiet=True)
+    write_job(tmp_path, examples, {}, {}).rename(tmp_path / "clicks.yaml")
+    (script,) = blocks((ROOT / "docs" / "guide" / "deploy.md").read_text(encoding="utf-8"), "python")
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})  # two trainers don't fit beside the server
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["examples"], summary["servers"], summary["trainers"]) == (2 * ROWS, 1, 2)
     assert ray.is_initialized()
-    assert_counted_once(checkpoint, examples)
     with pytest.raises(ConfigurationError, match="exit code 64"):
-        launch(tmp_path / "job.yaml", set=["model.dim=2"])
-    assert "job.yaml" in capfd.readouterr().err
+        launch("absent.yaml")
+    assert "absent.yaml" in capfd.readouterr().err
 
 
 def test_more_processes_than_the_cluster_has_cpus_are_refused_before_anything_is_made(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +28,11 @@ FAST = {
 class RayNodes:
     """The cluster, to which the process of the tests is connected.
 
-    Everything that it starts inherits a mark in its environment.
+    Everything that it starts inherits a mark in its environment. ``folder`` has the files of Ray.
     """
 
-    def __init__(self, cluster: Any, mark: str) -> None:
-        self.cluster, self.address = cluster, cluster.address
+    def __init__(self, cluster: Any, mark: str, folder: Path) -> None:
+        self.cluster, self.address, self.folder = cluster, cluster.address, folder
         self._mark = f"{MARK}={mark}".encode()
 
     def workers(self) -> list[psutil.Process]:
@@ -83,15 +84,20 @@ def ray_nodes(folder: Path) -> Iterator[RayNodes]:
     ray = pytest.importorskip("ray", reason=f"needs Ray, pip install 'sparse-pslib[ray]'; {instead}")
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
+    # pytest's folder makes the paths of sockets too long
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as sockets,
+    ):
         patch.setenv(MARK, mark := f"{os.getpid()}-{folder.name}")
         patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "_system_config": FAST})
+        first = {"num_cpus": CPUS, "_system_config": FAST, "temp_dir": sockets}
+        cluster = Cluster(initialize_head=True, head_node_args=first)
         try:
             for _ in range(2):
                 cluster.add_node(num_cpus=CPUS)
             ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-            yield RayNodes(cluster, mark)
+            yield RayNodes(cluster, mark, Path(sockets))
         finally:
             ray.shutdown()
             cluster.shutdown()
