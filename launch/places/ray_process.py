@@ -177,7 +177,7 @@ class RayProcess:
         import ray
 
         end_s = self._clock.now_s() + PLACE_S
-        why = "none has room"
+        why = no_room = "none has room"
         while (left_s := end_s - self._clock.now_s()) > 0:
             with self._lock:
                 if self._killed:
@@ -187,6 +187,7 @@ class RayProcess:
                 node, address = ray.get(actor.node.remote(), timeout=left_s)
                 return actor, node, address
             except ray.exceptions.GetTimeoutError:
+                why = no_room
                 break
             except (
                 ray.exceptions.RayActorError

@@ -238,7 +238,8 @@ def test_an_actor_that_never_ran_is_made_anew_and_one_that_is_lost_ends_the_proc
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_a_process_for_which_no_node_has_room_says_so_and_ends_the_run_if_it_is_needed(run, needed):
-    code, output = ended(run(FakeActor(node=[LateError()]), needed=needed))
+    never_ran = FakeActor(node=[LostError("It never ran.")])
+    code, output = ended(run(never_ran, FakeActor(node=[LateError()]), needed=needed))
     assert code == 69
     says = ["pslib: no node of Ray took it in 45 s: none has room; see ray status"]
     assert output.splitlines() == (["pslib-final "] if needed else []) + says
