@@ -42,7 +42,8 @@ class RayCommand(Command):
         cluster, task = self.cluster, self.task
         assert cluster is not None
         run = task.arguments[task.arguments.index("--cluster-id") + 1]
-        return cluster.keep(RayProcess(lambda: cluster.make_actor(task, run), self._start_on))
+        needed = task.role != "trainer"
+        return cluster.keep(RayProcess(lambda: cluster.make_actor(task, run), self._start_on, needed))
 
     def _start_on(self, node: str, address: str) -> Start:
         """Return the start of the worker on a node."""

@@ -20,7 +20,7 @@ from pslib.errors import ConfigurationError, UnavailableError
 from pslib.text import counted
 
 OLDEST = (2, 40)
-"""Oldest version of Ray that the tests have run with."""
+"""Oldest version of Ray with which a job has been trained; the tests run with 2.60."""
 
 CONNECT_S = 20.0
 """Time limit of a connection by another process, which is tried first.

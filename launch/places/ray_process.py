@@ -94,16 +94,20 @@ class RayProcess:
         Makes an actor, a `launch.places.ray_actor.ProcessActor`.
     start_on : callable
         Returns the start of the worker on a node, given by its id and address.
+    needed : bool
+        True if the run ends when no node has room; False for a trainer, without which others go on.
     """
 
-    def __init__(self, make_actor: Callable[[], Any], start_on: Callable[[str, str], Start]) -> None:
+    def __init__(
+        self, make_actor: Callable[[], Any], start_on: Callable[[str, str], Start], needed: bool
+    ) -> None:
         self.where = "Ray"
         read, write = os.pipe()
         self._input = _Input()
         self.stdin = self._input
         self.stdout: IO[bytes] = os.fdopen(read, "rb")
         self._output: IO[bytes] = os.fdopen(write, "wb", buffering=0)
-        self._make_actor, self._start_on = make_actor, start_on
+        self._make_actor, self._start_on, self._needed = make_actor, start_on, needed
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._actor: Any = None
@@ -173,7 +177,7 @@ class RayProcess:
         import ray
 
         end_s = self._clock.now_s() + PLACE_S
-        why = "none has room"
+        why = no_room = "none has room"
         while (left_s := end_s - self._clock.now_s()) > 0:
             with self._lock:
                 if self._killed:
@@ -183,13 +187,15 @@ class RayProcess:
                 node, address = ray.get(actor.node.remote(), timeout=left_s)
                 return actor, node, address
             except ray.exceptions.GetTimeoutError:
+                why = no_room
                 break
             except (
                 ray.exceptions.RayActorError
             ) as error:  # sent to a node of which Ray learns that it is lost
                 why = _in_a_line(error)
                 self._clock.sleep_s(PAUSE_S)
-        self._say(f"{MESSAGE_PREFIX}final ")  # a successor would wait as well
+        if self._needed:
+            self._say(f"{MESSAGE_PREFIX}final ")  # a successor would wait as well
         self._say(f"{PEOPLE_PREFIX}no node of Ray took it in {PLACE_S:.0f} s: {why}; see ray status")
         return None
 

@@ -190,9 +190,11 @@ def placed(*outputs: Any) -> FakeActor:
 def run(fake_ray: None) -> Callable[..., RayProcess]:
     """Make the local end of a worker in these actors, one after the other."""
 
-    def make(*actors: FakeActor) -> RayProcess:
+    def make(*actors: FakeActor, needed: bool = True) -> RayProcess:
         waiting = list(actors)
-        return RayProcess(lambda: waiting.pop(0), lambda node, address: Start((node, address), {}, "/"))
+        return RayProcess(
+            lambda: waiting.pop(0), lambda node, address: Start((node, address), {}, "/"), needed
+        )
 
     return make
 
@@ -234,13 +236,13 @@ def test_an_actor_that_never_ran_is_made_anew_and_one_that_is_lost_ends_the_proc
     )
 
 
-def test_a_process_for_which_no_node_has_room_says_so_and_is_not_tried_again(run):
-    code, output = ended(run(FakeActor(node=[LateError()])))
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_process_for_which_no_node_has_room_says_so_and_ends_the_run_if_it_is_needed(run, needed):
+    never_ran = FakeActor(node=[LostError("It never ran.")])
+    code, output = ended(run(never_ran, FakeActor(node=[LateError()]), needed=needed))
     assert code == 69
-    assert output.splitlines() == [
-        "pslib-final ",
-        "pslib: no node of Ray took it in 45 s: none has room; see ray status",
-    ]
+    says = ["pslib: no node of Ray took it in 45 s: none has room; see ray status"]
+    assert output.splitlines() == (["pslib-final "] if needed else []) + says
 
 
 def test_a_worker_that_can_not_be_started_on_its_node_says_why(run):
