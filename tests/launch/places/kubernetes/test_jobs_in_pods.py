@@ -217,3 +217,19 @@ def test_servers_and_trainers_may_become_more_and_less(counting: JobInPods) -> N
     counting.finish()
     assert_every_push_counts_once(counting.summary())
     assert kubelet.job("clicks-trainer").succeeded == {0, 1, 2}
+
+
+def test_a_job_whose_data_is_not_there_fails_at_once_and_says_so(
+    tmp_path: Path, start: Callable[..., JobInPods]
+) -> None:
+    (tmp_path / "data").mkdir()
+    cluster = {"servers": 1, "trainers": 2, "durability": "log"}
+    job = start(write_job(tmp_path, Path("/data/none.parquet"), {}, cluster), "--set", "out=/data/run")
+    job.kubelet.wait(job.is_trained, 60, "the job to end")
+    found = job.kubelet.job("clicks-trainer")
+    assert found.condition == "Failed"
+    assert found.reason.startswith("PodFailurePolicy")
+    assert found.reason.endswith("ended with [64]")
+    said = job.kubelet.logs("clicks-trainer")
+    assert "/data/none.parquet" in said
+    assert "Traceback" not in said
