@@ -75,12 +75,14 @@ def near(path: str, folder: Path) -> str:
 
 
 def from_here(path: Path) -> str:
-    """Return a path to type in the current folder: relative if it is below, whole if that folder is gone."""
+    """Return a path to type in the current folder: relative if it is below, whole if that is gone, or /."""
     try:
         whole, home = path.resolve(), Path.cwd()
     except FileNotFoundError:
         return str(path)
-    return str(whole.relative_to(home) if whole.is_relative_to(home) else path)
+    if home == Path("/") or not whole.is_relative_to(home):  # of a container: var/lib would read like a slip
+        return str(path)
+    return str(whole.relative_to(home))
 
 
 def path_problems(raw: dict[str, Any]) -> list[str]:

@@ -59,7 +59,6 @@ _KEPT = {
     for kind, fields in _OF_KIND.items()
 }
 _ONLY: Mapping[str, Mapping[str, object]] = {
-    "StatefulSet": {"podManagementPolicy": "Parallel"},
     "Job": {"completionMode": "Indexed", "podReplacementPolicy": "Failed"},
     "Service": {"clusterIP": "None"},
 }
@@ -96,10 +95,10 @@ def _check(manifest: Manifest) -> None:
     for name, value in _ONLY.get(kind, {}).items():
         if (got := manifest["spec"].get(name)) != value:
             raise ValueError(f"{where}: the stand-in knows {name}: {value}, got {got}")
-    if (
-        "template" in manifest.get("spec", {})
-        and len(manifest["spec"]["template"]["spec"]["containers"]) != 1
-    ):
+    spec = manifest.get("spec", {})
+    if kind == "StatefulSet" and spec["replicas"] > 1 and spec.get("podManagementPolicy") != "Parallel":
+        raise ValueError(f"{where}: the stand-in knows podManagementPolicy: Parallel only")
+    if "template" in spec and len(spec["template"]["spec"]["containers"]) != 1:
         raise ValueError(f"{where}: the stand-in knows one container a pod")
 
 
