@@ -98,7 +98,6 @@ def run_role(job: Job, identity: ProcessIdentity, options: RoleOptions) -> int:
     keys = None if key_file is None else read_keys(key_file)
     log = log_folder(config, options.log or job.cluster.log, Path(job.out))
     assert log is not None  # `_config_of` asks for one
-    preemption.install()
     try:
         if options.health is not None:
             serve_health(options.health)

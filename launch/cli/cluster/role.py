@@ -49,6 +49,10 @@ def role_command(
 
     The scheduler starts a process that has ended early again. See docs/guide/deploy.md.
     """
+    from pslib.process.shutdown import preemption
+
+    preemption.install()  # before slow imports: as process 1 of a container it has no default for SIGTERM
+
     import os
     import socket
 

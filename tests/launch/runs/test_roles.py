@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from launch.cli.main import main
 from launch.job.preflight import hold_port
 from tests.support.processes.counting_runs import write_counting_examples, write_job
 from tests.support.processes.role_scheduler import RoleScheduler
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
@@ -135,3 +139,17 @@ def test_a_process_that_nobody_tells_who_it_is_says_what_it_has_looked_for(
     monkeypatch.setattr("socket.gethostname", lambda: "node")
     assert main(["role", "trainer", str(job_of(tmp_path))]) == 64
     assert "rank: which one is this? Expected --rank or PSLIB_RANK" in capsys.readouterr().err
+
+
+def test_a_process_that_is_asked_to_leave_before_it_has_read_its_job_leaves(tmp_path: Path) -> None:
+    """Process 1 of a container ignores SIGTERM until it has a handler: all its grace period would pass."""
+    job = tmp_path / "job.yaml"
+    os.mkfifo(job)
+    command = [sys.executable, "-m", "pslib", "role", "server", str(job)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with job.open("w"):  # opened, once the other end is opened to read
+        process.terminate()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 75
+    assert said.splitlines()[-1] == "pslib: asked to leave (SIGTERM)"
+    assert "Traceback" not in said

@@ -197,7 +197,8 @@ def test_a_server_and_the_coordinator_may_come_back_with_other_addresses(countin
         kubelet.replace(host, grace_s)
         counting.goes_on()
     kubelet.dns.delay_s, kubelet.dns.stale = 0.5, True  # names lead to where the coordinator was, and late
-    kubelet.replace("clicks-coordinator-0", grace_s=None)
+    after = kubelet.replace("clicks-coordinator-0", grace_s=None)
+    counting.wait_for(f"listening at tcp://{after.address}:7077")
     kubelet.dns.stale = False
     counting.finish()
     assert_every_push_counts_once(counting.summary())
