@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 STATE = "/var/lib/pslib"
 """Folder of a pod's own volume: update log, journal, records."""
 
+OWN_PATHS = (STATE, "/etc/pslib", "/tmp")
+"""Folders of a pod that pslib makes: no volume may lie over them."""
+
+OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""Names of objects of Kubernetes that are made by others."""
+
 NAME_CHARS_MAX = 40
 """Longest name of a job: names of pods are longer, and Kubernetes takes 63 characters."""
 
@@ -43,6 +49,8 @@ OVERLAYS: Mapping[str, tuple[str, ...]] = {
     "kueue": ("kustomization",),
 }
 """Files of each overlay."""
+_YAML_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+"""Names that YAML reads as something else than a text. A name of a Service begins with a letter."""
 _WITH_SHARED_VOLUME = ("jobset", "trainjob")
 _OWN_KEYS = {"coordinator": ("server", "admin"), "server": ("server",), "trainer": ("trainer",)}
 NOTHING = "\0"
@@ -69,11 +77,17 @@ class Mount:
         """
         claim, _, rest = text.partition(":")
         path, _, mode = rest.partition(":")
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", claim) or not path.startswith("/"):
+        if not OBJECT_NAME.fullmatch(claim) or not re.fullmatch(r"(/[\w.-]+)+/?", path):
             raise ConfigurationError(f"--mount: expected CLAIM:/path or CLAIM:/path:ro, got {text!r}")
         if mode not in ("", "ro", "rw"):
             raise ConfigurationError(f"--mount: {text!r}: expected ro or rw at its end, got {mode!r}")
-        return Mount(claim, path.rstrip("/") or "/", mode == "ro")
+        mount = Mount(claim, path.rstrip("/"), mode == "ro")
+        for own in OWN_PATHS:
+            if mount.holds(own) or Path(path).is_relative_to(own):
+                raise ConfigurationError(
+                    f"--mount: {path}: expected a path beside {own}, which is pslib's own"
+                )
+        return mount
 
     def holds(self, path: str) -> bool:
         """Return whether a path is on the volume."""
@@ -126,7 +140,9 @@ class RenderOptions:
 
 def name_of(text: str) -> str:
     """Return a name that Kubernetes takes for a job: lower case letters, digits and ``-``."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:NAME_CHARS_MAX].strip("-") or "job"
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    name = f"job-{name}".strip("-") if not name[:1].isalpha() or name in _YAML_WORDS else name
+    return name[:NAME_CHARS_MAX].strip("-")
 
 
 def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from launch.job.job import Job
 from launch.places.kubernetes.manifests import (
+    OBJECT_NAME,
     Mount,
     PodSize,
     RenderOptions,
@@ -61,13 +62,20 @@ def options_of(
     ConfigurationError
         When a size or a name is wrong.
     """
-    if not image.strip() or any(char.isspace() for char in image):
+    if not re.fullmatch(r"[\w./:@-]+", image):
         raise ConfigurationError(f"--image: expected an image as registry/pslib:1, got {image!r}")
     if name_of(name) != name:
         raise ConfigurationError(
             f"--name: expected up to 40 lower case letters, digits and -, got {name!r}; "
             f"try --name {name_of(name)}"
         )
+    others = {"--env-from": env_from, "--storage-class": [storage_class], "--queue": [queue]}
+    for option, names in others.items():
+        if wrong := [one for one in names if one is not None and not OBJECT_NAME.fullmatch(one)]:
+            raise ConfigurationError(f"{option}: expected a name as team-a, got {wrong[0]!r}")
+    paths = [mount.path for mount in mounts]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise ConfigurationError(f"--mount: {twice[0]}: expected one volume there, got {len(twice)}")
     memory = wanted.server_memory or quantity(server_bytes(job, wanted.rows))
     cpu = wanted.server_cpu or str(job.cluster.shard_threads + 1)
     trainer_cpu = wanted.trainer_cpu or str(job.training.compute_threads or 4)

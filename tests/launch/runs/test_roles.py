@@ -21,7 +21,9 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
-CLUSTER = {"servers": 2, "trainers": 2, "durability": "log"}
+BATCHES = 94
+"""Of an epoch: 24,000 examples, 256 a batch."""
+CLUSTER = {"servers": 2, "trainers": 2, "durability": "log", "drain_s": 5.0}
 NAMES = (("coordinator", 0), ("server", 0), ("server", 1), ("trainer", 0), ("trainer", 1))
 
 
@@ -91,8 +93,7 @@ def test_every_process_may_be_killed_and_every_push_counts_once(
     summary = summary_in(tmp_path)
     assert summary["examples"] == 12 * 24_000
     assert summary["pushes_missing"] == 0
-    # one that a killed trainer has sent last may be applied and not counted as sent
-    assert 0 <= summary["pushes_applied"] - summary["pushes_sent"] <= 16
+    assert summary["pushes_applied"] == 12 * BATCHES >= summary["pushes_sent"]  # of killed ones it is lost
     assert {name for name, _ in scheduler.ends} >= {"server-0", "server-1", "trainer-1", "coordinator-0"}
 
 

@@ -368,6 +368,12 @@ def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
         ({}, ("--mount", "clicks"), "--mount: expected CLAIM:/path or CLAIM:/path:ro, got 'clicks'"),
         ({}, ("--mount", "clicks:/data:rx"), "--mount: 'clicks:/data:rx': expected ro or rw"),
         ({}, ("--mount", "clicks:/data:ro"), "checkpoint.path: expected a URI or a path on a volume"),
+        ({}, ("--mount", "clicks:/my data"), "--mount: expected CLAIM:/path or CLAIM:/path:ro"),
+        ({}, ("--mount", "clicks:/tmp/data"), "--mount: /tmp/data: expected a path beside /tmp"),
+        ({}, (*ON_DATA, "--mount", "other:/data/"), "--mount: /data: expected one volume there, got 2"),
+        ({}, (*ON_DATA, "--env-from", "a, b"), "--env-from: expected a name as team-a, got 'a, b'"),
+        ({}, (*ON_DATA, "--queue", "{}"), "--queue: expected a name as team-a, got '{}'"),
+        ({}, (*ON_DATA, "--name", "2026"), "--name: expected up to 40 lower case letters"),
         ({}, (*ON_DATA, "--name", "My_Job"), "--name: expected up to 40 lower case letters"),
         ({}, (*ON_DATA, "--server-memory", "lots"), "--server-memory: expected a size as 16Gi"),
         ({}, (*ON_DATA, "--trainer-cpu", "four"), "--trainer-cpu: expected cores as 4 or 500m, got 'four'"),
@@ -406,7 +412,14 @@ def test_manifests_that_exist_are_not_replaced_unasked(
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("Clicks_2026.v1", "clicks-2026-v1"), ("-a-", "a"), ("___", "job"), ("x" * 50, "x" * 40)],
+    [
+        ("Clicks_2026.v1", "clicks-2026-v1"),
+        ("-a-", "a"),
+        ("___", "job"),
+        ("x" * 50, "x" * 40),
+        ("2026", "job-2026"),
+        ("On", "job-on"),
+    ],
 )
 def test_a_name_that_kubernetes_takes_is_made_of_any_text(text: str, name: str) -> None:
     assert name_of(text) == name
