@@ -127,10 +127,12 @@ def ended_run(where: str | Path) -> EndedRun | None:
             if ended_s < noted_s:  # of an earlier launch: the run continues
                 return None
             plain = json.loads(told.read_text(encoding="utf-8"))
-            of_script = EXIT_DONE if plain.get("phase") == "done" else None
-            code, error = plain.get("exit_code", of_script), plain.get("error")
+            if "exit_code" in plain:
+                code: int | None = int(plain["exit_code"])
+            else:  # of a script, whose own is unknown
+                code = EXIT_DONE if plain["phase"] == "done" else None
+            error = plain.get("error")
             counts = (int(plain.get("epochs") or 0), int(plain.get("examples") or 0))
-            code = None if code is None else int(code)
             return EndedRun(folder, utc_text(ended_s), code, None if error is None else str(error), *counts)
     return None
 
