@@ -207,6 +207,9 @@ def test_a_server_and_the_coordinator_may_come_back_with_other_addresses(countin
 def test_servers_and_trainers_may_become_more_and_less(counting: JobInPods) -> None:
     kubelet = counting.kubelet
     counting.goes_on()
+    kubelet.scale(TRAINERS, 1)
+    kubelet.wait(lambda: len(kubelet.pods(TRAINERS)) == 1, 60, "one trainer to leave")
+    counting.goes_on()
     kubelet.scale(TRAINERS, 3)
     kubelet.scale(SERVERS, 4)
     kubelet.wait(lambda: kubelet.is_ready(SERVERS), 60, "four servers")
