@@ -12,7 +12,8 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,11 @@ ENDS = ("done", "failed")
 """Last phases of a run."""
 
 STAYS = "all work is done; this process stays until it is asked to leave (SIGTERM)"
+
+WAITING_MAX = 16
+"""Statuses that wait for a slow disk: 8 s of them."""
+LAST_S = 10.0
+"""Wait for the last records at the end of a coordinator, whose disk may hang."""
 
 RETURN_S = 600.0
 """Wait for a process that a scheduler places again: a new node, its image and its volume take minutes, where
@@ -200,7 +206,7 @@ def _coordinator(
         note_cluster(logs, identity.coordinator, identity.cluster_id, 0, log, config)
         say(f"listening at {address}")
 
-    with _Records(job, config) as records:
+    with Records(job, config) as records:
         return run_coordinator(
             config,
             identity.cluster_id,
@@ -215,7 +221,7 @@ def _coordinator(
         )
 
 
-class _Records:
+class Records:
     """Records of a run, written in a thread of their own: a slow disk must not delay a coordinator.
 
     Parameters
@@ -226,17 +232,33 @@ class _Records:
 
     def __init__(self, job: Job, config: ClusterConfig) -> None:
         self._job, self._config = job, config
-        self._statuses: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._statuses: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write, name="pslib-records", daemon=True)
-        self.put: Callable[[Mapping[str, Any]], None] = self._statuses.put
 
-    def __enter__(self) -> _Records:
+    def __enter__(self) -> Records:
         self._thread.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._statuses.put(None)
-        self._thread.join()
+        with suppress(queue.Full):
+            self._statuses.put(None, timeout=LAST_S)
+            self._thread.join(LAST_S)
+
+    @property
+    def is_recording(self) -> bool:
+        """True until the records of the run are complete."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """Number of statuses that are not recorded yet."""
+        return self._statuses.qsize()
+
+    def put(self, status: Mapping[str, Any]) -> None:
+        """Record a status soon, or drop it: counters are cumulative, and a run that is over is recorded."""
+        if self.is_recording:
+            with suppress(queue.Full):
+                self._statuses.put_nowait(status)
 
     def _write(self) -> None:
         try:

@@ -318,7 +318,8 @@ class CoordinatorSession:
     def _has_no_work(self, now_s: float, rank: int) -> bool:
         """Return True if a trainer that asks for a rank comes too late: the others have done all work."""
         before = self.members.at("trainer", rank)
-        returns = before is not None and (before.state != "left" or before.preempted)
+        done = bool(self.registry.jobs) and self.registry.all_done
+        returns = before is not None and before.preempted and not done  # it was asked to leave its work
         return self._work_over or (not returns and self.failure_detector.trainers_over(now_s))
 
     def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:

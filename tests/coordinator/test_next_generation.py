@@ -7,7 +7,7 @@ from typing import Any
 
 from pslib.config import NEXT_GENERATION, ClusterConfig
 from pslib.coordinator.session import CoordinatorSession
-from pslib.wire.messages import Failure, Register
+from pslib.wire.messages import Failure, Leave, Register
 from tests.support.simulated.one_coordinator import Cluster
 
 CONFIG = ClusterConfig(servers=2, trainers=2, durability="log", restarts=3)
@@ -86,6 +86,27 @@ def test_a_restarted_coordinator_still_knows_that_all_work_is_done() -> None:
     message = Register("trainer", "", 77, 1, "trainer-0", 0, NEXT_GENERATION)
     assert successor.handle(world.now_s, message) == DONE
     assert not successor.has_ended_early
+
+
+def test_the_successor_of_a_trainer_that_died_at_the_end_is_not_needed_after_a_restart_either() -> None:
+    """Servers have left by then, and it would wait for them, end, and come again for ever."""
+    world = World()
+    world.open(0, leases=0)
+    world.leave("trainer", 0)
+    world.pass_time(7.0, *SERVERS)
+    successor = CoordinatorSession(CONFIG, term=1, ranks_named=True)
+    successor.restore(world.session.plain())
+    successor.begin_again(world.now_s)
+    message = Register("trainer", "", 78, 1, "trainer-1", 1, NEXT_GENERATION)
+    assert successor.handle(world.now_s, message) == DONE
+
+
+def test_trainers_that_were_asked_to_leave_their_work_come_back_to_it() -> None:
+    world = World()
+    world.open(0)
+    for rank in (0, 1):
+        world.ask(Leave("trainer", rank, world.incarnation("trainer", rank), {}, True))
+    assert world.register("trainer", 0).rank == 0
 
 
 def test_a_run_whose_processes_were_all_asked_to_leave_has_ended_early() -> None:

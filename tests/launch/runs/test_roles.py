@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from launch.cli.main import main
+from launch.job.job import read_job
 from launch.job.preflight import hold_port
+from launch.runs.role import Records
 from tests.support.processes.counting_runs import write_counting_examples, write_job
 from tests.support.processes.role_scheduler import RoleScheduler
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -154,3 +156,14 @@ def test_a_process_that_is_asked_to_leave_before_it_has_read_its_job_leaves(tmp_
     assert process.returncode == 75
     assert said.splitlines()[-1] == "pslib: asked to leave (SIGTERM)"
     assert "Traceback" not in said
+
+
+def test_a_coordinator_that_stays_after_the_end_keeps_no_status(tmp_path: Path) -> None:
+    """It tells two a second, for as long as nobody deletes it."""
+    job = read_job(job_of(tmp_path))
+    with Records(job, job.cluster_config) as records:
+        records.put({"phase": "done"})  # a predecessor has written the records
+        wait_until(lambda: not records.is_recording, 10, "nothing left to record")
+        for _ in range(1000):
+            records.put({"phase": "done"})
+        assert records.waiting == 0
