@@ -55,7 +55,7 @@ def refuse_unknown(call: str, given: Iterable[str], known: Collection[str]) -> N
         f"{call}: unknown keyword {name!r}; {hint_of(name, known)}" for name in given if name not in known
     ]
     if lines:
-        raise UnknownKeywordError(*lines)
+        raise UnknownKeywordError(*lines) from None  # where Python's own error is handled, it says less
 
 
 class Keywords(ABCMeta):

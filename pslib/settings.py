@@ -371,9 +371,13 @@ def settings_as_keywords(
 
         @wraps(init)
         def call(*given: Any, **keywords: Any) -> None:
-            unknown = [name for name in keywords if name not in signature.parameters]
-            refuse_unknown(type(given[0]).__name__, unknown, list(keywords_of(kind)))
-            bound = signature.bind(*given, **keywords)
+            name = type(given[0]).__name__
+            unknown = [one for one in keywords if one not in signature.parameters]
+            refuse_unknown(name, unknown, list(keywords_of(kind)))
+            try:
+                bound = signature.bind(*given, **keywords)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
             init(*bound.args, kind(**bound.kwargs))  # type: ignore[call-arg]
 
         call.__signature__ = signature  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pslib.suggestions import nearest
 from rec_models.autoint import AutoInt
 from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, build
 from rec_models.dcn import DCN
@@ -86,4 +87,6 @@ def __getattr__(name: str) -> Any:
         from rec_models.torch_model import TorchModel
 
         return TorchModel
-    raise AttributeError(f"module 'rec_models' has no attribute {name!r}")
+    near = nearest(name, __all__)
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise AttributeError(f"module 'rec_models' has no attribute {name!r}{hint}")

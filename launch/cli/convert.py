@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import rich_click as click
@@ -68,6 +70,8 @@ def _add(name: str, text: str, examples: str, *options: Callable[[Any], Any]) ->
         schema, lines = report.schema, report.lines()
         plain = asdict(report) | {"first_rejects": rejects, "schema": schema and schema.to_dict()}
         if schema is not None:
+            job = quote(str(Path(out).with_suffix(".yaml")))
+            lines.append(f"lists and times are found by: pslib describe {quote(out)} --out {job}")
             lines += ["for the job file:", schema_yaml(schema).rstrip("\n")]
         show(plain, lines, as_json)
         return EXIT_DONE

@@ -103,10 +103,10 @@ def vectors_command(checkpoint: str, field: str, data: str, out: str, overwrite:
     import pyarrow.parquet as pq
 
     from pslib.data.atomic_files import atomic_output, refuse_existing
-    from pslib.scoring.scored_file import refuse_text
+    from pslib.scoring.scored_file import refuse_format
     from rec_models.saved import load
 
-    refuse_text(out, "a Parquet file")
+    refuse_format(out, "a Parquet file")
     refuse_existing(Path(out), overwrite=overwrite)
     model = load(checkpoint, items=data)
     found = model.vectors_by_name(field)

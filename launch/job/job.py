@@ -298,6 +298,9 @@ def _text_of(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigurationError(f"{file}: no such file; expected a job file (YAML)") from None
+    except IsADirectoryError:
+        of_run = f"; that of this run is {file / 'job.yaml'}" if (file / "job.yaml").is_file() else ""
+        raise ConfigurationError(f"{file}: expected a job file (YAML), got a folder{of_run}") from None
     except (OSError, UnicodeDecodeError) as error:
         no_text = "it is not UTF-8 text; of data pslib describe makes a job file"
         reason = error.strerror if isinstance(error, OSError) else no_text

@@ -55,7 +55,9 @@ def folder_of_run(out: Path, overwrite: bool, resume: bool) -> Iterator[Path]:
     folder, made = _made(out, max(taken, default=0) + 1)
     if folder != out:
         before = f"{from_here(newest)} holds an earlier run" if taken else f"a run begins in {from_here(out)}"
-        say(f"{before}: this one is {from_here(folder)}")
+        unfinished = taken and not _is_complete(newest) and can_go_on(newest)
+        instead = "; --resume goes on with the earlier one, which is not complete" if unfinished else ""
+        say(f"{before}: this one is {from_here(folder)}{instead}")
     try:
         yield folder
     finally:

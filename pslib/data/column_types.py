@@ -26,7 +26,7 @@ from pslib.data.column_casts import (
 from pslib.data.columns import is_list, storage_type
 from pslib.data.data_files import text_format
 from pslib.data.features import field_problem
-from pslib.schema import Schema, SparseField
+from pslib.schema import RaggedField, Schema, SparseField
 from pslib.storage import shown
 
 KeyKinds = dict[str, tuple[str, str, str]]
@@ -171,14 +171,17 @@ def folder_columns(file: str) -> dict[str, str]:
     return {one[1]: unquote(one[2]) for one in found if one}
 
 
-def _ragged_problem(kind: pa.DataType) -> str | None:
+def _ragged_problem(field: RaggedField, kind: pa.DataType) -> str | None:
     if types.is_null(kind) or (is_list(kind) and key_kind(kind.value_type) is not None):
         return None
     hint = _inside(kind)
     if is_list(kind):
         hint = "; flatten it" if is_list(kind.value_type) else "; cast what is in it"
     elif key_kind(kind) == STRING_KIND:
-        hint = "; did you mean a sparse column? texts of lists need a separator: {name: tags, separator: '|'}"
+        hint = (
+            "; did you mean a sparse column? texts of lists need a separator: "
+            f"{{name: {field.name}, separator: '|'}}, in Python RaggedField({field.name!r}, separator='|')"
+        )
     elif key_kind(kind) is not None:
         hint = "; did you mean a sparse column?"
     return f"a ragged column is a list of integers or strings, got {kind}{hint}"
@@ -212,7 +215,7 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
         checks.append((schema.weight, weight_problem))
     checks += [(field.name, _dense_problem) for field in schema.dense]
     checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
-    checks += [(field.name, _ragged_problem) for field in schema.ragged]
+    checks += [(field.name, partial(_ragged_problem, field)) for field in schema.ragged]
     found = (column_problem(arrow_schema, name, check, where) for name, check in checks)
     return [problem for problem in found if problem]
 

@@ -14,6 +14,7 @@ Training, `check`, `describe`, predictions and streams list their files here.
 
 from __future__ import annotations
 
+import difflib
 import glob
 import heapq
 import logging
@@ -22,6 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 
@@ -39,6 +41,8 @@ PACKED = (".gz", ".zst", ".bz2", ".xz", ".lz4")
 """Suffixes of packed text, behind those of `TEXT`."""
 REJECTS = ".rejects.tsv"
 """End of the names of files with the records that a conversion could not read; no data."""
+MEANT_AMONG = 1_000
+"""Most names that one that is not there is compared with: 40 ms."""
 LOOKS = 8
 """Tries to list a folder in which others create and remove folders; 2 of 40,000 failed in a stress test."""
 
@@ -350,7 +354,18 @@ def _files_of(path: str) -> DataFiles:
     if info.type == pafs.FileType.Unknown:
         line = f"{shown(path)}: expected a file or a folder, got a pipe, socket or device"
         return DataFiles((), (), (line,))
-    return DataFiles((), (), (f"{shown(path) or repr(path)}: no such file or folder",))
+    return DataFiles((), (), (f"{shown(path) or repr(path)}: no such file or folder{_meant(path)}",))
+
+
+def _meant(path: str) -> str:
+    """Name the file beside a missing one whose name is most like its own; empty if there is none."""
+    folder, name = os.path.split(path)
+    names: list[str] = []
+    if not is_uri(path):
+        with suppress(OSError, ValueError), os.scandir(folder or ".") as found:
+            names += [one.name for one in islice(found, MEANT_AMONG)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    return f"; did you mean {shown(os.path.join(folder, near[0]))}?" if near else ""
 
 
 def _unreadable(path: str, what: str, error: Exception) -> DataFiles:

@@ -204,10 +204,12 @@ class RunRecorder:
         if now_s - self._kept_s >= self._history.every_s / 2:
             self._history.add(record)
             self._kept_s = now_s
+        # Trainers report losses about as often as lines come: a line between two reports shows the last one.
+        if not math.isfinite(window.loss):
+            window = replace(window, loss=self._window.loss)
         # The last line may come right after the one before: a speed over so little says nothing.
         if self._line_s and now_s - self._line_s < EVERY_S / 2:
-            loss = window.loss if math.isfinite(window.loss) else self._window.loss
-            window = replace(window, loss=loss, examples_per_s=self._window.examples_per_s)
+            window = replace(window, examples_per_s=self._window.examples_per_s)
         self._window = window
         self._line_status, self._line_s = status, now_s
 

@@ -23,10 +23,12 @@ from pslib.trainer.evaluation.scoring import features_of
 
 PREDICTION = "prediction"
 CSV = ".csv"
+OTHER_FORMATS = (".xlsx", ".xls", ".feather", ".arrow", ".orc", ".avro", ".npy", ".pkl", ".h5", ".txt")
+"""Names of what is not written: Parquet under such a name opens in nothing."""
 
 
-def refuse_text(out: str, written: str, suffix: str | None = None) -> None:
-    """Raise ConfigurationError for an output file named like text that is not written.
+def refuse_format(out: str, written: str, suffix: str | None = None) -> None:
+    """Raise ConfigurationError for an output file named like a format that is not written.
 
     Parameters
     ----------
@@ -36,7 +38,8 @@ def refuse_text(out: str, written: str, suffix: str | None = None) -> None:
     suffix : str or None
         The one of text that is written.
     """
-    if text_format(out) and not (suffix and out.lower().endswith(suffix)):
+    other = text_format(out) or out.lower().endswith(OTHER_FORMATS)
+    if other and not (suffix and out.lower().endswith(suffix)):
         raise ConfigurationError(f"out: expected the name of {written}, got {out}; end it in .parquet")
 
 
@@ -75,7 +78,7 @@ def write_scored(
         If a file does not fit the schema, has a column twice, or was changed meanwhile; or a column has lists
         in some files alone.
     """
-    refuse_text(out, "a CSV or Parquet file", CSV)
+    refuse_format(out, "a CSV or Parquet file", CSV)
     refuse_existing(Path(out), overwrite=overwrite)
     opened = ParquetData(data, features_of(model.schema))
     columns = list(opened.names) if keep is None else list(keep)

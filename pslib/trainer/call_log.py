@@ -138,6 +138,7 @@ class Calls:
         self._followed = self._left = False
         self._made: list[_Made] | None = None  # within a training call that may be made again
         self._interrupted: _Interrupted | None = None
+        self.told = False  # what becomes of the interrupted training call
         self._to_repeat: deque[_Made] = deque()
 
     @property
@@ -220,13 +221,15 @@ class Calls:
     def _noting(self, began: Any, given: list[object], work: Callable[[], Back]) -> Back:
         """Note the steps of a training call, for the same call made again."""
         made: list[_Made] = []
-        self._made = made
+        self._made, self.told = made, False
         try:
             return work()
         except BaseException as error:
             ends = isinstance(error, KeyboardInterrupt) or self._to_repeat
             if made and ends and self._cluster.embedded:  # elsewhere its leases have gone to others
                 self._interrupted = _Interrupted(began, given, [*made, *self._to_repeat])
+                if isinstance(error, KeyboardInterrupt) and not self.told:
+                    log.warning("pslib: interrupted between two epochs; the same call goes on")
             raise
         finally:
             self._made = None

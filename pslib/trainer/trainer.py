@@ -386,6 +386,7 @@ class Trainer:
             else "fit_stream in this process trains this window anew"
         )
         log.warning("pslib: %s; %s", line, then)
+        self._calls.told = True
 
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int

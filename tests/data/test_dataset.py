@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.data.column_types import KeyKinds, column_problems
+from pslib.data.data_files import data_files
 from pslib.data.dataset import ParquetData
 from pslib.errors import PROBLEMS_MAX, ConfigurationError, DataError
 from pslib.schema import RaggedField, Schema, SparseField
@@ -135,6 +136,15 @@ def test_no_path_at_all_is_refused() -> None:
 
 def test_an_empty_path_is_named_so_that_it_can_be_seen() -> None:
     assert problems_of("") == ["'': no such file or folder"]
+
+
+def test_a_file_that_is_misspelt_is_told_the_nearest_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").touch()
+    missing = f"{tmp_path}/clicks.cvs: no such file or folder"
+    assert data_files(f"{tmp_path}/clicks.cvs").problems == (
+        f"{missing}; did you mean {tmp_path}/clicks.csv?",
+    )
+    assert data_files(f"{tmp_path}/views.csv").problems == (f"{tmp_path}/views.csv: no such file or folder",)
 
 
 def test_an_unknown_kind_of_uri_is_refused() -> None:

@@ -238,7 +238,7 @@ def test_numbers_that_are_not_written_as_such_are_read_where_numbers_are(folder:
             "y,tags\n1,a|b\n",
             Schema(label="y", ragged=["tags"]),
             r"a.csv: column 'tags': a ragged column is a list.*texts of lists need a separator: "
-            r"\{name: tags, separator: '\|'\}",
+            r"\{name: tags, separator: '\|'\}, in Python RaggedField\('tags', separator='\|'\)",
         ),
         (
             "y,os\n1,4.4\n0,5.0\n",

@@ -190,6 +190,14 @@ def test_a_loss_is_of_the_examples_that_were_reported_with_it_where_more_are_kno
     assert [line["loss"] for line in lines[:5]] == [0.5, 0.5, 0.5, None, None]
 
 
+def test_a_line_between_two_reports_of_trainers_shows_the_last_loss():
+    stream = io.StringIO()
+    looks = [training(1_000 * i, epoch=i, epochs=4, loss_sum=400, loss_examples=1_000) for i in (1, 2, 3)]
+    watch(None, looks, every_s=1, stream=stream, progress=True)
+    told = [line.partition("loss ")[2][:6] for line in stream.getvalue().splitlines()]
+    assert told == ["0.4000", "0.4000", "0.4000"]
+
+
 def test_counters_that_fall_say_nothing_until_they_grow_again(tmp_path):
     """Trainers' counters fall when a coordinator is killed: it hears of them again a second later."""
     before, after = training(1_000, **bins_of(9, 0)), training(2_000, loss_sum=700, **bins_of(9, 5))

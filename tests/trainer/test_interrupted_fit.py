@@ -367,6 +367,19 @@ def test_epochs_that_are_passed_over_are_recorded_and_told_once(tmp_path: Path) 
     assert presses.notes == told
 
 
+def test_an_interrupt_between_two_epochs_is_told_what_goes_on_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster, callbacks=[Presses(1)])
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(path, epochs=2)
+        assert caplog.messages == ["pslib: interrupted between two epochs; the same call goes on"]
+        trainer.fit(path, epochs=2)
+        assert_counted(cluster, 2)
+
+
 # --- what can't go on
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pslib
+import rec_models
 from pslib.errors import PslibError
 from pslib.scoring import LoadedModel
 from rec_models import DeepFM
@@ -66,11 +67,14 @@ def test_an_unknown_keyword_is_one_line_with_the_one_that_is_meant(
     assert isinstance(caught.value, PslibError)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert caught.value.__suppress_context__  # a notebook would print Python's own traceback above it
 
 
 def test_a_missing_argument_is_pythons_own_error() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'schema'"):
         DeepFM()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Trainer: missing a required argument: 'cluster'"):
+        pslib.Trainer(DeepFM(SCHEMA))  # type: ignore[call-arg]
 
 
 def test_a_trainer_says_which_object_predicts(trainer: pslib.Trainer) -> None:
@@ -103,3 +107,8 @@ def test_a_name_that_pslib_lacks_is_told_the_nearest(name: str, told: str) -> No
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as caught:
         getattr(pslib, name)
     assert told in str(caught.value)
+
+
+def test_a_model_that_is_misspelt_is_told_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'DeepFN'; did you mean 'DeepFM'"):
+        rec_models.DeepFN  # noqa: B018

@@ -155,10 +155,10 @@ def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:
     """
     writable = [mount for mount in mounts if not mount.read_only]
     out = job.out if any(mount.holds(job.out) for mount in writable) else f"{STATE}/run"
-    job = job.model_copy(update={"out": out})
+    given_out, job = job.out, job.model_copy(update={"out": out})
     problems = [
         f"{what}: expected a URI or a path on a volume that all pods see (--mount CLAIM:/path), got {path}"
-        for what, path, seen in _shared_paths(job, mounts, writable)
+        for what, path, seen in _shared_paths(job, given_out, mounts, writable)
         if not is_uri(path) and not any(mount.holds(path) for mount in seen)
     ]
     if job.cluster.durability == "memory":
@@ -174,22 +174,25 @@ def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:
 
 
 def _shared_paths(
-    job: Job, mounts: Sequence[Mount], writable: Sequence[Mount]
+    job: Job, given_out: str, mounts: Sequence[Mount], writable: Sequence[Mount]
 ) -> Iterator[tuple[str, str, Sequence[Mount]]]:
-    """Yield setting, path, and the volumes on which it may be."""
+    """Yield setting, path, and the volumes on which it may be; ``given_out`` is `out` as the file has it."""
     for name in ("train", "valid", "test", "items"):
         for path in getattr(job.data, name) or ():
             yield f"data.{name}", path, mounts
     if job.load is not None:
         yield "load.path", job.load.path, mounts
-    yield "checkpoint.path", saved_place(job), writable
-    yield (
-        "checkpoint.path (of a training that is not done; keep_last: 1 has it there)",
-        unfinished_place(job),
-        writable,
-    )
+    if job.checkpoint.path is None:
+        yield "out (for checkpoints; or set checkpoint.path)", given_out, writable
+    else:
+        yield "checkpoint.path", saved_place(job), writable
+        yield (
+            "checkpoint.path (of a training that is not done; keep_last: 1 has it there)",
+            unfinished_place(job),
+            writable,
+        )
     if job.training.stopping and job.training.stopping.restore:
-        yield "out (with training.stopping.restore)", job.out, writable
+        yield "out (with training.stopping.restore)", given_out, writable
 
 
 def storage_of(job: Job, server_memory_bytes: float) -> str:

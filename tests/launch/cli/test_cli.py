@@ -81,7 +81,7 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
         (["eval", "job.yaml"], "missing option --checkpoint; see pslib eval --help"),
         (
             ["convert", "xml", "a", "b"],
-            "no such command: xml (choose from criteo, csv, jsonl, libffm, libsvm)",
+            "no such command: xml (choose from criteo, csv, jsonl, libffm, libsvm, sessions)",
         ),
         (
             ["launch", "--on", "moon", "x.py"],

@@ -19,6 +19,7 @@ def test_converted_criteo_data_comes_with_its_schema_for_the_job_file(tmp_path, 
     assert main(["convert", "criteo", str(tmp_path / "log.tsv"), str(out)]) == 0
     said = capsys.readouterr().out
     assert "2 rows of 2 lines, 50.00% positive" in said
+    assert f"\nlists and times are found by: pslib describe {out} --out {tmp_path}/log.yaml\n" in said
     schema = said.partition("for the job file:\n")[2]
     job = f"data:\n  train: {out}\n{schema}model: {{name: lr}}\nout: {tmp_path}/run\n"
     (tmp_path / "job.yaml").write_text(job)

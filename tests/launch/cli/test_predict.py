@@ -76,8 +76,8 @@ def test_an_out_that_ends_in_csv_is_csv(
     assert not (tmp_path / "lists.csv").exists()
 
 
-@pytest.mark.parametrize("name", ["s.tsv", "s.csv.gz", "s.JSONL"])
-def test_a_name_of_text_that_is_not_written_is_refused(
+@pytest.mark.parametrize("name", ["s.tsv", "s.csv.gz", "s.JSONL", "s.xlsx"])
+def test_a_name_of_a_format_that_is_not_written_is_refused(
     clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     new, out = str(clicks / "new" / "1.parquet"), str(tmp_path / name)

@@ -437,9 +437,11 @@ def test_keys_that_stand_twice_are_refused_all_at_once(tmp_path):
 def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
     with pytest.raises(ConfigurationError, match="no such file; expected a job file"):
         read_job(tmp_path / "none.yaml")
-    with pytest.raises(ConfigurationError, match="can't be read: Is a directory"):
+    with pytest.raises(ConfigurationError, match=r"expected a job file \(YAML\), got a folder$"):
         read_job(tmp_path)
     (tmp_path / "job.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match=r"got a folder; that of this run is .*/job\.yaml"):
+        read_job(tmp_path)
     with pytest.raises(ConfigurationError, match="it is not UTF-8 text; of data pslib describe makes a job"):
         read_job(tmp_path / "job.yaml")
 

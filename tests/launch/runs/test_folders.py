@@ -53,6 +53,18 @@ def test_an_earlier_run_stays_and_the_next_one_gets_the_next_number(
     assert second == f"pslib: {out}-2 holds an earlier run: this one is {out}-3"
 
 
+@pytest.mark.parametrize(("code", "told"), [(INTERRUPTED, True), (DONE, False)])
+def test_beside_an_interrupted_run_that_can_go_on_a_new_one_names_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, told: bool
+) -> None:
+    out = run_in(tmp_path / "clicks", code, 1)
+    note = out / "logs" / NOTE
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"log": str(out / "log")}))
+    os.utime(note, (0, 1))
+    assert chosen(out, False, False) == tmp_path / "clicks-2"
+    assert ("; --resume goes on with the earlier one" in capsys.readouterr().err) == told
+
+
 def test_with_overwrite_the_folder_itself_is_taken(tmp_path: Path) -> None:
     out = run_in(tmp_path / "clicks", DONE, 1)
     assert chosen(out, True, False) == out

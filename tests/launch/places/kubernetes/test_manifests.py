@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import stat
 import subprocess
@@ -22,6 +23,7 @@ from pslib.errors import ConfigurationError
 from pslib.transport.keys import Keys, make_keys, write_keys
 from tests.support.job_folder import refused
 
+ROOT = Path(__file__).parents[4]
 NEWEST_TWO = ("1.37", "1.36")
 ROLES = ("coordinator", "server", "trainer")
 JOB = """\
@@ -394,6 +396,35 @@ def test_wrong_input_is_one_line_and_no_file(
     command = ["k8s", "render", str(tmp_path / "clicks.yaml"), "--image", "i", "--out", str(tmp_path / "k8s")]
     assert refused(capsys, *command, *options)[0].startswith(line)
     assert not (tmp_path / "k8s").exists()
+
+
+def test_a_job_that_sets_no_place_of_checkpoints_is_told_its_own_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "clicks.yaml"
+    text = JOB.format(**SMALL)
+    text = text.replace("checkpoint: {path: /data/checkpoint, keep_last: 2}", "out: runs/clicks")
+    job.write_text(text)
+    command = ["k8s", "render", str(job), "--image", "i", "--out", str(tmp_path / "k8s"), *ON_DATA]
+    (line,) = refused(capsys, *command)
+    assert line == (
+        "out (for checkpoints; or set checkpoint.path): expected a URI or a path on a volume that all pods "
+        f"see (--mount CLAIM:/path), got {tmp_path}/runs/clicks"
+    )
+    job.write_text(text.replace("runs/clicks", "/data/runs/clicks"))
+    assert main(command) == 0
+
+
+def test_the_job_file_of_the_guide_is_rendered_by_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs/guide/deploy.md").read_text(encoding="utf-8").partition("## Kubernetes")[2]
+    job, commands = (page.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("yaml", "sh"))
+    monkeypatch.chdir(tmp_path)
+    Path("clicks.yaml").write_text(job)
+    (line,) = [line for line in commands.splitlines() if line.startswith("pslib k8s render")]
+    assert main(shlex.split(line)[1:]) == 0
+    assert read(Path("k8s/base/servers.yaml"))["spec"]["replicas"] == 2
 
 
 def test_manifests_that_exist_are_not_replaced_unasked(
