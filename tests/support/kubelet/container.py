@@ -89,6 +89,9 @@ def setup_of(spec: ContainerSpec, memory_group: Path | None) -> str:
     lines.append(f"mkdir {root}/dev/shm; mount -t tmpfs -o mode=1777,size={SHARED_MEMORY} shm {root}/dev/shm")
     for mount in spec.mounts:
         lines += _bound(mount, root)
+    for folder in spec.image.folders:  # one that a volume hides, as /tmp does a checkout below it
+        if any(folder.is_relative_to(mount.path) for mount in spec.mounts):
+            lines += _bound(Mount(folder, str(folder), True), root)
     if spec.read_only_root:
         lines.append(f"mount -o remount,ro {root}")
     lines.append(f'exec chroot {root} "$@"')
