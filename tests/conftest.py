@@ -12,7 +12,7 @@ from pslib.config import CACHE_VARIABLE
 from tests.support.kernel_age import older_kernels
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
-from tests.support.queues import PROCESSES, TESTS, starts_processes
+from tests.support.queues import queue_of, starts_processes
 from tests.support.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
@@ -35,9 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if starts_processes(item.path) and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.cluster)
-        queue = PROCESSES if starts_processes(item.path) else str(item.path.relative_to(TESTS))
+        queue = queue_of(item.path)[1]
         item.add_marker(pytest.mark.xdist_group(queue))
-    items.sort(key=lambda item: not starts_processes(item.path))
+    items.sort(key=lambda item: queue_of(item.path)[0])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,8 @@
 """Two queues for two workers: tests that start processes, one after the other, beside all others.
 
 Most tests keep one core busy, so two workers take little more than half of the time. Those that start
-processes keep several busy, and wait for them: two of them at once would wait for each other.
+processes keep several busy, and wait for them: two of them at once would wait for each other. Those of places
+(pods, Ray, hosts over ssh) wait most: they come last, in a queue for the worker that is done first.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["PROCESSES", "starts_processes"]
+__all__ = ["queue_of", "starts_processes"]
 
 TESTS = Path(__file__).resolve().parents[1]
-PROCESSES = "processes"
-"""Name of their queue; each other file has one of its own name."""
+PROCESSES, PLACES = "processes", "places"
+"""Names of their queues; each other file has one of its own name."""
 _WORDS = r"\b(subprocess|multiprocessing)\b", r"os\.fork", r"^(from|import) launch", r"\bstart: Callable"
 _STARTS = re.compile("|".join(_WORDS), re.M)
 _HELPERS = re.compile(r"from tests\.(?!simulation)([\w.]+) import")  # the simulator starts none
@@ -31,3 +32,11 @@ def starts_processes(path: Path) -> bool:
             texts[here] = here.read_text()
             to_read += [TESTS / f"{name.replace('.', '/')}.py" for name in _HELPERS.findall(texts[here])]
     return any(_STARTS.search(text) for text in texts.values())
+
+
+def queue_of(path: Path) -> tuple[int, str]:
+    """Return the order of a test file's queue among all, and its name."""
+    name = str(path.relative_to(TESTS))
+    if not starts_processes(path):
+        return 1, name
+    return (2, PLACES) if name.startswith("launch/places/") else (0, PROCESSES)

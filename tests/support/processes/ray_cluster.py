@@ -91,6 +91,10 @@ def ray_nodes(folder: Path) -> Iterator[RayNodes]:
     ):
         patch.setenv(MARK, mark := f"{os.getpid()}-{folder.name}")
         patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
+        patch.setenv(
+            "RAY_TMPDIR", sockets
+        )  # else the cluster's address is written to /tmp/ray, if that is there
+        Path(sockets, "ray").mkdir()
         first = {"num_cpus": CPUS, "_system_config": FAST, "temp_dir": sockets}
         cluster = Cluster(initialize_head=True, head_node_args=first)
         try:
