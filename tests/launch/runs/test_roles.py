@@ -95,7 +95,7 @@ def test_every_process_may_be_killed_and_every_push_counts_once(
     summary = summary_in(tmp_path)
     assert summary["examples"] == 12 * 24_000
     assert summary["pushes_missing"] == 0
-    assert summary["pushes_applied"] == 12 * BATCHES >= summary["pushes_sent"]  # of killed ones it is lost
+    assert summary["pushes_applied"] == 12 * BATCHES  # those sent: twice where a lease is taken over
     assert {name for name, _ in scheduler.ends} >= {"server-0", "server-1", "trainer-1", "coordinator-0"}
 
 

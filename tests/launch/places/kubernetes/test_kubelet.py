@@ -315,6 +315,7 @@ def test_a_drain_evicts_one_pod_after_the_other_where_a_budget_says_so(start: St
     }
     kubelet = start(budget, stateful(LEAVES, replicas=4))
     run_all(kubelet)
+    kubelet.wait(lambda: all("up" in kubelet.logs(pod.name) for pod in kubelet.pods()), 20, "all programs")
     moved = [pod for pod in kubelet.pods() if pod.place.node == "node-a"]
     assert len(moved) == 2
     least = len(kubelet.pods())
