@@ -21,7 +21,7 @@ CHOOSE_BY_SYSTEM = (
     "asyncio ctypes.util multiprocessing.connection platform selectors shutil subprocess tempfile "
     "urllib.request uuid click datasketches matplotlib.figure matplotlib.backends.backend_agg msgpack "
     "numpy psutil pyarrow.compute pyarrow.csv pyarrow.dataset pyarrow.fs pyarrow.json pyarrow.parquet "
-    "pydantic rich.console rich.live rich_click threadpoolctl tqdm yaml zmq zmq.utils.monitor"
+    "pydantic rich.console rich.live rich_click threadpoolctl yaml zmq zmq.utils.monitor"
 )
 OURS = tuple(
     f"{Path(__file__).resolve().parents[2] / name}{os.sep}" for name in ("pslib", "launch", "rec_models")
