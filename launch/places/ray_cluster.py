@@ -25,7 +25,7 @@ OLDEST = (2, 40)
 CONNECT_S = 20.0
 """Time limit of a connection by another process, which is tried first.
 
-Ray itself tries for many minutes, with lines of its own, when nobody listens or this machine is no node.
+``ray.init`` alone tries for minutes, with lines of its own, where no cluster listens.
 """
 GROUPED_S = 5.0
 """Time for room in which trainers stand beside servers, before each process may stand alone."""
@@ -183,7 +183,7 @@ class RayCluster:
         Raises
         ------
         UnavailableError
-            When nodes can't be trial.
+            When nodes can't be asked.
         """
         import ray
 

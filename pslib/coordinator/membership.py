@@ -185,9 +185,6 @@ class Membership:
             most = self.config.servers if self.map is None else self.config.SERVERS_MAX
             if most <= rank < ANY_RANK:
                 return f"expected a server's rank below {most}, got {rank} from {address}"
-        most = self.config.trainers_max
-        if role == "trainer" and not before and 0 < most <= len(self.live("trainer")):
-            return f"{counted(most, 'trainer trains', 'trainers train')}, the most: see cluster.trainers_max"
         if not before and self.trainers_over() and not self.awaited(now_s, "trainer"):
             return "the cluster's trainers have all left; start a new one"
         return ""

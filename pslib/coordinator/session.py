@@ -22,6 +22,7 @@ from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.status import details_of, figures_of, phase_of
+from pslib.text import counted
 from pslib.wire.counters import is_sound
 from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
 from pslib.wire.fields import Message, plain_of
@@ -301,8 +302,17 @@ class CoordinatorSession:
             return Failure("unavailable", self.error)
         if message.role == "trainer" and self._has_no_work(now_s, message.rank):
             return Failure("work-done", "all work of this cluster is done; start a new one for other work")
+        most = self.config.trainers_max  # a scheduler starts it again: it may have room then
+        if message.role == "trainer" and 0 < most <= self._others_training(message):
+            text = f"{counted(most, 'trainer trains', 'trainers train')}, the most: see cluster.trainers_max"
+            return Failure("unavailable", text)
         problem = self.recoveries.refusal(message)
         return Failure("configuration", problem) if problem else None
+
+    def _others_training(self, message: Register) -> int:
+        """Return the number of live trainers without the one that registers, and that of its rank."""
+        own = (message.incarnation, message.rank)
+        return sum(one.incarnation != own[0] and one.rank != own[1] for one in self.members.live("trainer"))
 
     def _registered(self, member: Member, missing: str) -> Registered:
         """Return the reply to a registration; ``missing``: what the process has to wait for."""

@@ -37,7 +37,7 @@ BSD and macOS want SO_REUSEPORT of both for that, which ZeroMQ does not set.
 """
 
 WAKE = (1).to_bytes(8, sys.byteorder)
-"""What is written to end a wait: an eventfd takes 8 bytes, a pipe takes any."""
+"""Bytes that end a wait when they are written: an eventfd takes 8, a pipe takes any number."""
 
 WAKES_BYTES = 8 if LINUX else 1 << 16
 """Bytes to read at once: the counter of an eventfd, all that a pipe of macOS holds."""

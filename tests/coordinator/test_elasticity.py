@@ -122,6 +122,7 @@ def test_trainers_join_up_to_the_limit_and_that_is_an_event() -> None:
     assert refusal_of_a_third(trainers_max=3).ready
     assert refusal_of_a_third().ready
     refused = refusal_of_a_third(trainers_max=2)
+    assert refused.code == "unavailable"  # with "configuration" one pod too many would fail a whole Job
     assert refused.text == "2 trainers train, the most: see cluster.trainers_max"
     world = Cluster(config=ClusterConfig(servers=2, trainers=2))
     world.open(0)

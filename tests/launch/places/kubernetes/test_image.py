@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[4]
 INCLUDED = "python3,python3-dev,python3-pip,ca-certificates"
-"""What python:3.11-slim has and a minimal Debian has not."""
+"""Packages of python:3.11-slim that a minimal Debian lacks."""
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 TRAINING = """
 import pslib

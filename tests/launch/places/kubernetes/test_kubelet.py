@@ -117,7 +117,7 @@ SERVICE = {
 
 
 def says(kubelet: Kubelet, pod: str, program: str) -> str:
-    """What a Python program prints that runs in a pod's container; or its error."""
+    """Return the output of a Python program in a pod's container, or its error."""
     done = kubelet.exec(pod, [sys.executable, "-c", program])
     return (done.stdout + done.stderr).strip()
 
