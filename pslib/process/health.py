@@ -9,8 +9,8 @@ from itertools import count
 from pslib.clock import Clock, SystemClock
 
 TURN_S = 60.0
-"""Age of a loop's last turn from which it counts as stuck. Turns take up to 0.25 s when nothing comes; the
-longest measured one, a push of 4 million rows on a busy machine, took 3 s."""
+"""Age of a loop's last turn from which it counts as stuck. Turns take up to 0.25 s when nothing comes. The
+longest one was not measured, so the limit is what a request may last (`Timing.request_s`)."""
 
 
 class Health:

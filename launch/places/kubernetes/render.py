@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SERVER_BYTES = 4 << 30
 """Default memory of a server, where neither ``--rows`` nor ``server_memory_bytes`` gives one."""
 COORDINATOR = PodSize("1", "1Gi")
-"""A coordinator of 4,096 servers takes 250 MB (benchmarks/README.md); it writes the records too."""
+"""Default of a coordinator; its memory with thousands of processes was not measured."""
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
