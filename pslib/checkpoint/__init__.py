@@ -2,7 +2,7 @@
 
 from pslib.checkpoint.compatibility import LoadOptions, check_fits, check_model
 from pslib.checkpoint.erase import Forgotten, forget_rows, held_rows
-from pslib.checkpoint.files import check_shard, load_shard
+from pslib.checkpoint.files import check_shard, load_shard, mapped_rows
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     chain_of,
@@ -45,6 +45,7 @@ __all__ = [
     "list_checkpoints",
     "load_shard",
     "manifest_bytes",
+    "mapped_rows",
     "newest",
     "newest_of_run",
     "next_place",

@@ -304,10 +304,12 @@ def batches_of(
     schema: pa.Schema,
     columns: list[str] | None = None,
     numbers: Sequence[int] | None = None,
+    mapped: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of a file of the checkpoint at ``path``, one in memory at a time, all or some of them.
 
-    ``columns`` and ``numbers`` choose columns and batches.
+    ``columns`` and ``numbers`` choose columns and batches. With ``mapped`` those of a local file stay in it:
+    a batch that is kept takes no memory but the pages that are read.
 
     Checksums tell damage, not forgery: each batch is validated in full before anything is read from it.
 
@@ -323,7 +325,7 @@ def batches_of(
     )
     try:
         with (
-            filesystem.open_input_file(f"{root}/{entry.name}") as stream,
+            _opened(filesystem, f"{root}/{entry.name}", mapped) as stream,
             pa.ipc.open_file(stream, options=options) as reader,
         ):
             if columns is None and not reader.schema.equals(schema):
@@ -345,6 +347,12 @@ def batches_of(
         raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: {problem}") from error
     except _DamageError as error:
         raise CheckpointCorruptError(f"{shown(path)}: {entry.name}: {error}") from None
+
+
+def _opened(filesystem: fs.FileSystem, path: str, mapped: bool) -> pa.NativeFile:
+    if mapped and isinstance(filesystem, fs.LocalFileSystem):
+        return pa.memory_map(path)
+    return filesystem.open_input_file(path)
 
 
 class _DamageError(Exception):

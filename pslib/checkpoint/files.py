@@ -82,6 +82,34 @@ def check_shard(shard: Shard, path: str, options: LoadOptions) -> None:
     _check_room(shard, saved, tables, links)
 
 
+def mapped_rows(path: str, table: str) -> Iterator[tuple[Link, str, pa.RecordBatch]]:
+    """Yield the rows of a table as they stand in a checkpoint's files, mapped where those are local.
+
+    As in `load_shard`, every file is verified before the first row.
+
+    Yields
+    ------
+    link : Link
+        Of the chain, the full checkpoint first.
+    kind : str
+        ``GONE``, the keys of rows that have left since the link before, then ``ROWS``.
+    batch : RecordBatch
+
+    Raises
+    ------
+    CheckpointCorruptError
+        If a file is missing, truncated or changed.
+    """
+    links, options = chain_of(path), LoadOptions()
+    _each_file(verify, links, [table], options)
+    _decode(links, [table], options, also_rows=False)
+    for link in links:
+        for batch in _batches(link, table, GONE, GONE_SCHEMA):
+            yield link, GONE, batch
+        for batch in _batches(link, table, ROWS, table_schema(link.manifest.specs[table]), mapped=True):
+            yield link, ROWS, batch
+
+
 def _fitting(
     shard: Shard, path: str, options: LoadOptions
 ) -> tuple[list[Link], dict[str, TableSpec], list[str]]:
@@ -228,7 +256,12 @@ def _load_counts(shard: Shard, saved: TableSpec, link: Link) -> None:
 
 
 def _batches(
-    link: Link, table: str, kind: str, schema: pa.Schema, columns: list[str] | None = None
+    link: Link,
+    table: str,
+    kind: str,
+    schema: pa.Schema,
+    columns: list[str] | None = None,
+    mapped: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     for entry in link.manifest.files_of(table, kind):
-        yield from batches_of(link.path, entry, schema, columns)
+        yield from batches_of(link.path, entry, schema, columns, mapped=mapped)
