@@ -15,7 +15,7 @@ from pslib.batch import Batch
 from pslib.checkpoint import LoadOptions, check_model, newest, read_manifest
 from pslib.checkpoint.compatibility import check_fits
 from pslib.data.arrow_data import open_data
-from pslib.data.column_types import kinds_of
+from pslib.data.column_types import KeyKinds, kinds_of
 from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import catalogue_of
 from pslib.data.split import TrainedRows
@@ -113,9 +113,18 @@ class LoadedModel:
         return html_table(type(self.model).__name__, {"checkpoint": shown(self.path)} | of_training)
 
     @property
+    def key_kinds(self) -> KeyKinds:
+        """What the keys of each vocabulary were made of; unknown ones are left out."""
+        return dict(self._kinds)
+
+    @property
     def ranks_items(self) -> bool:
         """True if the model ranks items, instead of predicting clicks."""
         return isinstance(self.model, RankingModel | MatchingModel)
+
+    @cached_property
+    def _features(self) -> Schema:
+        return features_of(self.schema)
 
     # --- clicks -------------------------------------------------------------------------------------------
 
@@ -135,7 +144,7 @@ class LoadedModel:
             If the data does not fit the schema.
         """
         check_label(self.model, "predict", "recommend(history)")
-        opened = self._opened(data, features_of(self.schema), may_be_empty=True)
+        opened = self._opened(data, self._features, may_be_empty=True)
         with self._stepper(opened.rows) as model:
             parts = [self._predicted(model, batch) for batch in whole_batches(opened, BATCH_ROWS)]
         shape = (0,) if len(self.schema.labels) < 2 else (0, len(self.schema.labels))

@@ -1,0 +1,99 @@
+"""``pslib serve``: answer requests over HTTP with the model of a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from typing import Any
+
+import rich_click as click
+
+from launch.cli.command import FILE, argument, command, option, packed
+from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.serving.settings import ServeSettings
+from pslib.settings import Setting
+from pslib.validation import hints_of
+
+EXTRA = "pslib serve needs the extra serve: pip install 'sparse-pslib[serve]'"
+
+
+def setting_options(kind: type) -> list[Any]:
+    """Return an option for each field of a settings class, with its help and bounds."""
+    made = []
+    for one in fields(kind):
+        hint = hints_of(kind, extras=True)[one.name]
+        setting = next(extra for extra in hint.__metadata__ if isinstance(extra, Setting))
+        name = f"--{one.name.replace('_', '-')}"
+        text = f"{setting.help[0].lower()}{setting.help[1:].rstrip('.')} (default: {one.default})"
+        made.append(option(name, setting.unit.upper() or "N", text, hint.__origin__, default=one.default))
+    return made
+
+
+@command(
+    "serve",
+    """
+pslib serve runs/clicks
+pslib serve clicks=runs/clicks/checkpoint likes=runs/likes --port 8080
+curl -s localhost:8080/predict -d '{"user": "u1", "item": 7}'
+""",
+)
+@argument(
+    "sources",
+    "[NAME=]CHECKPOINT...",
+    "a checkpoint, or a folder of numbered ones or of a run: its newest (name: that of the folder)",
+    nargs=-1,
+    required=True,
+)
+@option("--host", "ADDRESS", "where it listens (default: this machine alone)", default="127.0.0.1")
+@option("--port", "PORT", "0: any free one", click.IntRange(0, 65535), default=8080)
+@option("--admin-token-file", "FILE", "token of requests that change versions, from other machines too", FILE)
+@packed("settings", ServeSettings, *setting_options(ServeSettings))
+def serve_command(
+    sources: tuple[str, ...], host: str, port: int, admin_token_file: str | None, settings: ServeSettings
+) -> int:
+    """Serve predictions over HTTP: Open Inference Protocol v2, and plain records at /predict.
+
+    Newer checkpoints of a folder are taken as they come; requests under way end with the version before. It
+    ends on SIGTERM or Ctrl-C, when the requests under way are answered.
+    """
+    try:
+        from pslib.serving.process import listen, serve
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{EXTRA} ({error.name} is missing)") from error
+    from pslib import __version__
+    from rec_models.saved import load
+
+    named = dict(_named(source) for source in sources)
+    if len(named) < len(sources):
+        raise ConfigurationError("serve: expected each name once; name one by NAME=CHECKPOINT")
+    token = _token_in(admin_token_file) if admin_token_file else ""
+    with listen(host, port) as listener:
+        serve(named, load, settings, listener, _say, token, __version__)
+    return EXIT_DONE
+
+
+def _say(line: str) -> None:
+    print(f"pslib: {line}", file=sys.stderr, flush=True)
+
+
+def _named(source: str) -> tuple[str, str]:
+    """Return name and place of ``NAME=PLACE``, or of a place, whose name is that of its folder or run."""
+    from pslib.storage import parent_and_name, place_of
+
+    name, equals, place = source.partition("=")
+    if equals and name.replace("-", "_").isidentifier():
+        return name, place_of(place)
+    found = place_of(source)
+    parent, own = parent_and_name(found)
+    return (parent_and_name(parent)[1] if own.startswith("checkpoint") and parent else own), found
+
+
+def _token_in(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as opened:
+            token = opened.read().strip()
+    except OSError as error:
+        raise ConfigurationError(f"--admin-token-file: {file}: {error.strerror}") from error
+    if len(token) < 16:
+        raise ConfigurationError(f"--admin-token-file: {file}: expected at least 16 characters")
+    return token

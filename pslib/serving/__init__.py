@@ -1,0 +1,1 @@
+"""Serving: models of checkpoints answer requests over HTTP, without a cluster."""

@@ -1,0 +1,135 @@
+"""The process of `pslib serve`: loads models, listens, looks for newer checkpoints, leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import uvicorn
+
+from pslib.clock import SystemClock
+from pslib.errors import ConfigurationError
+from pslib.process.blas import blas_threads
+from pslib.serving.http_server import HttpServer
+from pslib.serving.repository import Load, Repository
+from pslib.serving.settings import ServeSettings
+
+CONNECTIONS_WAITING = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 is any free one.
+
+    Raises
+    ------
+    ConfigurationError
+        If the address is wrong or taken.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS_WAITING)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--host {host} --port {port}: can't listen there: {error.strerror}"
+        ) from error
+
+
+def serve(
+    sources: Mapping[str, str],
+    load: Load,
+    settings: ServeSettings,
+    listener: socket.socket,
+    tell: Callable[[str], None],
+    admin_token: str = "",
+    release: str = "",
+) -> None:
+    """Serve models until SIGTERM or Ctrl-C; requests under way are answered.
+
+    Parameters
+    ----------
+    sources : mapping of str to str
+        Checkpoint, folder of numbered ones, or folder of a run of each model, by its name.
+    load : callable
+        Opens the model of a checkpoint.
+    settings : ServeSettings
+    listener : socket
+    tell : callable
+        Gets lines for people.
+    admin_token, release : str
+        See `HttpServer`.
+
+    Raises
+    ------
+    CheckpointError
+        If a model can't be loaded.
+    """
+    with blas_threads(1):  # requests are small: a second thread a product would wait for the first
+        repository = Repository(sources, load, settings, SystemClock())
+        server = HttpServer(repository, settings, admin_token, release)
+        for name in repository.names:
+            one = repository.model(name).current
+            tell(f"{name}: version {one.number}, {one.model.rows:,} rows, {one.path}")
+        host, port = listener.getsockname()[:2]
+        tell(f"serving at http://{host if ':' not in host else f'[{host}]'}:{port}")
+        over = threading.Event()
+        watcher = threading.Thread(
+            target=_watch,
+            args=(repository, settings.refresh_s, over, tell),
+            name="pslib-versions",
+            daemon=True,
+        )
+        if settings.refresh_s:
+            watcher.start()
+        try:
+            asyncio.run(_listen(server, settings, listener))
+        finally:
+            over.set()
+            repository.close()
+
+
+async def _listen(server: HttpServer, settings: ServeSettings, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        server.app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=max(1, int(settings.drain_s)),
+        timeout_keep_alive=75,  # above the 60 s of usual load balancers, so that they close first
+        limit_concurrency=None,
+        lifespan="off",
+        server_header=False,
+    )
+    uvicorn_server = _Server(config)
+
+    def leave() -> None:
+        server.leaving = True
+        uvicorn_server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+    await uvicorn_server.serve([listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without signal handlers of its own: they would raise the signal again at the end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _watch(
+    repository: Repository, every_s: float, over: threading.Event, tell: Callable[[str], None]
+) -> None:
+    last: list[str] = []
+    while not over.wait(every_s):
+        lines = repository.refresh()
+        for line in lines:
+            if line not in last:  # a failure is told once, not every time
+                tell(line)
+        last = lines
