@@ -160,9 +160,9 @@ class HttpServer:
     # --- predictions ------------------------------------------------------------------------------------
 
     async def _infer(self, request: Request) -> Response:
-        version, name = self._version_of(request), request.path_params["name"]
+        name = request.path_params["name"]
 
-        async def answer() -> Response:
+        async def answer(version: Version) -> Response:
             asked = request_of(await self._body(request), _header_length(request), version.model.schema)
             scores = await self._scored(name, version, asked.table)
             body, head = answer_of(asked, scores, name, version.number, {})
@@ -170,16 +170,15 @@ class HttpServer:
                 return Response(body, media_type="application/json")
             return Response(body, media_type="application/octet-stream", headers={HEADER_LENGTH: str(head)})
 
-        return await self._measured(name, version, answer)
+        return await self._measured(name, request.path_params.get("version"), answer)
 
     async def _predict(self, request: Request) -> Response:
         names = self._repository.names
         name = request.query_params.get("model", names[0] if len(names) == 1 else "")
         if not name:
             raise HttpError(400, f"expected ?model=, one of {', '.join(names)}")
-        version = self._found(name, request.query_params.get("version"))
 
-        async def answer() -> Response:
+        async def answer(version: Version) -> Response:
             given = json_of(await self._body(request))
             records = given.get("records", given) if isinstance(given, dict) else given
             if not isinstance(records, dict | list) or not records:
@@ -190,14 +189,24 @@ class HttpServer:
             scores = await self._scored(name, version, table)
             return JSONResponse({"model": name, "version": version.number, "predictions": scores.tolist()})
 
-        return await self._measured(name, version, answer)
+        return await self._measured(name, request.query_params.get("version"), answer)
 
     async def _measured(
-        self, name: str, version: Version, answer: Callable[[], Awaitable[Response]]
+        self, name: str, number: str | None, answer: Callable[[Version], Awaitable[Response]]
+    ) -> Response:
+        """Answer with a version, which stays until then, and count the request."""
+        try:
+            with self._repository.using(name, number) as version:
+                return await self._counted(name, version, answer)
+        except UnknownModelError as error:
+            raise HttpError(404, str(error)) from error
+
+    async def _counted(
+        self, name: str, version: Version, answer: Callable[[Version], Awaitable[Response]]
     ) -> Response:
         start, status = perf_counter(), 200
         try:
-            return await answer()
+            return await answer(version)
         except HttpError as error:
             status = error.status
             raise

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from pslib.checkpoint import newest, newest_of_run
 from pslib.clock import Clock
@@ -20,7 +19,6 @@ from pslib.serving.settings import ServeSettings
 from pslib.storage import parent_and_name, shown
 
 Load = Callable[[str], LoadedModel]
-SHARE_STEPS = 1 << 32
 
 
 class UnknownModelError(ConfigurationError):
@@ -39,15 +37,18 @@ class Version:
         Its checkpoint.
     model : LoadedModel
     batcher : Batcher
-    loaded_s : float
-        Clock time at which it was loaded.
+    users : int
+        Requests under way that it answers.
+    dropped : bool
+        True if it answers no further ones; its last request ends its threads.
     """
 
     number: str
     path: str
     model: LoadedModel
     batcher: Batcher
-    loaded_s: float
+    users: int = 0
+    dropped: bool = False
 
 
 @dataclass(slots=True)
@@ -132,12 +133,30 @@ class Repository:
             If there is no such model or version.
         """
         with self._lock:
-            model = self.model(name)
-            if number is not None:
-                return self._kept(model, number)
-            if model.canary and self._draw.random() < model.canary_share:
-                return model.kept[model.canary]
-            return model.current
+            return self._chosen(name, number)
+
+    def _chosen(self, name: str, number: str | None) -> Version:
+        model = self.model(name)
+        if number is not None:
+            return self._kept(model, number)
+        if model.canary and self._draw.random() < model.canary_share:
+            return model.kept[model.canary]
+        return model.current
+
+    @contextmanager
+    def using(self, name: str, number: str | None = None) -> Iterator[Version]:
+        """Hold the version that answers a request, as `version` chooses it, until the block ends."""
+        with self._lock:
+            found = self._chosen(name, number)
+            found.users += 1
+        try:
+            yield found
+        finally:
+            with self._lock:
+                found.users -= 1
+                over = found.dropped and not found.users
+            if over:
+                found.batcher.close()
 
     def _kept(self, model: ServedModel, number: str) -> Version:
         found = model.kept.get(number)
@@ -242,8 +261,11 @@ class Repository:
                 : max(0, extra)
             ]
             dropped = [model.kept.pop(number) for number in gone]
-        for version in dropped:
-            version.batcher.close()  # what it was asked before is answered
+            for version in dropped:
+                version.dropped = True
+            idle = [version for version in dropped if not version.users]
+        for version in idle:
+            version.batcher.close()
 
     def _version(self, path: str) -> Version:
         model, settings = self._load(path), self._settings
@@ -260,15 +282,10 @@ class Repository:
             threads=settings.threads,
             clock=self._clock,
         )
-        return Version(_number_of(path, model), path, model, batcher, self._clock.now_s())
+        return Version(_number_of(path, model), path, model, batcher)
 
 
 def _number_of(path: str, model: LoadedModel) -> str:
     """Return the number that a checkpoint's folder ends with, else its steps of training."""
     tail = parent_and_name(path)[1].rpartition("-")[2]
     return str(int(tail)) if tail.isdecimal() else str(model.steps)
-
-
-def predicted(version: Version, table: pa.Table) -> NDArray[np.float32]:
-    """Score a table at once, together with what waits; raises what scoring does."""
-    return version.batcher.submit(table).result()
