@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from launch.cli.command import FILE, argument, command, option, packed
+from launch.cli.command import FILE, argument, command, flag, key_option, option, packed
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.serving.settings import ServeSettings
 from pslib.settings import Setting
 from pslib.validation import hints_of
+
+if TYPE_CHECKING:
+    from pslib.transport import ZmqTransport
 
 EXTRA = "pslib serve needs the extra serve: pip install 'sparse-pslib[serve]'"
 
@@ -46,10 +51,20 @@ curl -s localhost:8080/predict -d '{"user": "u1", "item": 7}'
 )
 @option("--host", "ADDRESS", "where it listens (default: this machine alone)", default="127.0.0.1")
 @option("--port", "PORT", "0: any free one", click.IntRange(0, 65535), default=8080)
+@option("--zmq", "ADDRESS", "listen for ZeroMQ clients too, for example tcp://127.0.0.1:8081")
+@key_option("a server's key, to encrypt ZeroMQ's links")
+@flag("--insecure-network", "listen for ZeroMQ clients of other machines without encryption")
 @option("--admin-token-file", "FILE", "token of requests that change versions, from other machines too", FILE)
 @packed("settings", ServeSettings, *setting_options(ServeSettings))
 def serve_command(
-    sources: tuple[str, ...], host: str, port: int, admin_token_file: str | None, settings: ServeSettings
+    sources: tuple[str, ...],
+    host: str,
+    port: int,
+    zmq: str | None,
+    key_file: str | None,
+    insecure_network: bool,
+    admin_token_file: str | None,
+    settings: ServeSettings,
 ) -> int:
     """Serve predictions over HTTP: Open Inference Protocol v2, and plain records at /predict.
 
@@ -67,9 +82,23 @@ def serve_command(
     if len(named) < len(sources):
         raise ConfigurationError("serve: expected each name once; name one by NAME=CHECKPOINT")
     token = _token_in(admin_token_file) if admin_token_file else ""
-    with listen(host, port) as listener:
-        serve(named, load, settings, listener, _say, token, __version__)
+    with listen(host, port) as listener, _transport(key_file, insecure_network) as transport:
+        link = transport.listen(zmq) if zmq is not None else None
+        serve(named, load, settings, listener, _say, token, __version__, link)
     return EXIT_DONE
+
+
+@contextmanager
+def _transport(key_file: str | None, insecure_network: bool) -> Iterator[ZmqTransport]:
+    from pslib.transport import ZmqTransport
+    from pslib.transport.keys import read_keys
+
+    keys = read_keys(key_file) if key_file is not None else None
+    transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
+    try:
+        yield transport
+    finally:
+        transport.close()
 
 
 def _say(line: str) -> None:

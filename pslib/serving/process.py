@@ -17,6 +17,8 @@ from pslib.process.blas import blas_threads
 from pslib.serving.http_server import HttpServer
 from pslib.serving.repository import Load, Repository
 from pslib.serving.settings import ServeSettings
+from pslib.serving.zmq_server import ZmqServer
+from pslib.transport import ServerLink
 
 CONNECTIONS_WAITING = 2048
 
@@ -46,6 +48,7 @@ def serve(
     tell: Callable[[str], None],
     admin_token: str = "",
     release: str = "",
+    link: ServerLink | None = None,
 ) -> None:
     """Serve models until SIGTERM or Ctrl-C; requests under way are answered.
 
@@ -61,6 +64,8 @@ def serve(
         Gets lines for people.
     admin_token, release : str
         See `HttpServer`.
+    link : ServerLink or None
+        Of a `ZmqServer` beside it.
 
     Raises
     ------
@@ -75,6 +80,9 @@ def serve(
             tell(f"{name}: version {one.number}, {one.model.rows:,} rows, {one.path}")
         host, port = listener.getsockname()[:2]
         tell(f"serving at http://{host if ':' not in host else f'[{host}]'}:{port}")
+        beside = ZmqServer(repository, settings, link) if link is not None else None
+        if beside is not None:
+            tell(f"serving at {beside.address}")
         over = threading.Event()
         watcher = threading.Thread(
             target=_watch,
@@ -88,6 +96,8 @@ def serve(
             asyncio.run(_listen(server, settings, listener))
         finally:
             over.set()
+            if beside is not None:
+                beside.close()
             repository.close()
 
 

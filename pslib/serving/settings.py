@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pslib.settings import Setting, Settings
 
@@ -17,6 +17,8 @@ class ServeSettings(Settings):
     ConfigurationError
         If a value is out of range; lists all problems at once.
     """
+
+    AT: ClassVar[str] = "serve: "
 
     threads: Annotated[int, Setting("Threads that score each version.", ge=1, le=256)] = 2
     batch_rows_max: Annotated[

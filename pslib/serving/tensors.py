@@ -102,7 +102,8 @@ def tensor_of_bytes(given: Mapping[str, Any], data: memoryview) -> Tensor:
         raise DataError(
             f"input {name!r}: expected {count * kind.itemsize} bytes of {count} {datatype}, got {data.nbytes}"
         )
-    return Tensor(name, shape, pa.array(np.frombuffer(data, kind)))
+    values = np.frombuffer(data, kind).copy()  # in a body they begin anywhere; kernels need them aligned
+    return Tensor(name, shape, pa.array(values))
 
 
 def _head(given: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:

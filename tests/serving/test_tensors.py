@@ -37,6 +37,13 @@ def test_numbers_in_bytes_and_in_json_are_the_same_column(datatype: str, shape: 
     assert packed.shape == shape
 
 
+def test_numbers_that_begin_anywhere_in_a_body_are_aligned() -> None:
+    body = memoryview(b"x" + np.arange(3, dtype=np.int64).tobytes())
+    tensor = tensor_of_bytes({"name": "x", "datatype": "INT64", "shape": [3]}, body[1:])
+    assert tensor.values.buffers()[1].address % 8 == 0
+    assert tensor.values.to_pylist() == [0, 1, 2]
+
+
 @given(st.lists(st.text(max_size=9), max_size=6))
 def test_texts_in_bytes_and_in_json_are_the_same_column(texts: list[str]) -> None:
     head = {"name": "x", "datatype": "BYTES", "shape": [len(texts)]}
