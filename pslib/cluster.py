@@ -38,7 +38,7 @@ from pslib.wire.codec import Codec
 from pslib.wire.fields import Message
 from pslib.wire.messages import Result, SaveSoon, Scale, Stats, Status, Stop
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 
 _embedded: WeakSet[Cluster] = WeakSet()

@@ -23,7 +23,8 @@ pslib logs runs/clicks --follow --role server-1
 def logs_command(run: str, follow: bool, role: str | None) -> int:
     """Print the logs of all processes of a run, the launcher included, in the order of time.
 
-    A line has its time (UTC), its level, and the process that wrote it.
+    A line has its time (UTC), its level, and the process that wrote it. Logs in JSON are shown as the same
+    text.
     """
     from launch.supervisor.log_files import LogFiles
 

@@ -22,6 +22,7 @@ from launch.supervisor.restarts import Restarts
 from launch.supervisor.run_spec import Launcher, Outcome, Plan, Task
 from launch.supervisor.status import StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.supervisor.worker_output import WorkerOutput
+from launch.worker.log_lines import Entry
 from pslib.clock import AwakeClock, SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.text import counted
@@ -50,7 +51,7 @@ def run_cluster(
     *,
     observe: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
-    show: Callable[[str], None] | None = None,
+    show: Callable[[Task, Entry], None] | None = None,
     watch: Callable[[str, str], Watcher] | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
@@ -66,7 +67,7 @@ def run_cluster(
     say : callable, optional
         Called with one line for the user; default: print it to standard error with prefix ``pslib: ``.
     show : callable, optional
-        The same for a line that a process has said, which is in its log; default: ``say``.
+        Called with a process and what it has said to the user, which is in its log; default: ``say``.
     watch : callable
         Called with the coordinator's address and the cluster id; returns a reader of the status. Default: a
         reader with the plan's key.
@@ -122,7 +123,7 @@ class _Run:
         plan: Plan,
         observe: Callable[[dict[str, Any]], None],
         say: Callable[[str], None],
-        show: Callable[[str], None] | None,
+        show: Callable[[Task, Entry], None] | None,
         watch: Callable[[str, str], Watcher],
     ) -> None:
         self._launcher = launcher
@@ -133,7 +134,9 @@ class _Run:
         self._clock = AwakeClock(SystemClock())  # excludes the time in which this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
-        self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say, show=show)
+        self._worker_output = WorkerOutput(
+            echo=plan.echo, trainers=plan.config.trainers, say=say, show=show, run=plan.cluster_id
+        )
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(SystemClock(), self._hurry)
         self._draining: GracefulStop | None = None

@@ -27,7 +27,7 @@ from pslib.wire.error_codes import COUNTS_AS_LOST
 from pslib.wire.fields import Message
 from pslib.wire.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Register, Registered
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 CUT_BEAT_S = 0.01
 """Heartbeat interval while other trainers wait for this one in a cut."""
 ASK_AGAIN_S = 0.02

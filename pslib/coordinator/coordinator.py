@@ -19,7 +19,7 @@ from pslib.wire.codec import Buffer, Codec
 from pslib.wire.fields import Message
 from pslib.wire.messages import Failure, Status
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 LINGER_S = 3.0
 """Time after the end during which the coordinator still replies, so that a launcher reads the last status."""
 TURN_S = 0.2

@@ -21,7 +21,7 @@ from pslib.recorder import RunRecorder
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local, unwritable
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """Status interval: fine enough for a bar; a status costs the coordinator well below a millisecond."""
