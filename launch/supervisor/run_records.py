@@ -12,7 +12,6 @@ from typing import Any
 
 from launch.job.job import Job
 from launch.job.paths import from_here
-from launch.supervisor.discovery import read_record
 from launch.supervisor.resume import earlier_metrics
 from launch.supervisor.run_spec import Launcher, Outcome, Plan, Task
 from launch.supervisor.supervisor import run_cluster
@@ -23,6 +22,7 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.monitor.run_folder import read_record
 from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
