@@ -211,6 +211,12 @@ class Cluster:
         assert isinstance(answer, Result)
         return dict(answer.values)
 
+    def watcher(self) -> Watcher:
+        """Return an observer of an embedded cluster; close it before the cluster."""
+        assert self._embedded is not None
+        embedded = self._embedded
+        return Watcher(embedded.address, embedded.cluster_id, transport=embedded.transport)
+
     def at_close(self, before: Callable[[], None], after: Callable[[dict[str, Any]], None]) -> None:
         """Call ``before`` when an embedded cluster begins to close, and ``after`` with its last status."""
         self._at_close.append((before, after))

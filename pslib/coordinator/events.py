@@ -43,9 +43,10 @@ class Events:
         Returns True while a journal is replayed: its own records bring the events back.
     """
 
-    def __init__(self, on_event: Callable[[Event], None], replaying: Callable[[], bool]) -> None:
+    def __init__(self) -> None:
         self.unix_s: Callable[[], float] = lambda: 0.0
-        self._on_event, self._replaying = on_event, replaying
+        self.on_event: Callable[[Event], None] = lambda _event: None
+        self.replaying: Callable[[], bool] = lambda: False
         self._events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._lines: deque[str] = deque(maxlen=LINES_TOLD)
         self._checkpoints: deque[dict[str, Any]] = deque(maxlen=CHECKPOINTS_KEPT)
@@ -84,11 +85,11 @@ class Events:
         return self._last
 
     def _add(self, text: str, kind: str, role: str | None, rank: int | None, more: Mapping[str, Any]) -> None:
-        if self._replaying():
+        if self.replaying():
             return
         about = {"number": self._last + 1, "at_s": self.unix_s(), "kind": kind, "role": role, "rank": rank}
         event = about | {"text": text[:CHARS_MAX], **more}
-        self._on_event(event)
+        self.on_event(event)
         self.replay(event)
 
     def replay(self, event: Mapping[str, Any]) -> None:

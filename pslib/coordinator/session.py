@@ -59,8 +59,6 @@ from pslib.wire.messages import Events as AskEvents
 from pslib.wire.permissions import refusal
 
 NO_OWNERS = np.empty(0, np.uint16)
-FENCED_MAX = 10_000
-"""Incarnations that are remembered as fenced; a process with a wrong one could send any number."""
 
 
 class CoordinatorSession:
@@ -81,18 +79,19 @@ class CoordinatorSession:
         self.pushes_missing = 0
         self._missed: set[tuple[int, int]] = set()
         """Reported server losses, by incarnations of server and reporter: late duplicates are ignored."""
-        self._fenced: set[int] = set()
         self.superseded = False
         """True if a member knows a coordinator of a higher term: then this one ends."""
         self.members = Membership(config, ranks_named)
         self.error = ""
-        self.history = Events(self._note_event, lambda: self.journal.replaying)
+        self.history = Events()
         tell = self.history.tell
         self.registry = JobRegistry(self.members, self.fail, tell)
         self.registry.on_saved = self._saved_by_call
         self.stopping = False
         self._work_over = False  # a server has been told that the work is over
         self.journal = CoordinatorJournal(self.members, self.registry)
+        self.history.on_event = self.journal.happened
+        self.history.replaying = lambda: self.journal.replaying
         self.failure_detector = FailureDetector(
             self.members, self.registry, tell, self.fail, self.journal.note_member
         )
@@ -155,6 +154,7 @@ class CoordinatorSession:
         self.elasticity.tick(now_s, busy)
         self.moves.tick(now_s, busy)
         self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
+        self.journal.write_events(now_s)
 
     def begin(self, now_s: float) -> None:
         """Start the cluster's time, at the first request."""
@@ -215,6 +215,8 @@ class CoordinatorSession:
                 self.handle(note["at_s"], entries[1])
             else:
                 self._redo(note)
+            for event in note.get("events", ()):
+                self.history.replay(event)
         finally:
             self.journal.replaying = False
         return float(note["at_s"])
@@ -234,9 +236,7 @@ class CoordinatorSession:
             self.moves.replay(note["record"])
         elif what == "saved":
             self.registry.note_saved(note["path"], note["moment"])
-        elif what == "event":
-            self.history.replay(note["event"])
-        else:
+        elif what != "events":
             self._redo_of_member(note)
 
     def _redo_of_member(self, note: Mapping[str, Any]) -> None:
@@ -264,9 +264,6 @@ class CoordinatorSession:
             self.journal.note(self._now_s, "fail", reason=reason)
             self.error = reason
             self.history.tell(reason, "failed")
-
-    def _note_event(self, event: dict[str, Any]) -> None:
-        self.journal.note(self._now_s, "event", event=event)
 
     @property
     def events(self) -> list[str]:
@@ -385,10 +382,12 @@ class CoordinatorSession:
         return self._beat(message, "go", STACKS if self.stacks.is_wanted(now_s, member) else "")
 
     def _note_fenced(self, message: Heartbeat) -> None:
-        """Add an event for a process that others have replaced, once: it may beat again before it ends."""
-        if message.incarnation in self._fenced or len(self._fenced) >= FENCED_MAX:
+        """Add an event for a member that counts as lost and beats again, once."""
+        former = (one for one in self.members.ever(message.role) if one.incarnation == message.incarnation)
+        member = next(former, None)
+        if member is None or member.fenced:
             return
-        self._fenced.add(message.incarnation)
+        member.fenced = True
         text = f"{message.role} {message.rank} is alive and fenced: {self._why_fenced(message)}"
         self.history.note(text, "fenced", message.role, message.rank)
 

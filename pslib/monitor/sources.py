@@ -70,7 +70,7 @@ class LiveRun:
     folder : Path or None
         Folder of the run, whose files tell of its end when the coordinator has gone.
     keeps : bool
-        True to write ``monitor.json`` into the folder.
+        True to write ``monitor.json`` into the folder. The first status is then not waited for.
 
     Raises
     ------
@@ -93,7 +93,8 @@ class LiveRun:
         self._turn = threading.Condition()
         self._over = threading.Event()
         self._heard_s, self._kept_s = self._clock.now_s(), self._clock.now_s() - KEEP_S
-        self._look()
+        if not keeps:
+            self._look()
         self._thread = threading.Thread(target=self._poll, name="pslib-monitor", daemon=True)
         self._thread.start()
 
@@ -118,12 +119,13 @@ class LiveRun:
 
     def close(self) -> None:
         """Stop asking."""
+        if self._over.is_set():
+            return
         self._over.set()
         with self._turn:
             self._turn.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(5.0)
-        self._watcher.close()
+        self._watcher.close()  # ends the thread's wait for an answer
+        self._thread.join(5.0)
 
     def finish(self, status: Mapping[str, Any], error: str | None, done: bool) -> None:
         """Close, and write the last state with the last status of a run that is over."""
@@ -136,11 +138,14 @@ class LiveRun:
             self._track.write(self._folder)
 
     def _poll(self) -> None:
-        while not self._over.wait(POLL_S):
+        pause_s = 0.0 if self._keeps else POLL_S
+        while not self._over.wait(pause_s):
+            pause_s = POLL_S
             try:
                 self._look()
             except PslibError:
-                self._miss()
+                if not self._over.is_set():
+                    self._miss()
 
     def _look(self) -> None:
         """Ask for a status and the events since the last, and take them."""
