@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from typing import IO
@@ -32,6 +33,7 @@ def send_records() -> None:
         log.setLevel(_INFO)
         log.addHandler(_Sender(sys.stderr))
         log.propagate = False  # the handler passes records on
+        threading.excepthook = _send_end_of_thread
 
 
 def stop_records() -> None:
@@ -41,6 +43,7 @@ def stop_records() -> None:
         if isinstance(handler, _Sender):
             log.removeHandler(handler)
             log.propagate = True
+            threading.excepthook = threading.__excepthook__
             if log.level is _INFO:
                 log.setLevel(logging.NOTSET)
 
@@ -63,6 +66,14 @@ def send_crash() -> None:
     kind, error, _ = sys.exc_info()
     last = "".join(traceback.format_exception_only(kind, error)).rstrip("\n")
     send_error(last, "output", trace=True, to=SCREEN)
+
+
+def _send_end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    """Send the exception of a thread, as `threading.excepthook` prints it."""
+    if ended.exc_type is not SystemExit:
+        trace = "".join(traceback.format_exception(ended.exc_value or ended.exc_type()))
+        name = ended.thread.name if ended.thread is not None else "?"
+        send(Entry(f"Exception in thread {name}", "error", "output", trace, SCREEN))
 
 
 class _Sender(logging.Handler):

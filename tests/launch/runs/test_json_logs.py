@@ -23,12 +23,16 @@ SCRIPT = """\
 import logging
 import os
 import sys
+import threading
 
 import pslib
 
 logging.getLogger("mine").warning("of the script")
 os.write(2, b"of a library \\xff\\n")
 sys.stderr.write("50%\\r")
+thread = threading.Thread(target=lambda: 1 // 0, name="mine")
+thread.start()
+thread.join()
 with pslib.connect():
     logging.getLogger("pslib.client").warning("pslib: two\\n  lines \\udc80")
     print("two\\nlines \\u2028 \\u00e9")
@@ -64,13 +68,22 @@ def test_a_script_that_crashes_has_its_traceback_in_one_record(
         assert {(one["role"], one["rank"]) for one in lines} == {(role, int(rank) if rank else None)}
     (run_id,) = {one["run"] for lines in logs.values() for one in lines}
     assert run_id == json.loads((tmp_path / "run" / "logs" / "cluster.json").read_text())["cluster_id"]
-    (crash,) = [one for one in out if one["exception"]]
+    in_thread, crash = [one for one in out if one["exception"]]
+    assert (in_thread["message"], in_thread["level"]) == ("Exception in thread mine", "error")
+    assert "\nZeroDivisionError: " in in_thread["exception"]
     assert (crash["level"], crash["role"], crash["rank"]) == ("error", "trainer", 0)
     assert crash["message"] == "ValueError: a\né"
     assert crash["exception"].startswith("Traceback (most recent call last):\n")
-    assert 'script.py", line 13' in crash["exception"]
+    assert 'script.py", line 17' in crash["exception"]
     printed = [one["message"] for one in out if one["logger"] == "output"]
-    assert printed[:5] == ["of the script", "of a library �", "50%", "two", "lines \u2028 é"]
+    assert printed[:6] == [
+        "of the script",
+        "of a library �",
+        "50%",
+        in_thread["message"],
+        "two",
+        "lines \u2028 é",
+    ]
     (warning,) = [one for one in err if one["logger"] == "pslib.client"]
     assert (warning["role"], warning["message"]) == ("trainer", "two\n  lines \\udc80")
     assert [one["message"] for one in logs["trainer-0"] if one["level"] == "warning"] == [warning["message"]]
