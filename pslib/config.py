@@ -17,6 +17,8 @@ KEYS_VARIABLE = "PSLIB_KEYS"
 """Names the file of a key, never a key: environments are inherited, listed and logged."""
 CACHE_VARIABLE = "PSLIB_CACHE"
 """Names the folder of text that was converted to Parquet."""
+LOG_FORMAT_VARIABLE = "PSLIB_LOG_FORMAT"
+"""``text`` or ``json``: the format of lines of commands that have the option ``--log-format``."""
 DEBUG_VARIABLE = "PSLIB_DEBUG"
 """With 1 every error is shown with its traceback."""
 

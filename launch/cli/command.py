@@ -16,6 +16,8 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from launch.places.options import HostOptions, RunOptions, place_names
+from launch.worker.json_output import write_json
+from pslib.config import LOG_FORMAT_VARIABLE
 
 if TYPE_CHECKING:
     from launch.job.job import Job
@@ -148,6 +150,13 @@ FILE, FOLDER, SETTING, PASSED = PathText("file"), PathText("dir"), _Setting(), _
 # --- common options
 
 
+def _use_format(context: click.Context, _: click.Parameter, given: str | None) -> str | None:
+    """Write lines in the format of ``--log-format`` from now on."""
+    if given == "json" and not context.resilient_parsing:
+        write_json()
+    return given
+
+
 def option(
     name: str, metavar: str, text: str, kind: Any = str, to: str | None = None, **more: Any
 ) -> Callable[[F], F]:
@@ -196,6 +205,14 @@ job_options = together(
 )
 json_option = flag("--json", "print one JSON object in place of text", to="as_json")
 quiet_option = flag("--quiet", "do not show progress: no bar, or lines in a log")
+log_format_option = choice(
+    "--log-format",
+    ("text", "json"),
+    f"lines of log files and screen (default: {LOG_FORMAT_VARIABLE}, or cluster.log_format of a job file)",
+    envvar=LOG_FORMAT_VARIABLE,
+    is_eager=True,  # so that errors in other options are in this format
+    callback=_use_format,
+)
 overwrite_option = flag("--overwrite", "replace files that exist")
 checkpoint_option = option("--checkpoint", "DIR", "what a run has saved", FOLDER, required=True)
 where_options = together(
@@ -243,6 +260,7 @@ def run_options(out: str) -> Callable[[F], F]:
         flag("--resume", resume),
         flag("--tensorboard", "also write event files, into DIR/tensorboard"),
         quiet_option,
+        log_format_option,
     )
 
 
@@ -294,6 +312,7 @@ def read_job_with(
     trainers: int | None = None,
     out: str | None = None,
     test_share: float | None = None,
+    log_format: str | None = None,
 ) -> Job:
     """Read a job file with options of the command line in place of its settings."""
     from launch.job.job import read_job
@@ -306,6 +325,8 @@ def read_job_with(
         changes["cluster.trainers"] = trainers
     if test_share is not None:
         changes["data.test_share"] = test_share
+    if log_format is not None:
+        changes["cluster.log_format"] = log_format
     if out is not None:
         changes["out"] = literal(str(Path(out).resolve()))  # relative to the current folder
     return read_job(config, overrides, changes)

@@ -20,6 +20,7 @@ from launch.cli.broken_pipe import keep_output
 from launch.cli.command import Group, command, json_option, show
 from launch.cli.completion import add_shells
 from launch.cli.errors import usage_line
+from launch.worker.json_output import restored_output, show_error
 from pslib.config import DEBUG_VARIABLE
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibError
 
@@ -27,7 +28,7 @@ GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
     "Use a model": ("predict", "serve", "nearest", "vectors", "eval", "recommend"),
     "Data": ("describe", "data", "convert"),
-    "A running cluster": ("doctor", "logs", "stop", "scale", "server", "forget", "keys"),
+    "A running cluster": ("top", "doctor", "logs", "stop", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
     "Other places": ("k8s", "role"),
     "Planning": ("plan", "bench"),
@@ -157,10 +158,15 @@ add_shells()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; tracebacks are shown only with PSLIB_DEBUG=1."""
     keep_output()
+    with restored_output():
+        return _exit_code(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _exit_code(arguments: list[str]) -> int:
     try:
         if asked := os.environ.get(COMPLETE_VARIABLE):
             return shell_complete(cli, {}, "pslib", COMPLETE_VARIABLE, asked)
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        code = _run(arguments)
         sys.stdout.flush()
         return code
     except SystemExit as ending:
@@ -182,7 +188,7 @@ def _run(arguments: list[str]) -> int:
         print(error.ctx.get_help())
         return EXIT_DONE
     except click.UsageError as error:
-        print(f"pslib: {usage_line(error)}", file=sys.stderr)
+        show_error(usage_line(error), trace=False)
         return ConfigurationError.exit_code
 
 
@@ -191,19 +197,14 @@ def _failed(error: Exception) -> int:
     if not isinstance(error, PslibError):
         refused = isinstance(error, OSError) and error.errno in REFUSALS
         return _place_refused(error) if refused else _internal(error)  # type: ignore[arg-type]
-    if os.environ.get(DEBUG_VARIABLE) == "1":
-        import traceback
-
-        traceback.print_exc()
-    for line in str(error).splitlines():
-        print(f"pslib: {line}", file=sys.stderr)
+    show_error(str(error), trace=os.environ.get(DEBUG_VARIABLE) == "1")
     return error.exit_code
 
 
 def _place_refused(error: OSError) -> int:
     """Report a full or unwritable disk, which is no internal error; return the exit code."""
     where = f"{error.filename}: " if error.filename else "can't write: "
-    print(f"pslib: {where}{error.strerror}", file=sys.stderr)
+    show_error(f"{where}{error.strerror}", trace=False)
     return ConfigurationError.exit_code
 
 
@@ -212,7 +213,7 @@ def _internal(error: Exception) -> int:
     import traceback
 
     if os.environ.get(DEBUG_VARIABLE) == "1":
-        traceback.print_exc()
+        show_error(f"{type(error).__name__}: {error}", trace=True)
         return PslibError.exit_code
     with tempfile.NamedTemporaryFile(
         "w", prefix="pslib-error-", suffix=".log", delete=False, encoding="utf-8"
@@ -220,7 +221,7 @@ def _internal(error: Exception) -> int:
         file.write(" ".join(sys.argv) + "\n\n")
         traceback.print_exc(file=file)
     first = (str(error).splitlines() or [""])[0]
-    print(f"pslib: our own fault: {type(error).__name__}: {first}; details in {file.name}", file=sys.stderr)
+    show_error(f"our own fault: {type(error).__name__}: {first}; details in {file.name}", trace=False)
     return PslibError.exit_code
 
 

@@ -23,7 +23,8 @@ pslib logs runs/clicks --follow --role server-1
 def logs_command(run: str, follow: bool, role: str | None) -> int:
     """Print the logs of all processes of a run, the launcher included, in the order of time.
 
-    A line has its time (UTC), its level, and the process that wrote it.
+    A line has its time (UTC), its level, and the process that wrote it. Logs in JSON are shown as the same
+    text.
     """
     from launch.supervisor.log_files import LogFiles
 
@@ -45,18 +46,19 @@ def stop_command(run: str) -> int:
     It returns when the run has ended. pslib train --resume goes on with it.
     """
     from launch.job.paths import from_here
-    from launch.supervisor.discovery import ended_run
+    from launch.supervisor.discovery import end_line
     from launch.supervisor.launcher_process import stop_launcher
+    from pslib.monitor.run_folder import ended_run
 
     if ended := ended_run(run):
-        print(ended.line())
+        print(end_line(ended))
         return EXIT_DONE
     pid = stop_launcher(run, lambda line: print(f"pslib: {line}", file=sys.stderr, flush=True))
     ended = ended_run(run)
     if ended is None:
         print(f"pid {pid}, the launcher of {run}, has ended without a summary")
         return EXIT_DONE
-    print(ended.line())
+    print(end_line(ended))
     if ended.exit_code != EXIT_DONE and (ended.folder / "job.yaml").exists():
         print(f"go on with: pslib train --resume {quote(from_here(ended.folder))}")
     return EXIT_DONE

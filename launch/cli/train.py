@@ -17,6 +17,7 @@ from launch.cli.command import (
     trainers_option,
 )
 from launch.places.options import HostOptions, RunOptions, selected_launcher
+from launch.worker.json_output import write_json
 
 
 @command(
@@ -60,7 +61,9 @@ def train_command(
     hosts, servers, trainers = selected_launcher(machines), machines.servers, machines.trainers
     if hosts:
         servers, trainers = hosts.count("server"), hosts.count("trainer")
-    job = read_job_with(config, overrides, servers, trainers, run.out, test_share)
+    job = read_job_with(config, overrides, servers, trainers, run.out, test_share, run.log_format)
+    if job.json_logs:
+        write_json()
     if of_run and run.resume:
         return run_job(job, run, hosts, machines.port)
     with folder_of_run(Path(job.out), run.overwrite, run.resume) as folder:

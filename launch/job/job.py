@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pslib.data.split import DataPart
 
 
-log = logging.getLogger("pslib")
+log = logging.getLogger("pslib.job")
 
 
 def of_trainer(training: TrainingSection) -> dict[str, Any]:
@@ -189,6 +189,11 @@ class Job(Section):
         """Settings of the cluster for its coordinator."""
         settings = {name: getattr(self.cluster, name) for name in settings_of(ClusterSettings)}
         return ClusterConfig(timing=Timing(drain_s=self.cluster.drain_s), **settings)
+
+    @property
+    def json_logs(self) -> bool:
+        """True for lines of JSON."""
+        return self.cluster.log_format == "json"
 
     @property
     def train_data(self) -> list[str] | DataPart:

@@ -147,6 +147,13 @@ class ClusterSection(ClusterSettings):
         str | None,
         Setting("Folder of the update logs; none: beside the run's other files.", pattern=NOT_EMPTY),
     ] = None
+    log_format: Annotated[
+        str,
+        Setting(
+            "Lines of processes and launcher: text for people, or JSON for a store of logs.",
+            choices=("json", "text"),
+        ),
+    ] = "text"
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

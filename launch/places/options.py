@@ -94,6 +94,8 @@ class RunOptions:
         True to write event files for TensorBoard into the folder.
     quiet : bool
         True to show no progress.
+    log_format : str or None
+        "text" or "json"; None: that of the job file, or for a script text.
     """
 
     out: str | None = None
@@ -102,6 +104,12 @@ class RunOptions:
     resume: bool = False
     tensorboard: bool = False
     quiet: bool = False
+    log_format: str | None = None
+
+    @property
+    def json_logs(self) -> bool:
+        """True for lines of JSON without a job file."""
+        return self.log_format == "json"
 
     def __post_init__(self) -> None:
         """Refuse to replace the run that is to be continued."""

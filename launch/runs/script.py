@@ -82,7 +82,7 @@ def _launch(
     folder = None if run.out is None else _folder(run.out, run)
     launch = identity_of(folder, config, run.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if folder is None else folder / "logs"
-    keep_log(logs)
+    keep_log(logs, launch.cluster_id, run.json_logs)
     update_log = launch.log or log_folder(config, log, folder or logs)
     plan = Plan(
         config=config,
@@ -94,6 +94,7 @@ def _launch(
         keys=keys,
         saves=update_log is None,
         log=update_log,
+        json_logs=run.json_logs,
     )
     facts = {"job": Path(script).name}
     outcome, _ = run_recorded(

@@ -113,7 +113,7 @@ def _train(
 ) -> int:
     """Run a checked job; ``again`` are the options that a resumed run needs."""
     job, launch = _begun(job, run.overwrite, run.resume)
-    keep_log(Path(job.out) / "logs")
+    keep_log(Path(job.out) / "logs", launch.cluster_id, job.json_logs)
     _warn_of_few_steps(job, None if run.quiet or run.resume else rows)
     out = Path(job.out)
     effective = out / "job.yaml"
@@ -128,6 +128,7 @@ def _train(
         keys=own_keys,
         saves=log is None,
         log=log,
+        json_logs=job.json_logs,
     )
     best = best_possible(job)
     facts = {
@@ -146,6 +147,7 @@ def _train(
         where = shown(outcome.status.get("saved") or "") or "the beginning: there is no checkpoint"
         say(f"all processes begin again at {where} ({tried + 1} of {job.cluster.restarts})")
         job, plan = step_back(outcome, job, plan, out, tried)
+        keep_log(plan.logs, plan.cluster_id, plan.json_logs)
         tried += 1
     if outcome.exit_code == EXIT_DONE:
         note_saved(job, out)

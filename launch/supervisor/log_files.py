@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.supervisor.discovery import ended_run, records_of_script
 from launch.supervisor.launcher_process import gone_launcher
-from launch.worker.log_lines import MESSAGE
+from launch.worker.log_lines import MESSAGE, shown_lines
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
+from pslib.monitor.run_folder import ended_run, records_of_script
 
 LOOK_S = 0.2
 
@@ -60,8 +60,8 @@ class LogFiles:
                 if not line.endswith(b"\n"):
                     return
                 self._read[file] = self._read.get(file, 0) + len(line)
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                yield text.replace("\r", " ")  # of a bar, which would overwrite the beginning
+                for text in shown_lines(line.decode("utf-8", "replace").rstrip("\r\n")):
+                    yield text.replace("\r", " ")  # of a bar, which would overwrite the beginning
 
     def follow(self, show: Callable[[str], object]) -> str | None:
         """Show the lines as they come until the run has ended; return a line if its launcher was killed."""

@@ -15,7 +15,7 @@ from typing import IO
 
 from launch.supervisor.run_spec import Command, Identity, Launcher, Plan, Process, Task
 from launch.supervisor.worker_output import WorkerOutput
-from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, log_line
+from launch.worker.log_lines import MESSAGE_PREFIX, Entry, Origin, log_text, read_lines
 from launch.worker.watchdog import FROM_INPUT, LEAVE
 from pslib.errors import ConfigurationError
 
@@ -115,11 +115,16 @@ def start(
     task: Task,
     command: Command,
     log: Path,
-    listen: Callable[[Task, str], None],
+    listen: Callable[[Task, Entry], None],
     first_line: str | None = None,
     missed: Callable[[str], None] | None = None,
+    *,
+    run: str | None = None,
+    as_json: bool = False,
 ) -> Running:
     """Start a command; copy its output to ``log`` and pass each line to ``listen``.
+
+    ``log`` gets lines of text or, ``as_json``, of JSON, which name the cluster id ``run``.
 
     ``first_line`` is written to its standard input: its key, which no other process can read there.
 
@@ -152,7 +157,7 @@ def start(
     assert process.stdout is not None
     pump = threading.Thread(
         target=_pump,
-        args=(task, process.stdout, kept, tail, listen, command.remarks),
+        args=(task.origin(run), task, process.stdout, kept, tail, listen, command.remarks, as_json),
         name=f"log of {task.name}",
         daemon=True,
     )
@@ -171,25 +176,26 @@ def is_remark(line: str, remarks: str) -> bool:
 
 
 def _pump(
+    origin: Origin,
     task: Task,
     output: IO[bytes],
     log: IO[bytes],
     tail: deque[str],
-    listen: Callable[[Task, str], None],
+    listen: Callable[[Task, Entry], None],
     remarks: str,
+    as_json: bool,
 ) -> None:
-    process = task.name.replace(" ", "-")
     with output, log:
         while data := output.readline(LINE_BYTES_MAX):
             if data.startswith(MESSAGE_PREFIX.encode()) and not data.endswith(b"\n"):
                 data += output.readline(MESSAGE_BYTES_MAX)
             line = data.decode("utf-8", "replace").rstrip("\r\n")
-            with suppress(OSError):  # a full disk must not stop the copy, or the worker would block
-                log.write(f"{log_line(line, process)}\n".encode())
-            if not line.startswith(LOG_PREFIX):  # log lines must not displace the lines on its exit
-                tail.append(line)
-            if not is_remark(line, remarks):
-                listen(task, line)
+            for entry in read_lines(line):
+                with suppress(OSError):  # a full disk must not stop the copy, or the worker would block
+                    log.write(log_text(entry, origin, as_json).encode())
+                tail.extend(entry.printed)  # lines for the log only must not displace the lines on its exit
+                if not is_remark(line, remarks):
+                    listen(task, entry)
 
 
 def describe_exit(exit_code: int) -> str:
@@ -293,6 +299,8 @@ class Starts:
                 self._worker_output.hear,
                 None if key is None else key.to_text(),
                 self._say if self._begun else None,
+                run=self._plan.cluster_id,
+                as_json=self._plan.json_logs,
             )
         except OSError as error:
             raise ConfigurationError(

@@ -5,23 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.job.job import Job
 from launch.job.paths import from_here
-from launch.supervisor.discovery import read_record
 from launch.supervisor.resume import earlier_metrics
-from launch.supervisor.run_spec import Launcher, Outcome, Plan
+from launch.supervisor.run_spec import Launcher, Outcome, Plan, Task
 from launch.supervisor.supervisor import run_cluster
-from launch.worker.log_lines import PEOPLE_PREFIX, log_line
+from launch.worker.json_output import identify
+from launch.worker.json_output import show as show_entry
+from launch.worker.log_lines import PEOPLE_PREFIX, Entry, Origin, log_text
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.monitor.run_folder import read_record
 from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
+
+if TYPE_CHECKING:
+    from pslib.monitor.sources import LiveRun
 
 _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
 
@@ -79,7 +86,19 @@ def run_recorded(
             for line in rankings.news(status):
                 say(line)
 
-        outcome = run_cluster(launcher, plan, observe=observe, say=say, show=show)
+        kept = _Kept(plan, out)
+        try:
+            outcome = run_cluster(
+                launcher,
+                plan,
+                observe=observe,
+                say=say,
+                show=partial(show, plan.cluster_id),
+                began=kept.begin,
+            )
+        finally:
+            kept.close()
+        kept.finish(outcome)
         for line in rankings.news(outcome.status):
             say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
@@ -99,6 +118,43 @@ def run_recorded(
             with suppress(OSError):
                 recorder.close()
     return outcome, summary
+
+
+class _Kept:
+    """Writer of a run's ``monitor.json``, once its coordinator listens.
+
+    Parameters
+    ----------
+    plan : Plan
+    out : Path or None
+        Folder of the run; None writes nothing.
+    """
+
+    def __init__(self, plan: Plan, out: Path | None) -> None:
+        self._plan, self._out = plan, out
+        self._live: LiveRun | None = None
+
+    def begin(self, address: str) -> None:
+        """Begin to ask the coordinator."""
+        if self._out is None:
+            return
+        from pslib.cluster import Watcher
+        from pslib.monitor.sources import LiveRun
+
+        plan, folder = self._plan, self._out.absolute()
+        facts = {"name": folder.name, "folder": str(folder), "cluster_id": plan.cluster_id}
+        watcher = Watcher(address, plan.cluster_id, plan.key_of("admin"))
+        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
+
+    def close(self) -> None:
+        """End asking: the coordinator is gone."""
+        if self._live is not None:
+            self._live.close()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the end of the run."""
+        if self._live is not None:
+            self._live.finish(outcome.status, outcome.reason, outcome.exit_code == EXIT_DONE)
 
 
 def _left_out(error: OSError, outcome: Outcome) -> str:
@@ -129,27 +185,38 @@ class Rankings:
         ]
 
 
-_log: Path | None = None
+@dataclass(slots=True)
+class _Log:
+    """Log of this launcher, which has one run."""
+
+    file: Path | None = None
+    origin: Origin = Origin("launcher")
+    as_json: bool = False
 
 
-def keep_log(logs: Path) -> None:
+_log = _Log()
+
+
+def keep_log(logs: Path, run: str | None, as_json: bool) -> None:
     """Let `say` write its lines into the folder of a run's logs too, from now on."""
-    global _log  # noqa: PLW0603  (as of the folder's lock: one launcher has one run)
-    _log = logs / "launcher.log"
+    _log.file, _log.origin, _log.as_json = logs / "launcher.log", Origin("launcher", run=run), as_json
+    identify(_log.origin)
 
 
 def say(line: str) -> None:
     """Print a line for the user, above the progress block if there is one; write it to the launcher's log."""
-    show(line)
-    if _log is not None:
-        with suppress(OSError), _log.open("a", encoding="utf-8") as log:  # a full disk does not end the run
-            log.write(f"{log_line(f'{PEOPLE_PREFIX}{line}', 'launcher')}\n")
-
-
-def show(line: str) -> None:
-    """Print a line for the user that the log of another process has."""
     sys.stderr.write(f"{PEOPLE_PREFIX}{line}\n")
     sys.stderr.flush()
+    if _log.file is not None:
+        entry = Entry(line, "warning", "pslib")
+        with suppress(OSError), _log.file.open("ab") as log:  # a full disk does not end the run
+            log.write(log_text(entry, _log.origin, _log.as_json).encode())
+
+
+def show(run: str, task: Task, entry: Entry) -> None:
+    """Print what a process says to the user, which the log of that process has."""
+    lines = "".join(f"{PEOPLE_PREFIX}{task.name}: {line}\n" for line in entry.message.split("\n"))
+    show_entry(sys.stderr, entry, task.origin(run), lines)
 
 
 COUNTERS = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from launch.worker.log_lines import Origin
 from pslib.config import ClusterConfig
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Task:
     def name(self) -> str:
         """Name for the user: ``server 1``."""
         return self.role if self.role == "coordinator" else f"{self.role} {self.number}"
+
+    def origin(self, run: str | None) -> Origin:
+        """Return the process as lines of the log of a run name it."""
+        return Origin(self.role, None if self.role == "coordinator" else self.number, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +218,8 @@ class Plan:
         Identity in a resumed run; None: a new run.
     saves : bool
         True to save when the launcher is asked to leave.
+    json_logs : bool
+        True for lines of JSON in the logs.
     """
 
     config: ClusterConfig
@@ -224,6 +231,7 @@ class Plan:
     log: str | None = None
     launch: Identity | None = None
     saves: bool = False
+    json_logs: bool = False
 
     def key_of(self, role: str) -> Keys | None:
         """Return the key of a coordinator, server or trainer, or of the launcher itself ("admin")."""

@@ -22,6 +22,7 @@ from launch.supervisor.restarts import Restarts
 from launch.supervisor.run_spec import Launcher, Outcome, Plan, Task
 from launch.supervisor.status import StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.supervisor.worker_output import WorkerOutput
+from launch.worker.log_lines import Entry
 from pslib.clock import AwakeClock, SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.text import counted
@@ -50,8 +51,9 @@ def run_cluster(
     *,
     observe: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
-    show: Callable[[str], None] | None = None,
+    show: Callable[[Task, Entry], None] | None = None,
     watch: Callable[[str, str], Watcher] | None = None,
+    began: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
 
@@ -66,10 +68,12 @@ def run_cluster(
     say : callable, optional
         Called with one line for the user; default: print it to standard error with prefix ``pslib: ``.
     show : callable, optional
-        The same for a line that a process has said, which is in its log; default: ``say``.
+        Called with a process and what it has said to the user, which is in its log; default: ``say``.
     watch : callable
         Called with the coordinator's address and the cluster id; returns a reader of the status. Default: a
         reader with the plan's key.
+    began : callable, optional
+        Called once with the coordinator's address, when it listens.
 
     Raises
     ------
@@ -84,6 +88,7 @@ def run_cluster(
         say or _to_stderr,
         show,
         watch or own_watch,
+        began or (lambda address: None),
     )
     with run.signals.heard():
         try:
@@ -122,10 +127,11 @@ class _Run:
         plan: Plan,
         observe: Callable[[dict[str, Any]], None],
         say: Callable[[str], None],
-        show: Callable[[str], None] | None,
+        show: Callable[[Task, Entry], None] | None,
         watch: Callable[[str, str], Watcher],
+        began: Callable[[str], None],
     ) -> None:
-        self._launcher = launcher
+        self._launcher, self._began = launcher, began
         self._plan = plan
         self._observe = observe
         self._say = say
@@ -133,7 +139,9 @@ class _Run:
         self._clock = AwakeClock(SystemClock())  # excludes the time in which this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
-        self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say, show=show)
+        self._worker_output = WorkerOutput(
+            echo=plan.echo, trainers=plan.config.trainers, say=say, show=show, run=plan.cluster_id
+        )
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(SystemClock(), self._hurry)
         self._draining: GracefulStop | None = None
@@ -166,6 +174,7 @@ class _Run:
             plan.logs, address, plan.cluster_id, launch, plan.log, plan.config, launcher=this_process()
         )
         self._starts.the_others()
+        self._began(address)
 
     def _follow(self, until: Callable[[], bool]) -> Verdict | None:
         """Poll until the run is over (its outcome) or ``until`` holds (None)."""

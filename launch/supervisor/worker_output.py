@@ -7,10 +7,12 @@ import queue
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from launch.supervisor.run_spec import Task
-from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, PEOPLE_PREFIX
+from launch.worker.json_output import show as show_entry
+from launch.worker.log_lines import LAUNCHER, LOG, MESSAGE_PREFIX, USER, Entry
 from pslib.process.shutdown import ACKNOWLEDGED, ASKED
 
 WORDS = ("started", "listening", "result", "over", "final", "asked")
@@ -35,7 +37,9 @@ class WorkerOutput:
     say : callable
         Called with one line for the user.
     show : callable, optional
-        Called with one that a process has said to the user; default: ``say``.
+        Called with a process and what it has said to the user; default: ``say``, a line each.
+    run : str, optional
+        Cluster id, which lines of JSON name.
 
     Attributes
     ----------
@@ -68,7 +72,8 @@ class WorkerOutput:
         echo: bool,
         trainers: int,
         say: Callable[[str], None],
-        show: Callable[[str], None] | None = None,
+        show: Callable[[Task, Entry], None] | None = None,
+        run: str | None = None,
     ) -> None:
         self.address: str | None = None
         self.results: list[dict[str, Any]] = []
@@ -82,18 +87,21 @@ class WorkerOutput:
         self._failed_s = 0.0
         self._echo = echo
         self._named = trainers > 1
-        self._say, self._show = say, show or say
-        self._waiting: queue.SimpleQueue[tuple[Task, str, str]] = queue.SimpleQueue()
+        self._say, self._show, self._run = say, show or self._say_lines, run
+        self._waiting: queue.SimpleQueue[tuple[Task, str, Entry]] = queue.SimpleQueue()
 
-    def hear(self, task: Task, line: str) -> None:
+    def hear(self, task: Task, entry: Entry) -> None:
         """Receive a line of a process; thread-safe."""
-        word, _, rest = line.removeprefix(MESSAGE_PREFIX).partition(" ")
-        if line.startswith(MESSAGE_PREFIX) and word in WORDS:
-            self._waiting.put((task, word, rest))
-        elif line.startswith(PEOPLE_PREFIX):
-            self._waiting.put((task, "says", line.removeprefix(PEOPLE_PREFIX)))
-        elif self._echo and task.role == "trainer" and not line.startswith(LOG_PREFIX):
-            self._echo_line(f"[{task.name}] {line}" if self._named else line)
+        word, _, rest = entry.message.removeprefix(MESSAGE_PREFIX).partition(" ")
+        echo = self._echo and task.role == "trainer"
+        if entry.to == LAUNCHER and word in WORDS:
+            self._waiting.put((task, word, replace(entry, message=rest)))
+        elif entry.to == USER:
+            self._waiting.put((task, "says", entry))
+            if echo and entry.exception:
+                self._echo_entry(task, replace(entry, message=entry.exception.rstrip("\n"), exception=None))
+        elif echo and entry.to != LOG:
+            self._echo_entry(task, entry)
 
     def process_of(self, task: Task) -> tuple[int | None, str]:
         """Return process id and machine of a worker, as far as reported."""
@@ -102,12 +110,14 @@ class WorkerOutput:
     def take_in(self) -> None:
         """Process all received lines."""
         while not self._waiting.empty():
-            task, word, rest = self._waiting.get()
+            task, word, entry = self._waiting.get()
             if word != "says":
-                self._take_message(task, word, rest)
-            elif not (rest in self.said or task in self.echoes or (self.leaving and has_left(rest))):
-                self.said.add(rest)  # once: two trainers with the same problem print the same line
-                self._show(f"{task.name}: {rest}")
+                self._take_message(task, word, entry.message)
+                continue
+            lines = [line for line in entry.message.split("\n") if line not in self.said]
+            if lines and not (task in self.echoes or (self.leaving and has_left(entry.message))):
+                self.said.update(lines)  # once: two trainers with the same problem print the same line
+                self._show(task, replace(entry, message="\n".join(lines)))
 
     def tell_events(self, status: Mapping[str, Any], now_s: float) -> None:
         """Print events of the coordinator, and the cause of a failure if the run still goes on after a delay.
@@ -149,8 +159,12 @@ class WorkerOutput:
             elif word == "over" and task.role == "coordinator":
                 self.last_status = json.loads(rest)
 
-    @staticmethod
-    def _echo_line(line: str) -> None:
+    def _say_lines(self, task: Task, entry: Entry) -> None:
+        for line in entry.message.split("\n"):
+            self._say(f"{task.name}: {line}")
+
+    def _echo_entry(self, task: Task, entry: Entry) -> None:
+        name = f"[{task.name}] " if self._named else ""
+        text = "".join(f"{name}{line}\n" for line in entry.lines)
         with suppress(OSError):  # `pslib launch ... | head`: the run continues
-            sys.stdout.write(f"{line}\n")  # as one, which keeps lines of threads apart
-            sys.stdout.flush()
+            show_entry(sys.stdout, entry, task.origin(self._run), text)

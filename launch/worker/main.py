@@ -3,8 +3,8 @@
 It prints lines for its launcher: ``pslib-started PID HOST``, ``pslib-listening ADDRESS``, ``pslib-result
 JSON``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its successor
 would meet again, and ``pslib-asked`` when a signal to all processes asks it to leave
-(`pslib.process.shutdown`). Lines ``pslib-log TEXT`` on standard error are for its log only
-(`launch.worker.log_lines`). All other output is for the user. Errors are one line on standard error and an
+(`pslib.process.shutdown`). Lines ``pslib-log JSON`` on standard error are records of its log
+(`launch.worker.log_records`). All other output is for the user. Errors are one line on standard error and an
 exit code, see `pslib.errors`.
 """
 
@@ -15,12 +15,11 @@ import os
 import runpy
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launch.worker.log_lines import write_log_lines
+from launch.worker.log_records import send_crash, send_error, send_records
 from launch.worker.watchdog import FROM_INPUT, die_with_launcher
 from pslib.config import ANY_RANK, CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
 from pslib.process.blas import TRAINERS_HERE, kernels_for
@@ -46,6 +45,9 @@ _ALLOCATOR = (
 )
 """``(parameter, bytes)`` for glibc's mallopt; parameter numbers as in its malloc.h."""
 
+LOGGER = "pslib.worker"
+"""Logger of the errors with which a worker ends."""
+
 EXIT_SCRIPT_FAILED = 1
 """Python's exit code for a script that ended with an exception."""
 
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_launcher()
     os.environ.pop(KEYS_VARIABLE, None)  # of another cluster: keys come from the launcher or not at all
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines appear at once
-    write_log_lines()
+    send_records()
     return _run_reporting(lambda: _run(options, line))
 
 
@@ -163,17 +165,14 @@ def _run_reporting(role: Callable[[], int]) -> int:
     try:
         return role()
     except PslibError as error:
-        if os.environ.get(DEBUG_VARIABLE) == "1":
-            traceback.print_exc()
         return _reported(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
         if preemption.asked:  # raised during an import, for example, it may surface as another error
-            print(f"pslib: asked to leave (SIGTERM): {error}", file=sys.stderr, flush=True)
+            send_error(f"asked to leave (SIGTERM): {error}", LOGGER, trace=False)
             return PreemptedError.exit_code
-        traceback.print_exc()
-        print(f"pslib: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        send_error(f"{type(error).__name__}: {error}", LOGGER, trace=True)
         return PslibError.exit_code
 
 
@@ -186,8 +185,8 @@ def _reported(error: PslibError) -> int:
         error = PreemptedError(ASKED)
     if _is_final(error):
         _tell("final", "")  # before its lines: the launcher shows those of the first such error only
-    for line in str(error).splitlines():
-        print(f"pslib: {line}", file=sys.stderr, flush=True)
+    level = "warning" if isinstance(error, PreemptedError) else "error"
+    send_error(str(error), LOGGER, trace=os.environ.get(DEBUG_VARIABLE) == "1", level=level)
     return error.exit_code
 
 
@@ -284,7 +283,7 @@ def _run_script(arguments: Sequence[str]) -> int:
         print(ending.code, file=sys.stderr, flush=True)
         return EXIT_SCRIPT_FAILED
     except BaseException:
-        traceback.print_exc()
+        send_crash()
         return EXIT_SCRIPT_FAILED
     return 0
 

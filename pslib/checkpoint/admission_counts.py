@@ -14,7 +14,7 @@ from pslib.shard.shard import Shard
 from pslib.table.policies import COUNT_MAX, ByBloom, ByCount
 from pslib.table.tables import TableSpec
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 COUNTS, FILTERS = "counts", "filters"
 _BITS = b"pslib.partition_bits"
 _BITS_KNOWN = {str(bits).encode() for bits in range(21)}  # cython_ext.common.hashing.check_partition_bits

@@ -31,7 +31,7 @@ from pslib.checkpoint.manifest import (
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
 from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
 LEVELS = 3
 """Depth searched by `list_checkpoints`: runs/first/checkpoint/checkpoint-000001."""

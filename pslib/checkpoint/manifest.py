@@ -37,7 +37,7 @@ from pslib.table.descriptions import table_differences
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.tables import TableSpec
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 FORMAT_VERSION = 4
 """Format; a manifest names the lowest that reads it: 1 lacks policies, 2 block checksums, 3 cuts."""
 BLOCK_BYTES = 1 << 23

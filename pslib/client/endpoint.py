@@ -32,7 +32,7 @@ from pslib.wire.error_codes import error_of
 from pslib.wire.fields import Message
 from pslib.wire.messages import Failure
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 IDLE_S = 0.25
 """Maximum delay of a heartbeat. A message ends a wait at once, and no wait is longer than until the next
 retry. A turn of the thread costs some 30 us, which hundreds of processes on a machine would each pay 20

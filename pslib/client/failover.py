@@ -16,7 +16,7 @@ from pslib.table.tables import TableSpec
 from pslib.wire.fields import Message
 from pslib.wire.messages import Missing, Result, Setup
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 
 class Failover:

@@ -18,7 +18,7 @@ from pslib.errors import PslibError, WaitTimeoutError
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.staleness import Seen
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 ValueT = TypeVar("ValueT")
 
 

@@ -72,7 +72,7 @@ _INSIDE = re.compile(r"[^=]+=.*|data|bucket-\d+")
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 _told: set[str] = set()
 """Notes that this process has logged: a job opens its data several times."""
 

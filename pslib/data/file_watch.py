@@ -26,7 +26,7 @@ from pslib.text import one_line
 
 FILE_NAME = "[^/]+"
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

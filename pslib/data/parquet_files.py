@@ -42,7 +42,7 @@ REPORT_S = 5.0
 UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, DataError)
 """Errors of opening a file: it is missing or damaged, a name in it is no text, or it can't be converted."""
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 FoundT = TypeVar("FoundT")
 
 

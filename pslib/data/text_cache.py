@@ -56,7 +56,7 @@ PASSES = {"csv": "2", "jsonl": "at most 3"}
 NAME_CHARS = 60
 """Characters of the text's name in that of its entry."""
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 _ENTRY = re.compile(r".*-[0-9a-f]{16}\.parquet", re.DOTALL)
 """Names of entries, as `_entry_name` gives them."""
 _UNFINISHED = re.compile(r".*-[0-9a-f]{16}\.lock|\..*\.[0-9a-f]{8}\.tmp(\.rejects)?", re.DOTALL)

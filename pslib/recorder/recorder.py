@@ -29,7 +29,7 @@ from pslib.recorder.picture import picture
 from pslib.recorder.records import PROGRESS, Record, evaluation_records, read_records
 from pslib.recorder.status import NO_WINDOW, Status, WindowMeter, bins_of
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 ENDS = ("done", "failed")
 """Final phases: the next call is `RunRecorder.finish`, which shows them with the last figures."""

@@ -17,7 +17,7 @@ from pslib.server.server import Server
 from pslib.transport import MemoryTransport, Transport
 from pslib.update_log import ServerLog
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 
 class Embedded:

@@ -29,7 +29,7 @@ from pslib.wire.error_codes import failure_of
 from pslib.wire.fields import Message
 from pslib.wire.messages import Failure, Hand, Setup
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 PAUSE_S = 0.02
 """Interval between requests for work while other servers have not finished the wave."""
 ASK_AGAIN_S = 1.0

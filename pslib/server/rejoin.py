@@ -19,7 +19,7 @@ from pslib.shard.shard import Shard
 from pslib.wire.fields import Message
 from pslib.wire.messages import NOBODY, Load, Release, Setup
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 FIRST_VALUES = "first values"
 """Initial state of a shard, where there was no checkpoint."""
 

@@ -31,7 +31,7 @@ from pslib.wire.fields import Message
 from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import Keep, Release
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 TURN_S = 0.1
 TICK_S = 0.02
 """Interval of credit checks. Credit is held for seconds; a check after each message costs as much as a

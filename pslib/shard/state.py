@@ -25,7 +25,7 @@ from pslib.wire.applied_pushes import Marks
 from pslib.wire.journal import Entry, Journal
 from pslib.wire.messages import NOBODY
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 SLICE_ROWS = 8192
 """Rows of a long request that are served before a short one has its turn: 0.1 to 0.4 ms of a table's time.

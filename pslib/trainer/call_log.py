@@ -35,7 +35,7 @@ from pslib.trainer.collective import Job, JobSpec, PassedJob
 from pslib.trainer.progress import Progress
 from pslib.wire.messages import JobResult, Result
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 LOOKS = ("evaluate", "predict", "rank", "recommend", "export")
 """Calls that read rows and change none."""
 Given = ParamSpec("Given")

@@ -27,7 +27,7 @@ from pslib.trainer.progress import Progress
 from pslib.wire.fields import Arrays, Message, json_array
 from pslib.wire.messages import Clock, EndLease, JobResult, Lease, NextLease, OpenJob, Result, Status
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 NO_TABLE = np.empty(0, np.uint8)
 NAMED_FROM = 6
 """Wait reports before the trainers waited for are named (half a minute), and between two status requests.

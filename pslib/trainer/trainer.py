@@ -60,7 +60,7 @@ from pslib.trainer.training_history import TrainingHistory
 from pslib.trainer.vote import voted
 from pslib.validation import checked, checked_calls
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 NO_STREAM_SETTINGS = StreamSettings()
 CALLS = {"eval": "evaluate", "test": "evaluate", "score": "evaluate", "train": "fit"}
 """Calls by their names on the command line and in other libraries."""

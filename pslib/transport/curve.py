@@ -22,7 +22,7 @@ from zmq.utils import z85
 from pslib.transport.keys import Keys
 from pslib.transport.link import Peer
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 DOMAIN = b"pslib"
 LOOK_MS = 100

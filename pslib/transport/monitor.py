@@ -19,7 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pslib.transport.addresses import tcp_address
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH

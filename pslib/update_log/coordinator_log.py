@@ -15,7 +15,7 @@ from pslib.update_log.recovery_scan import SUFFIX
 from pslib.update_log.segments import RollingLog
 from pslib.wire.journal import Entry, Note
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 ASKED, IMAGE = 1, 2
 """Record kinds: a change of the coordinator, and an image of its whole state."""
 JOURNAL_BYTES = 1 << 20

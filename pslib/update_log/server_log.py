@@ -20,7 +20,7 @@ from pslib.update_log.segments import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from pslib.wire.messages import Load
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 ABOUT = "about"
 FOLDER_VERSION = 1
 

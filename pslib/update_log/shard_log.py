@@ -24,7 +24,7 @@ from pslib.wire.fields import Message
 from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import Load, Release
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 CHANGES, IMAGES = 1, 2
 """Record kinds."""
 BATCH_BYTES = 256 << 10

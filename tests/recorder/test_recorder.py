@@ -452,7 +452,7 @@ def test_a_disk_that_is_full_ends_the_lines_and_not_the_run(tmp_path, caplog):
         run.observe(training(examples))
     assert run.finish({"seed": 7})["examples"] == 300
     assert json.loads((tmp_path / "summary.json").read_text())["examples"] == 300
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "pslib"]
+    (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("pslib.")]
     assert line == f"pslib: {tmp_path}/metrics.jsonl: No space left on device; it ends here, the run goes on"
 
 
@@ -464,7 +464,9 @@ def test_a_script_whose_records_find_no_space_ends_with_its_results_and_a_line(t
     with pslib.connect() as cluster:
         record(cluster, tmp_path, progress=False, seed=1)
     (line,) = [
-        one.getMessage() for one in caplog.records if one.name == "pslib" and "space" in one.getMessage()
+        one.getMessage()
+        for one in caplog.records
+        if one.name.startswith("pslib.") and "space" in one.getMessage()
     ]
     assert line == f"pslib: {tmp_path}: No space left on device; its records are not all there"
 

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import rich_click as click
 
-from launch.cli.command import FOLDER, command, flag, job_options, key_option, option, packed, trainers_option
+from launch.cli.command import (
+    FOLDER,
+    command,
+    flag,
+    job_options,
+    key_option,
+    log_format_option,
+    option,
+    packed,
+    trainers_option,
+)
 from launch.places.identity import GivenIdentity
+from launch.worker.json_output import identify, write_json
+from launch.worker.log_lines import Origin
 
 ROLES = ("coordinator", "server", "trainer")
 
@@ -33,6 +45,7 @@ pslib role trainer job.yaml
 @option("--log", "DIR", "folder of update logs and journal (default: that of the job)", FOLDER)
 @flag("--insecure-network", "listen beyond this machine without encryption")
 @option("--health", "PORT", "answer probes there: GET /livez, /readyz", click.IntRange(1, 65535))
+@log_format_option
 def role_command(
     role: str,
     config: str,
@@ -44,6 +57,7 @@ def role_command(
     log: str | None,
     insecure_network: bool,
     health: int | None,
+    log_format: str | None,
 ) -> int:
     """Run one process of a job's cluster, where a scheduler and not a launcher starts the processes.
 
@@ -51,6 +65,7 @@ def role_command(
     """
     from pslib.process.shutdown import preemption
 
+    identify(Origin(role))
     preemption.install()  # before slow imports: as process 1 of a container it has no default for SIGTERM
 
     import os
@@ -59,7 +74,12 @@ def role_command(
     from launch.cli.command import read_job_with
     from launch.places.identity import identity_of_process
     from launch.runs.role import RoleOptions, run_role
+    from pslib.config import ANY_RANK
 
-    job = read_job_with(config, overrides, servers, trainers)
+    job = read_job_with(config, overrides, servers, trainers, log_format=log_format)
+    if job.json_logs:
+        write_json()
     identity = identity_of_process(role, given, os.environ, socket.gethostname())
+    rank = None if role == "coordinator" or identity.rank == ANY_RANK else identity.rank
+    identify(Origin(role, rank, identity.cluster_id))
     return run_role(job, identity, RoleOptions(key_file, log, insecure_network, health))

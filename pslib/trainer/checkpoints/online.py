@@ -29,7 +29,7 @@ from pslib.trainer.settings import CheckpointSettings
 from pslib.wire.fields import Message, plain_of
 from pslib.wire.messages import BeginSave, CutStep, CutTable, EndSave, Result, SaveFiles, SaveSoon, Status
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 LOOK_S = 0.1
 END_S = 60.0
 """Time that a trainer at the end of its fit waits for the files of a cut that it leads."""

@@ -45,7 +45,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.settings import LoadSettings, TrainerSettings
 from pslib.wire.fields import json_array
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
 """Delay after a save without enough space; it doubles each time."""
 

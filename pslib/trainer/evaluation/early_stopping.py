@@ -18,7 +18,7 @@ from pslib.table.optimizers import Optimizer, rate_problem
 from pslib.table.tables import TableSpec
 from pslib.text import counted
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 Result = TypeVar("Result", EvalResult, RankResult, EvalResult | None)
 
 METRICS = {"auc": 1.0, "logloss": -1.0}

@@ -34,7 +34,7 @@ from pslib.trainer.pipeline.pipeline import Prefetched, Send
 from pslib.trainer.pipeline.row_source import ComputedBatch, PulledRows, RowSource
 from pslib.trainer.progress import Progress
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 _said: set[str] = set()
 """Logged lines on this process's threads and kernels, so that repeated calls log nothing."""

@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from launch.cli.main import main
-from launch.supervisor.discovery import NOTE, note_cluster
+from launch.supervisor.discovery import note_cluster
 from launch.supervisor.log_files import LogFiles
+from pslib.monitor.run_folder import NOTE
 from pslib.recorder.records import PROGRESS, Record
 from tests.support.processes.counting_runs import Start, write_job
 
@@ -292,7 +293,7 @@ def test_a_run_is_stopped_saved_and_gone_on_with(start: Start, examples: Path, t
     assert followed.lines("info    trainer-0 ")
     launcher = start("logs", "--role", "launcher", tmp_path / "out")
     assert launcher.finish(20) == 0
-    own = "warning launcher pslib: got SIGTERM: all leave in order, trainers within 20 s; again: at once"
+    own = "warning launcher got SIGTERM: all leave in order, trainers within 20 s; again: at once"
     assert len(launcher.lines(own)) == 1, launcher.output
     assert len(launcher.lines("go on with: pslib train --resume ")) == 1, launcher.output
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")

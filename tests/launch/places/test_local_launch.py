@@ -17,6 +17,7 @@ from launch.supervisor.run_spec import Command, Task
 from launch.supervisor.status import NEWS_S
 from launch.supervisor.supervisor import LEAVE_S
 from launch.supervisor.worker_output import FAILED_S, WorkerOutput
+from launch.worker.log_lines import read_lines
 from pslib.config import Timing
 from pslib.errors import ConfigurationError, WaitTimeoutError
 from pslib.transport import ZmqTransport
@@ -38,7 +39,9 @@ def test_a_disk_that_is_full_loses_lines_of_a_log_and_nothing_else(monkeypatch):
     failed, heard = [], []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     command = Command(("/bin/sh", "-c", "echo one; echo two"), dict(os.environ), "here")
-    running = start(Task("trainer", 0), command, Path("/dev/full"), lambda task, line: heard.append(line))
+    running = start(
+        Task("trainer", 0), command, Path("/dev/full"), lambda task, entry: heard.append(entry.message)
+    )
     running.pump.join(60)
     running.stop()
     running.process.wait(60)
@@ -390,13 +393,13 @@ def test_a_launcher_that_stood_still_does_not_take_a_run_for_one_that_does_not_e
 
 def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
     worker_output, trainer = WorkerOutput(echo=False, trainers=1, say=[].append), Task("trainer", 0)
-    worker_output.hear(trainer, "pslib-final state of the model: 0.7")  # a script's own line
+    worker_output.hear(trainer, *read_lines("pslib-final state of the model: 0.7"))  # a script's own line
     worker_output.take_in()
     assert worker_output.final == set()
-    worker_output.hear(trainer, "pslib-final")
+    worker_output.hear(trainer, *read_lines("pslib-final"))
     worker_output.take_in()
     assert worker_output.final == {trainer}
-    worker_output.hear(trainer, "pslib-started 7")  # another one at its place
+    worker_output.hear(trainer, *read_lines("pslib-started 7"))  # another one at its place
     worker_output.take_in()
     assert worker_output.final == set()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.worker.log_lines import read_lines
 from launch.worker.main import _run_reporting, _trainer, set_threads
 from pslib.cluster import take_rank
 from pslib.errors import (
@@ -94,7 +95,9 @@ sys.exit(worker.main(["server", *common, "--listen", "tcp://127.0.0.1:0"]))
 def test_a_process_that_is_asked_to_leave_while_it_starts_or_ends_says_so_in_a_line(moment: str) -> None:
     command = [sys.executable, "-c", ASKED, moment]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (75, "pslib: asked to leave (SIGTERM)\n")
+    (entry,) = read_lines(done.stderr.removesuffix("\n"))
+    assert (done.returncode, entry.level) == (75, "warning")
+    assert entry.printed == ["pslib: asked to leave (SIGTERM)"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,8 @@ def test_who_would_meet_the_same_error_again_says_so_to_the_launcher(
 
     assert _run_reporting(role) == 69
     said = capsys.readouterr()
-    assert said.err == "pslib: no room\n"
+    (entry,) = read_lines(said.err.removesuffix("\n"))
+    assert (entry.level, entry.printed) == ("error", ["pslib: no room"])
     assert said.out == ("pslib-final \n" if final else "")
 
 

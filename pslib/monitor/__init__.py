@@ -1,0 +1,1 @@
+"""Monitoring of runs: their state, samples over time, and who shows them."""
