@@ -43,8 +43,9 @@ class Counter:
         Upper bounds of a histogram's buckets.
     sum_name : str
         Name of the counter with a histogram's sum.
-    metric : str
-        Name of the metric, without ``pslib_``, unit and ``_total``; empty: ``name`` without its unit.
+    metric : str or None
+        Name of the metric, without ``pslib_``, unit and ``_total``; empty: ``name`` without its unit; None:
+        none, since another one tells the same.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Counter:
     total: Total = ""
     bounds: tuple[float, ...] = ()
     sum_name: str = ""
-    metric: str = ""
+    metric: str | None = ""
 
     def is_sound(self, value: Any) -> bool:
         """Return whether a value has the type and range of this counter; a loss may be nan."""
@@ -108,8 +109,8 @@ SERVER = (
     Counter("rows_pulled", "counter", "rows", "Rows of pulls."),
     Counter("busy_s", "counter", "seconds", "Work on requests, of all threads."),
     Counter("requests", "counter", "requests", "Requests that have come, with second copies."),
-    Counter("pulls", "counter", "requests", "Pulls of these.", metric="pull_requests"),
-    Counter("pushes", "counter", "requests", "Pushes of these.", metric="push_requests"),
+    Counter("pulls", "counter", "requests", "Pulls that have come.", metric="pull_requests"),
+    Counter("pushes", "counter", "requests", "Pushes that have come.", metric="push_requests"),
     Counter(
         "request_counts",
         "histogram",
@@ -119,6 +120,7 @@ SERVER = (
         sum_name="request_s",
         metric="request_duration",
     ),
+    Counter("request_s", "counter", "seconds", "Sum of the times in request_counts."),
     Counter("log_bytes", "gauge", "bytes", "Update logs on the disk."),
     Counter("log_replay_bytes", "gauge", "bytes", "Part of the logs that a restart would replay."),
     Counter("log_free_bytes", "gauge", "bytes", "Free space on the disk of the logs."),
@@ -130,33 +132,61 @@ SERVER = (
 TRAINER = (
     Counter("examples", "counter", "examples", "Examples trained.", "sum"),
     Counter("loss_sum", "counter", "", "Sum of the examples' log loss.", "sum", metric="loss"),
-    Counter("staleness_sum", "counter", "batches", "Sum of staleness.", "sum", metric="staleness_sum"),
-    Counter("staleness_count", "counter", "batches", "Batches in this sum.", "sum", metric="counted"),
-    Counter("between_sum", "counter", "pushes", "Pushes between a pull and its push, added up.", "sum"),
-    Counter("between_count", "counter", "answers", "Answers to pushes in this sum.", "sum"),
+    Counter("staleness_sum", "counter", "batches", "Sum of staleness.", "sum"),
+    Counter("staleness_count", "counter", "batches", "Batches in the sum of staleness.", "sum", metric=None),
+    Counter(
+        "between_sum",
+        "counter",
+        "pushes",
+        "Pushes between a pull and its push.",
+        "sum",
+        metric="pushes_between",
+    ),
+    Counter(
+        "between_count",
+        "counter",
+        "answers",
+        "Answers to pushes that told it.",
+        "sum",
+        metric="pushes_between_answers",
+    ),
     Counter("pushes_sent", "counter", "pushes", "Pushes begun.", "sum"),
-    Counter("updates_sent", "counter", "units", "Units of these pushes.", "sum"),
-    Counter("bytes_sent", "counter", "bytes", "Sent to all peers.", "sum", metric="sent"),
-    Counter("bytes_received", "counter", "bytes", "Received from all peers.", "sum", metric="received"),
+    Counter("updates_sent", "counter", "units", "Units of the pushes begun.", "sum"),
+    Counter("bytes_sent", "counter", "bytes", "Bytes sent to all peers.", "sum", metric="sent"),
+    Counter("bytes_received", "counter", "bytes", "Bytes received from all peers.", "sum", metric="received"),
     Counter("cache_lookups", "counter", "keys", "Keys looked up in the row cache.", "sum"),
-    Counter("cache_hits", "counter", "keys", "Keys of these that were there.", "sum"),
-    Counter("cache_bytes_saved", "counter", "bytes", "Not pulled for them.", "sum", metric="cache_saved"),
+    Counter("cache_hits", "counter", "keys", "Keys that were in the row cache.", "sum"),
+    Counter(
+        "cache_bytes_saved",
+        "counter",
+        "bytes",
+        "Bytes that the row cache has saved.",
+        "sum",
+        metric="cache_saved",
+    ),
     Counter("staleness_max", "gauge", "batches", "Largest staleness.", "max"),
-    Counter("between_max", "gauge", "pushes", "Most pushes between a pull and its push.", "max"),
+    Counter(
+        "between_max",
+        "gauge",
+        "pushes",
+        "Most pushes between a pull and its push.",
+        "max",
+        metric="pushes_between_max",
+    ),
     Counter("lead_max", "gauge", "batches", "Largest lead over the slowest trainer (ssp).", "max"),
     Counter(
         "staleness_counts",
         "histogram",
         "batches",
-        "Batches by which rows were stale when their gradient arrived.",
+        "Batches of the same trainer that a pull has missed.",
         bounds=tuple(map(float, range(STALENESS_BINS - 1))),
         sum_name="staleness_sum",
         metric="staleness",
     ),
     Counter("pushes_resent", "counter", "messages", "Messages of pushes that were sent again.", "sum"),
-    Counter("batches", "counter", "batches", "Batches trained.", metric="batches"),
-    Counter("keys", "counter", "keys", "Keys of the examples.", metric="keys"),
-    Counter("distinct_keys", "counter", "keys", "Distinct keys of the batches.", metric="distinct_keys"),
+    Counter("batches", "counter", "batches", "Batches trained."),
+    Counter("keys", "counter", "keys", "Keys of the examples."),
+    Counter("distinct_keys", "counter", "keys", "Distinct keys of the batches."),
     Counter("read_s", "counter", "seconds", "Reader at work: decoding, keys, distinct keys."),
     Counter("wait_batch_s", "counter", "seconds", "Computing thread waits for the reader."),
     Counter("wait_rows_s", "counter", "seconds", "Computing thread waits for rows."),
@@ -176,6 +206,7 @@ TRAINER = (
         sum_name="ack_s",
         metric="push_acknowledgement",
     ),
+    Counter("ack_s", "counter", "seconds", "Sum of the times in ack_counts."),
     Counter("bytes_in_flight", "gauge", "bytes", "Requests and answers on their way.", metric="in_flight"),
     Counter("rss_bytes", "gauge", "bytes", "Memory of the process.", metric="resident_memory"),
 )
@@ -193,11 +224,12 @@ COORDINATOR = (
     Counter(
         "examples_total", "gauge", "examples", "Examples of the whole training.", metric="planned_examples"
     ),
+    Counter("checkpoints", "counter", "checkpoints", "Checkpoints saved."),
     Counter(
         "checkpoint_s",
         "gauge",
         "seconds",
-        "Time of the last checkpoint, since 1970; since the start: none.",
+        "Time of the last checkpoint, or of the coordinator's start if that was later, since 1970.",
         metric="checkpoint_timestamp",
     ),
     Counter("rss_bytes", "gauge", "bytes", "Memory of the process.", metric="resident_memory"),
