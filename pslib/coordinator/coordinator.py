@@ -137,6 +137,8 @@ class Coordinator:
         if status["saves"] != self._saves:
             self._saves, self._saved_s = status["saves"], utc_now_s()
         return status | {
+            "lost_servers": len(status["servers_lost"]),
+            "lost_trainers": len(status["trainers_lost"]),
             "training": int(status["phase"] == "training"),
             "examples_done": status["examples"],
             "checkpoints": self._saves,

@@ -8,6 +8,7 @@ restarts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
 from itertools import accumulate
 from math import isfinite
 from typing import Any
@@ -125,8 +126,28 @@ class Exposition:
         return generate_latest(self._registry)
 
 
-def metrics_section() -> Iterator[str]:
-    """Return the lines of the reference page, by role."""
+SECTION = """## Prometheus
+
+Written from the code by `pslib config page metrics`. Each process serves these metrics at `/metrics`
+([how](../guide/operate.md#prometheus)), with the labels `role`, `rank`, `run` (the cluster's id) and
+`incarnation`, which differs for each start of a process: its counters begin again at 0, in series of their
+own. Values are those of the last heartbeat, at most two seconds old; a coordinator, which sends none, has
+figures of the whole run. `pslib config page dashboard` prints a dashboard for Grafana, `pslib config page
+alerts` alert rules.
+"""
+
+
+def file_text(name: str) -> str:
+    """Return a file of the folder ``prometheus_files``, by its name."""
+    return (files("pslib.monitor") / "prometheus_files" / name).read_text(encoding="utf-8")
+
+
+def metrics_section() -> str:
+    """Return the section of the reference page."""
+    return "\n".join([SECTION, *_tables()]).rstrip("\n") + "\n"
+
+
+def _tables() -> Iterator[str]:
     for role in ROLES:
         yield f"### Metrics of a {role}\n"
         yield "| metric | kind | in heartbeats | what |\n|---|---|---|---|"

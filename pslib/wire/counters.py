@@ -94,7 +94,7 @@ _LIMITS = (
 )
 
 _APPLIED = (
-    Counter("pushes_applied", "counter", "pushes", "Pushes that are applied, once by shard.", "sum"),
+    Counter("pushes_applied", "counter", "pushes", "Pushes that are applied, each at one server.", "sum"),
     Counter("updates_applied", "counter", "units", "Units of pushes that are applied.", "sum"),
 )
 
@@ -215,6 +215,8 @@ TRAINER = (
 COORDINATOR = (
     Counter("servers", "gauge", "servers", "Servers that are live.", metric="live_servers"),
     Counter("trainers", "gauge", "trainers", "Trainers that are live.", metric="live_trainers"),
+    Counter("lost_servers", "gauge", "servers", "Servers that count as lost and have not come back."),
+    Counter("lost_trainers", "gauge", "trainers", "Trainers that count as lost and have not come back."),
     Counter("servers_configured", "gauge", "servers", "Servers of the cluster's settings."),
     Counter("trainers_configured", "gauge", "trainers", "Trainers of the cluster's settings."),
     Counter("training", "gauge", "", "1 while the run trains, else 0."),
