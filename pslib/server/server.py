@@ -18,6 +18,7 @@ from pslib.process.health import health
 from pslib.process.platform import resident_bytes
 from pslib.process.shutdown import preemption
 from pslib.server.durable_ack import DurableAck
+from pslib.server.hot_keys import hot_share
 from pslib.server.migration_thread import MigrationThread
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
@@ -366,6 +367,9 @@ class Server:
                 "request_counts": list(durations.counts),
                 "request_s": durations.sum_s,
             }
+            counts = session.hot.counts()
+        if (share := hot_share(counts)) is not None:
+            counters["hot_share"] = share
         busy_s = self._busy_s + sum(thread.busy_s for thread in self._threads)
         return counters | {"busy_s": busy_s, "rss_bytes": resident_bytes()}
 

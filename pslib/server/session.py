@@ -17,6 +17,7 @@ from cython_ext.wire.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.server.checks import RequestChecks
 from pslib.server.durable_ack import DurableAck
+from pslib.server.hot_keys import EVERY, HotKeys
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
 from pslib.shard.key_slices import KeySlice
@@ -102,6 +103,7 @@ class ServerSession:
         """Rejoin of a server that has lost its state: no request is answered until it is complete."""
         self._everybody = tuple(range(len(shards)))
         self.requests = self.pulls = self.pushes = 0
+        self.hot = HotKeys()
         self.durations = Durations()
         """From the arrival of each request to its answer."""
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
@@ -128,7 +130,10 @@ class ServerSession:
             self._reserve(peer, request.request_id, request.message)
             return None
         self.requests += 1
-        self.pulls += isinstance(request.message, Pull)
+        if isinstance(request.message, Pull):
+            self.pulls += 1
+            if self.pulls % EVERY == 0:
+                self.hot.add(request.message.keys.values())
         self.pushes += isinstance(request.message, Push)
         self._prepare(request)
         self._open.add((peer, request.request_id))
