@@ -76,7 +76,7 @@ def test_a_live_cluster_has_a_state_samples_and_stacks() -> None:
         try:
             train(cluster)
             number = 0
-            while live.state()["ledger"]["applied"] == 0:
+            while sum(one["rows"] for one in live.state()["servers"]) < 400:
                 number = live.changed(number, WAIT_S)
             state = live.state()
             assert [one["role"] for one in state["processes"]] == [
@@ -85,7 +85,6 @@ def test_a_live_cluster_has_a_state_samples_and_stacks() -> None:
                 "server",
                 "trainer",
             ]
-            assert sum(one["rows"] for one in state["servers"]) == 400
             assert [one["name"] for one in state["tables"]] == ["embedding"]
             assert [one["kind"] for one in state["events"]].count("joined") == 3
             assert live.samples()["rows"][-1][1] == 400
