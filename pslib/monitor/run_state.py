@@ -101,7 +101,8 @@ def run_state(
         "now_s": now_s,
         "run": _run(status, change, now_s, facts or {}),
         "processes": [
-            _coordinator(address),
+            _unseen("coordinator", 0, "live")
+            | {"address": address or None, "silent_s": 0.0, **status.get("coordinator", {})},
             *(_process(one, one.busy_shares()) for one in servers),
             *_absent(status, "server", servers),
             *(_process(one, one.stage_shares(), one in slow) for one in trainers),
@@ -338,10 +339,6 @@ def _unseen(role: str, rank: int, state: str) -> dict[str, Any]:
         **dict.fromkeys(names),
         **{"straggler": False, "waits": []},
     }
-
-
-def _coordinator(address: str) -> dict[str, Any]:
-    return _unseen("coordinator", 0, "live") | {"address": address or None, "silent_s": 0.0}
 
 
 def _absent(status: Status, role: str, members: Sequence[_Member]) -> list[dict[str, Any]]:

@@ -28,6 +28,9 @@ def test_a_killed_server_is_an_event_and_so_is_its_return(
     try:
         assert isinstance(live, LiveRun)
         before = live.state()
+        coordinator = before["processes"][0]
+        assert str(command.pid_of("coordinator")) in coordinator["where"]
+        assert coordinator["rss_bytes"] > 0
         assert [one["kind"] for one in server_events(live)] == ["joined"]
         command.kill("server 1")
         wait_until(
