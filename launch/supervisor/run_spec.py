@@ -196,6 +196,22 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsPlan:
+    """Metrics of a run's processes.
+
+    Attributes
+    ----------
+    port : int
+        Port of the coordinator's metrics; 0 is any free one, as of all other processes.
+    targets : Path
+        File for Prometheus with their addresses.
+    """
+
+    port: int
+    targets: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Description of a run.
 
@@ -220,6 +236,8 @@ class Plan:
         True to save when the launcher is asked to leave.
     json_logs : bool
         True for lines of JSON in the logs.
+    metrics : MetricsPlan or None
+        None: no process serves metrics.
     """
 
     config: ClusterConfig
@@ -232,6 +250,7 @@ class Plan:
     launch: Identity | None = None
     saves: bool = False
     json_logs: bool = False
+    metrics: MetricsPlan | None = None
 
     def key_of(self, role: str) -> Keys | None:
         """Return the key of a coordinator, server or trainer, or of the launcher itself ("admin")."""

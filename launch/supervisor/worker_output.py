@@ -15,7 +15,7 @@ from launch.worker.json_output import show as show_entry
 from launch.worker.log_lines import LAUNCHER, LOG, MESSAGE_PREFIX, USER, Entry
 from pslib.process.shutdown import ACKNOWLEDGED, ASKED
 
-WORDS = ("started", "listening", "result", "over", "final", "asked")
+WORDS = ("started", "listening", "metrics", "result", "over", "final", "asked")
 FAILED_S = 2.0
 """Delay of a failure's cause: a failed run ends within a heartbeat or two; a hanging one shows it."""
 
@@ -53,6 +53,8 @@ class WorkerOutput:
         Process id of each worker on its own machine.
     hosts : dict of Task to str
         Host name of that machine; empty if a worker has not reported it.
+    metrics : dict of str to str
+        Address of the metrics of each process, by its name.
     said : set of str
         Lines shown to the user.
     final : set of Task
@@ -80,6 +82,7 @@ class WorkerOutput:
         self.last_status: dict[str, Any] = {}
         self.pids: dict[Task, int] = {}
         self.hosts: dict[Task, str] = {}
+        self.metrics: dict[str, str] = {}
         self.said: set[str] = set()
         self.final: set[Task] = set()
         self.asked = self.leaving = False
@@ -144,6 +147,8 @@ class WorkerOutput:
     def _take_message(self, task: Task, word: str, rest: str) -> None:
         if word == "listening" and task.role == "coordinator":
             self.address = rest
+        if word == "metrics":
+            self.metrics[task.name] = rest
         self.asked |= word == "asked" and not rest
         if word == "final" and not rest:
             (self.echoes if self.final - {task} else self.final).add(task)

@@ -6,7 +6,7 @@ It tracks members (`Membership`), grants leases of collective jobs (`JobRegistry
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class CoordinatorSession:
         self.history.on_event = self.journal.happened
         self.history.replaying = lambda: self.journal.replaying
         self.failure_detector = FailureDetector(
-            self.members, self.registry, tell, self.fail, self.journal.note_member
+            self.members, self.registry, self.history, self.fail, self.journal.note_member
         )
         self.moves = Rebalance(self.members, tell)
         self.moves.on_record = lambda record: self.journal.note(self._now_s, "move", record=record)
@@ -102,6 +102,8 @@ class CoordinatorSession:
         self.cuts.on_saved = self._saved
         self.recoveries = Recovery(self.members, self.registry, self.moves, tell, self.fail)
         self.stacks = StackDumps(self.members)
+        self.about: Callable[[], dict[str, Any]] = dict
+        """Returns where the coordinator's process is and what it takes; that process sets it."""
         self._started_s: float | None = None
         self._run_began_s = 0.0
         self._now_s = 0.0
@@ -296,6 +298,7 @@ class CoordinatorSession:
             return self._registered(held, f"{message.role} {held.rank}, {held.where}, which is alive, to end")
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
+        was_live = before is not None and before.state == "live"
         own = (message.incarnation, message.address, where, message.rank, message.generation)
         changes = self.members.changes
         member = self.members.register(now_s, message.role, *own)
@@ -304,7 +307,7 @@ class CoordinatorSession:
         if before is None and self.members.changes > changes:  # it registers again until all are there
             self._note_joined(member)
         if before is not None and member is not before and member.rank == before.rank:
-            self.failure_detector.replaced(now_s, before, member)
+            self.failure_detector.replaced(now_s, before, member, was_live)
             if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
         return self._registered(member, self.members.missing(now_s, message.role))
@@ -562,6 +565,7 @@ class CoordinatorSession:
             return Result(self.status(now_s))
         details = details_of(self.members, self.registry, self.config, now_s)
         details |= {"moving": self.moves.under_way(), "checkpoints": self.history.checkpoints}
+        details["coordinator"] = self.about()
         return Result(self.status(now_s) | details)
 
     def _events_after(self, now_s: float, message: AskEvents) -> Message:

@@ -38,6 +38,7 @@ FILE_TABLES = {
     "pslib/data/synthetic": "trainer.md",
     "pslib/scoring": "trainer.md",
     "pslib/serving": "trainer.md",
+    "pslib/monitor": "trainer.md",
     "pslib/recorder": "trainer.md",
     "pslib/trainer": "trainer.md",
     "pslib/trainer/pipeline": "trainer.md",
