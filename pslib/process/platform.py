@@ -76,7 +76,7 @@ def private_bytes(process: psutil.Process) -> int:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process that is in RAM, in 6 us (2026-11-28)."""
+    """Return the memory of this process that is in RAM, in 20 us (2026-11-28)."""
     with suppress(OSError, ValueError, IndexError):
         return int((PROC / "self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     from psutil import Process

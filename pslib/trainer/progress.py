@@ -22,7 +22,7 @@ from pslib.wire.staleness import StalenessCounter
 FIELDS_MAX = 256
 """Fields whose keys are counted: their lists are in every heartbeat."""
 FIELDS_EVERY = 64
-"""Batches of which one has its keys counted by field, which takes 0.3 ms for 26 fields of 4,096 examples."""
+"""Batches of which one has its keys counted by field, which takes 0.55 ms for 26 fields of 4,096 examples."""
 
 
 class CacheCounters:

@@ -272,3 +272,20 @@ def test_an_alert_fires_when_it_should_and_not_before(
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+@needs_promtool
+def test_promtool_takes_the_configuration_of_the_guide(tmp_path: Path) -> None:
+    guide = (REPOSITORY / "docs/guide/operate.md").read_text().split("## Prometheus\n")[1]
+    (configuration,) = re.findall(r"^```yaml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "prometheus.yaml").write_text(configuration)
+    (tmp_path / "alert_rules.yaml").write_text(file_text("alert_rules.yaml"))
+    checked = subprocess.run(
+        ["promtool", "check", "config", "prometheus.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
