@@ -25,7 +25,7 @@ from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibE
 
 GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
-    "Use a model": ("predict", "nearest", "vectors", "eval", "recommend"),
+    "Use a model": ("predict", "nearest", "vectors", "eval", "recommend", "export"),
     "Data": ("describe", "data", "convert"),
     "A running cluster": ("doctor", "logs", "stop", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
