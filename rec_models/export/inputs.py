@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, Schema
 from rec_models.engine.packed_sequences import one_step, packed
 from rec_models.export.graph import BATCH, Graph, Symbol
@@ -177,6 +178,8 @@ def _one_step(rows: str) -> OneStep:
 
 def _graphs(values: Elements, pairs: Pairs) -> SessionGraphs:
     """In a graph each element has the state of its node: those of equal keys have equal ones."""
+    if not pairs.of_last:
+        raise ConfigurationError("to onnx: the graphs of the prefixes of a session have no form in ONNX")
     field = values.field
     tokens: dict[str, Any] = {
         "firsts": InOrder(field),

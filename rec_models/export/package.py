@@ -153,7 +153,8 @@ def _ragged(field: RaggedField, kinds: KeyKinds, items_max: int | None) -> dict[
 
 
 def _kind(kinds: Mapping[str, tuple[str, ...]], vocabulary: str) -> str:
-    return kinds.get(vocabulary, ("string",))[0]
+    """Return the kind of a vocabulary's keys; empty, if the training has seen none but nulls."""
+    return kinds.get(vocabulary, ("",))[0]
 
 
 def _parts_of(table: TableSpec) -> list[dict[str, Any]]:

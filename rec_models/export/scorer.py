@@ -49,11 +49,12 @@ def keys_of(column: Any, salt: str, kind: str) -> Keys:
     """Return the keys of integers or of texts; null has a key of its own."""
     column = plain(column)
     valid = np.asarray(column.is_valid())
-    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
+    whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    if kind and valid.any() and whole != (kind == "integer"):
+        raise TypeError(f"expected {kind} keys, as in the training, got {column.type}")
+    if whole or pa.types.is_null(column.type):
         numbers = np.asarray(column.cast(pa.int64(), safe=False).fill_null(0)).view(U)
         keys = mix(numbers ^ base_of(salt, GOLDEN))
-    elif kind == "integer":  # parts of a text with a separator
-        keys = mix(integers_in(column) ^ base_of(salt, GOLDEN))
     else:
         keys = keys_of_texts(column, salt)
     return np.where(valid, keys, base_of(salt, NULL))
@@ -71,16 +72,17 @@ def keys_of_texts(column: Any, salt: str) -> Keys:
     return keys
 
 
-def integers_in(column: Any) -> Keys:
+def integers_in(column: Any) -> Any:
     """Return texts as integers: true and false as 1 and 0, and others as a hash of the text."""
     names = keys_of_texts(column, NAMES)
 
     def number(text: str | None, name: int) -> int:
-        if re.fullmatch(r"0|-?[1-9]\d{0,19}", text or "") and -(2**63) <= int(text or "") < 2**64:
+        if re.fullmatch("0|-?[1-9][0-9]{0,19}", text or "") and -(2**63) <= int(text or "") < 2**64:
             return int(text or "") % 2**64
         return {"false": 0, "true": 1}.get((text or "").lower(), name)
 
-    return np.array([number(*one) for one in zip(column.to_pylist(), names.tolist(), strict=True)], U)
+    found = [number(*one) for one in zip(column.to_pylist(), names.tolist(), strict=True)]
+    return pa.array(np.array(found, U), mask=np.asarray(column.is_null()))
 
 
 def field_keys(table: Any, field: Mapping[str, Any]) -> Keys:
@@ -126,21 +128,20 @@ def lists_of(table: Any, field: Mapping[str, Any]) -> tuple[Keys, Any]:
     split = field["separator"] is not None and not pa.types.is_nested(column.type)
     if split:
         column = pc.split_pattern(column.cast(pa.large_string()), field["separator"])
-    lengths = (
-        np.asarray(pc.list_value_length(column).fill_null(0)) if pa.types.is_nested(column.type) else None
-    )
-    if lengths is None:  # all of it is null
+    if pa.types.is_null(column.type):
         return np.zeros((len(column), 1), U), np.zeros(len(column), np.int64)
-    elements, owners = plain(column.flatten()), np.repeat(np.arange(len(column)), lengths)
-    keys = keys_of(elements, field["salt"], field["kind"])
+    whole = np.asarray(pc.list_value_length(column).fill_null(0))
+    elements, owners = plain(column.flatten()), np.repeat(np.arange(len(column)), whole)
     if split:
-        full = np.asarray(pc.not_equal(elements, "").fill_null(True))  # empty parts are left out
-        keys, owners = keys[full], owners[full]
+        full = np.asarray(pc.not_equal(elements, ""))  # empty parts are left out
+        elements, owners = elements.filter(pa.array(full)), owners[full]
+        elements = integers_in(elements) if field["kind"] == "integer" else elements
+    keys = keys_of(elements, field["salt"], field["kind"])
     whole = np.bincount(owners, minlength=len(column))
-    lengths = np.minimum(whole, field["items_max"] or whole.max(initial=0))
-    places = (np.cumsum(whole) - lengths)[:, None] + np.arange(max(1, lengths.max(initial=0)))
+    ends, lengths = np.cumsum(whole)[:, None], np.minimum(whole, field["items_max"] or whole.max(initial=0))
+    places = ends - lengths[:, None] + np.arange(max(1, lengths.max(initial=0)))
     found = np.zeros(places.shape, U)
-    found[places < np.cumsum(whole)[:, None]] = keys[places[places < np.cumsum(whole)[:, None]]]
+    found[places < ends] = keys[places[places < ends]]
     return found, lengths.astype(np.int64)
 
 
@@ -168,11 +169,12 @@ class Package:
 
     def rows(self, keys: Keys) -> Any:
         """Return the rows of keys, (n, D); one that was not trained on has its initial values."""
-        found = np.concatenate([initial(keys, part) for part in self.schema["parts"]], axis=1)
-        if len(self.keys):
-            places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-            known = self.keys[places] == keys
-            found[known] = self.weights[places[known]]
+        found = np.empty((len(keys), self.weights.shape[1]), np.float32)
+        places = np.searchsorted(self.keys, keys)
+        known = places < len(self.keys)
+        known[known] = self.keys[places[known]] == keys[known]
+        found[known] = self.weights[places[known]]
+        found[~known] = np.concatenate([initial(keys[~known], part) for part in self.schema["parts"]], axis=1)
         return found
 
     def inputs(self, name: str, table: Any) -> dict[str, Any]:
@@ -211,15 +213,17 @@ def initial(keys: Keys, part: Mapping[str, Any]) -> Any:
     """Return the initial values of one part of rows: a function of key, seed and column."""
     columns = np.arange(part["dim"], dtype=U) * U(4)
     start = mix(keys ^ U(int(part["seed"], 16)))[:, None]
-    words = [mix(start + (columns + U(i)) * U(GOLDEN)) for i in range(3)]
-    kind = part["initializer"]
+    kind, shape = part["initializer"], (len(keys), part["dim"])
     if kind["name"] == "Constant":
-        return np.full(words[0].shape, kind["value"], np.float32)
+        return np.full(shape, kind["value"], np.float32)
     if kind["name"] == "Uniform":
-        unit = (words[0] >> U(40)).astype(np.float32) * np.float32(2**-24)
+        unit = (mix(start + columns * U(GOLDEN)) >> U(40)).astype(np.float32) * np.float32(2**-24)
         return (unit * np.float32(2) - np.float32(1)) * np.float32(kind["bound"])
-    total = sum((word >> U(bits) & U(0xFFFF)).astype(np.int64) for word in words for bits in (0, 16, 32, 48))
-    return (np.asarray(total) - 393210).astype(np.float32) * np.float32(2**-16) * np.float32(kind["std"])
+    words = [mix(start + (columns + U(i)) * U(GOLDEN)) for i in range(3)]
+    total = np.zeros(shape, np.int64)
+    for word in words:
+        total += sum((word >> U(bits) & U(0xFFFF)).astype(np.int64) for bits in (0, 16, 32, 48))
+    return (total - 393210).astype(np.float32) * np.float32(2**-16) * np.float32(kind["std"])
 
 
 def main(files: list[str]) -> Iterator[str]:

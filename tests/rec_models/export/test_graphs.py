@@ -17,9 +17,10 @@ from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from rec_models import build, layers
 from rec_models.by_name import EVERY
+from rec_models.engine.packed_sequences import packed
 from rec_models.engine.tape import Tape, Var, layer
 from rec_models.export.trace import graphs_of
-from rec_models.export.tracer import EMITTERS
+from rec_models.export.tracer import EMITTERS, Tracer
 from rec_models.lr import LR
 from rec_models.model import DenseVars, Model
 from tests.support.models.gradient_check import (
@@ -92,6 +93,28 @@ def test_the_state_of_a_session_is_a_graphs_whatever_its_length(name: str) -> No
     assert_same(model, batch, "query", lambda *given: model.encode(*given, "items"))
 
 
+@pytest.mark.parametrize("name", ["gru4rec", "narm", "stamp", "sasrec"])
+def test_the_states_after_every_item_are_a_graphs_too(name: str) -> None:
+    model: Any = build(name, Schema(label=None, ragged=["items"]), SESSIONS[name][1])
+    batch = session_batch([3, 0, 5, 2, 4, 1])
+    rows, dense = parameters(model, batch, np.float32)
+    steps = packed(batch.ragged["items"])
+
+    def states(tape: Tape, given: Any, of_rows: Var, variables: DenseVars) -> Var:
+        items = layers.gather(tape, layers.split(tape, of_rows, (1, model.dim))[1], packed(given).values)
+        return model.states(tape, items, packed(given), variables)
+
+    tracer = Tracer(model.schema, model.table().dim, dense)
+    symbol = tracer.traced(lambda tape, given, *more: states(tape, given.ragged["items"], *more), dense)
+    made = tracer.model({"states": symbol}, "states")
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    (found,) = session.run(None, inputs_of(session, batch, rows, model.schema))
+    variables = {key: Var(value) for key, value in dense.items()}
+    expected = states(Tape(training=False), batch.ragged["items"], Var(rows), variables).value
+    at = np.concatenate([steps.order[:size] for size in steps.sizes])
+    np.testing.assert_allclose(found[at, steps.times], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MATCHING_MODELS)
 def test_vectors_of_queries_and_items_are_graphs(name: str) -> None:
     model = model_named(name)
@@ -145,6 +168,21 @@ def test_a_layer_that_is_not_known_is_named() -> None:
     model = Cubic(Schema(label="click", sparse=["user"]))
     with pytest.raises(ConfigurationError, match="nothing says what the layer cubed is"):
         graphs_of(model, model.initial_dense(0))
+
+
+def test_what_is_computed_beside_layers_is_refused_in_a_line() -> None:
+    @dataclass(frozen=True, eq=False, repr=False)
+    class Beside(LR):
+        """Logistic regression of a cube, by an array."""
+
+        def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+            """``y = (w_0 + <w, x>)^3``."""
+            return Var(super().forward(tape, batch, rows, dense).value ** 3)
+
+    model = Beside(Schema(label="click", sparse=["user"]))
+    with pytest.raises(ConfigurationError, match="Beside computes something beside layers") as raised:
+        graphs_of(model, model.initial_dense(0))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_graph_has_the_parameters_under_their_names_and_dimensions_of_any_size() -> None:

@@ -162,6 +162,17 @@ def test_a_package_transforms_columns_as_the_training_did(initializer: Any, tmp_
     np.testing.assert_allclose(package.run("model", empty), model.predict(empty), rtol=0, atol=1e-5)
 
 
+def test_a_column_of_another_kind_than_in_training_is_refused_by_the_scorer(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, model_named("fm"))
+    trained.run()
+    package = package_of(pslib.load(trained.checkpoint), tmp_path / "package")
+    table = pq.read_table(trained.test)
+    for name, other in (("user", ["u1"] * 90), ("movie", [1] * 90), ("genres", [[1]] * 90)):
+        wrong = table.set_column(table.column_names.index(name), name, pa.array(other))
+        with pytest.raises(TypeError, match=r"expected (integer|string) keys, as in the training, got "):
+            package.run("model", wrong)
+
+
 @pytest.mark.parametrize("storage", ["bfloat16", "int8"])
 def test_rows_of_fewer_bits_and_what_decay_they_missed_are_in_the_package(
     storage: str, tmp_path: Path
