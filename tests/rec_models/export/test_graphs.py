@@ -22,6 +22,7 @@ from rec_models.engine.tape import Tape, Var, layer
 from rec_models.export.trace import graphs_of
 from rec_models.export.tracer import EMITTERS, Tracer
 from rec_models.lr import LR
+from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars, Model
 from tests.support.models.gradient_check import (
     SCHEMA,
@@ -122,6 +123,28 @@ def test_vectors_of_queries_and_items_are_graphs(name: str) -> None:
     assert_same(model, make_batch(rows=7, schema=model.item_schema), "item", model.encode_items)
     if name != "word2vec":
         assert_same(model, make_batch(rows=7, schema=model.schema), "model", model.predict)
+
+
+SIDES = Schema(label=None, dense=["price", "age"], sparse=["user", "item", "ad"], ragged=["words", "tags"])
+"""Fields of both sides, dense ones and lists among them."""
+MATCHING: list[tuple[str, dict[str, object]]] = [
+    ("two_tower", {"similarity": "dot", "hidden": [5], "out": 3}),
+    ("two_tower", {"similarity": "cosine", "hidden": [], "out": 3}),
+    ("simnet", {"encoder": "bow", "out": 3}),
+    ("simnet", {"encoder": "cnn", "units": 4, "window": 4, "out": 3}),
+    ("simnet", {"encoder": "gru", "units": 4, "out": 3}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), MATCHING)
+def test_options_that_choose_other_mathematics_of_a_side_are_in_its_graph(
+    name: str, options: dict[str, object]
+) -> None:
+    model = build(name, SIDES, {"dim": 4, "item": ["item", "price", "tags"]} | options)
+    assert isinstance(model, MatchingModel)
+    assert_same(model, make_batch(rows=7, schema=model.query_schema), "query", model.encode)
+    assert_same(model, make_batch(rows=7, schema=model.item_schema), "item", model.encode_items)
+    assert_same(model, make_batch(rows=7, schema=SIDES), "model", model.predict)
 
 
 @pytest.mark.parametrize("name", ["lr", "dnn", "dcnv2", "deepfm", "autoint", "wide_deep"])
