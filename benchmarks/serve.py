@@ -160,7 +160,7 @@ class Http:
 
 
 def at_rate(port: int, rate: float, seconds: float, asked: list[dict[str, Any]]) -> list[float]:
-    """Ask at a rate, whether or not earlier requests are answered; return each one's time since it was due."""
+    """Ask at a rate, whether or not earlier requests are answered; return their times since they were due."""
     times: list[float] = []
     number, start, lock = itertools.count(), time.perf_counter() + 0.5, threading.Lock()
 

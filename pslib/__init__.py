@@ -8,6 +8,7 @@ Names of most scripts:
     Adagrad, Adam                       optimizers of rows and of dense parameters
     EarlyStopping, CheckpointSettings   when a training ends, when it is saved
     load                                the model of a checkpoint, in this process: predict, vectors, nearest
+    export                              that model for other tools: ONNX, NumPy, Parquet, PyTorch, faiss
 
 Models are in `rec_models`: DeepFM, DCNv2, DIN, TwoTower, SASRec, TorchModel and others. Data is a path of
 files, an Arrow table, a pandas or Polars frame, or columns by name. The command is ``pslib``, or
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
+    from rec_models.export.formats import export as export
     from rec_models.saved import load as load
 
 from pslib.process.excepthook import import_error, uncaught_in_a_line
@@ -102,6 +104,7 @@ _NAMES = {
     "pslib.trainer.callbacks": "Callback",
     "pslib.trainer.evaluation.early_stopping": "EarlyStopping",
     "pslib.table.wire_format": "WireFormat",
+    "rec_models.export.formats": "export",
     "rec_models.saved": "load",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -120,4 +120,4 @@ class NCF(MatchingModel):
 
 def _column(batch: Batch, schema: Schema, own: Schema) -> Array:
     """Return the positions of the keys of a side's one field."""
-    return np.ascontiguousarray(batch.sparse[:, schema.sparse.index(own.sparse[0])])
+    return batch.sparse[:, schema.sparse.index(own.sparse[0])]

@@ -163,12 +163,18 @@ class SessionModel(Model):
         (B, D)
             Zeros for an empty session.
         """
-        tape, steps = Tape(training=False), packed(batch.ragged[field], at_most=self.items_max)
-        sessions, positions = steps.last()
-        vectors, parameters = Var(rows[:, 1:][steps.values]), {n: Var(value) for n, value in dense.items()}
+        parameters = {name: Var(value) for name, value in dense.items()}
+        sessions, ends = self.ends(Tape(training=False), batch, Var(rows), parameters, field)
         found = np.zeros((len(batch), self.dim), rows.dtype)
-        found[sessions] = self.last_states(tape, vectors, steps, positions, parameters).value
+        found[sessions] = ends.value
         return found
+
+    def ends(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, field: str) -> tuple[Array, Var]:
+        """Compute the states at the ends of the sessions that are not empty; return which these are, too."""
+        steps = packed(batch.ragged[field], at_most=self.items_max)
+        sessions, positions = steps.last()
+        _, v = split(tape, rows, (1, self.dim))
+        return sessions, self.last_states(tape, gather(tape, v, steps.values), steps, positions, dense)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

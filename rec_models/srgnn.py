@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Annotated
 
 import numpy as np
@@ -115,6 +116,7 @@ class SessionGraphs:
     targets: NDArray[np.int32]
 
 
+@singledispatch
 def session_graphs(values: NDArray[np.int32], pairs: Prefixes) -> SessionGraphs:
     """Build the graphs of prefixes.
 

@@ -57,7 +57,7 @@ class SSR(CosineHinge):
 
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
         """The item's row, through a linear layer."""
-        return self._mapped(tape, np.ascontiguousarray(batch.sparse[:, 0]), rows, dense)
+        return self._mapped(tape, batch.sparse[:, 0], rows, dense)
 
     def _mapped(self, tape: Tape, items: NDArray[np.int32], rows: Var, dense: DenseVars) -> Var:
         row = gather(tape, rows, items)

@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rec_models.engine.packed_sequences import Packed
-from rec_models.engine.tape import Tape, Var
-from rec_models.layers import add, dropout, linear, multiply, prefix_attention, prefix_mean, product, tanh
+from rec_models.engine.packed_sequences import Packed, Prefixes
+from rec_models.engine.tape import Array, Tape, Var
+from rec_models.layers import (
+    add,
+    dropout,
+    gather,
+    linear,
+    multiply,
+    prefix_attention,
+    prefix_mean,
+    product,
+    tanh,
+)
 from rec_models.model import DenseVars
 from rec_models.options import fraction
 from rec_models.session import SessionModelOfPairs
@@ -39,12 +49,20 @@ class STAMP(SessionModelOfPairs):
     def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
         """``h_s * h_t``, whose product with an item is the trilinear composition (eq. 5, 6)."""
         x = dropout(tape, items, self.dropout)  # m_t is x itself: the last click so far
-        m_s = prefix_mean(tape, x, steps)  # eq. 1
+        return self._composed(tape, x, x, prefix_mean(tape, x, steps), steps.prefixes(), dense)  # eq. 1
+
+    def last_states(self, tape: Tape, items: Var, steps: Packed, positions: Array, dense: DenseVars) -> Var:
+        """``h_s * h_t`` at these positions, without the pairs of other ones."""
+        x = dropout(tape, items, self.dropout)
+        m_t, m_s = (gather(tape, one, positions) for one in (x, prefix_mean(tape, x, steps)))
+        return self._composed(tape, x, m_t, m_s, steps.prefixes(positions), dense)
+
+    def _composed(self, tape: Tape, x: Var, m_t: Var, m_s: Var, pairs: Prefixes, dense: DenseVars) -> Var:
         k = linear(tape, x, dense["attention.W1"], dense["attention.b"])
-        of_last = product(tape, x, dense["attention.W2"])
+        of_last = product(tape, m_t, dense["attention.W2"])
         of_mean = product(tape, m_s, dense["attention.W3"])
         u = add(tape, of_last, of_mean)
-        m_a = prefix_attention(tape, k, u, x, dense["attention.W0"], steps.prefixes())  # eq. 7, 8
+        m_a = prefix_attention(tape, k, u, x, dense["attention.W0"], pairs)  # eq. 7, 8
         h_s = tanh(tape, linear(tape, m_a, dense["A.W"], dense["A.b"]))  # eq. 3
-        h_t = tanh(tape, linear(tape, x, dense["B.W"], dense["B.b"]))  # eq. 4
+        h_t = tanh(tape, linear(tape, m_t, dense["B.W"], dense["B.b"]))  # eq. 4
         return multiply(tape, h_s, h_t)

@@ -62,7 +62,7 @@ class TagSpace(ProductModel):
 
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
         """``e_lt(t)``: the tag's row."""
-        return gather(tape, rows, np.ascontiguousarray(batch.sparse[:, 0]))
+        return gather(tape, rows, batch.sparse[:, 0])
 
     def match_loss(
         self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int

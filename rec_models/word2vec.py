@@ -18,7 +18,7 @@ from pslib.table.initializers import Initializer, Uniform
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import DIM_MAX, PartSpec
 from rec_models.engine.tape import Array, Tape, Var
-from rec_models.layers import gather, log_loss, row_dot, split
+from rec_models.layers import gather, log_loss, normalize, row_dot, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import (
     DEFAULT_OPTIMIZER,
@@ -168,10 +168,17 @@ class Word2Vec(Model):
         return self.item_schema
 
     def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """Compute the vectors ``v`` of words, normalised to length 1, (B, D)."""
-        vectors = rows[batch.sparse[:, 0], : self.dim]
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.where(lengths > 0, lengths, 1)
+        """Compute the vectors of words, (B, D)."""
+        return self.query(Tape(training=False), batch, self.query_schema, Var(rows), {}).value
+
+    def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """``v`` of words, normalised to length 1."""
+        v, _ = split(tape, rows, (self.dim, self.dim))
+        return normalize(tape, gather(tape, v, batch.sparse[:, 0]))
+
+    def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """Compute the same vectors as `query`."""
+        return self.query(tape, batch, schema, rows, dense)
 
     def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
         """Compute the same vectors as `encode`."""

@@ -1,4 +1,4 @@
-"""``pslib checkpoint ls | verify | diff | export``."""
+"""``pslib checkpoint ls | verify | diff``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from launch.cli.command import (
     FOLDER,
     argument,
-    flag,
     group,
     json_option,
-    overwrite_option,
     progress_bar,
     show,
 )
@@ -29,7 +27,7 @@ path_argument = argument("path", "PATH", WHERE, FOLDER)
 
 @group("checkpoint", "pslib checkpoint verify runs/first/checkpoint")
 def checkpoint_command() -> None:
-    """List, verify, compare or export checkpoints."""
+    """List, verify or compare checkpoints."""
 
 
 @checkpoint_command.command("ls", examples="pslib checkpoint ls runs")
@@ -196,34 +194,6 @@ def _how_far(values: ValueDiff) -> str:
     if not values.changed:
         return ""
     return f", |difference| up to {values.max_difference:.6g}, {values.mean_difference:.6g} on average"
-
-
-@checkpoint_command.command(
-    "export", examples="pslib checkpoint export runs/first/checkpoint exported --parquet"
-)
-@path_argument
-@argument("out", "OUT", "folder for the files", FOLDER)
-@flag("--parquet", "as Parquet, the one format there is", required=True)
-@flag("--state", "with the optimizers' numbers")
-@flag("--columns", "a column a float (v_0, v_1, ...) in place of lists")
-@overwrite_option
-@json_option
-def export_command(
-    path: str, out: str, parquet: bool, state: bool, columns: bool, overwrite: bool, as_json: bool
-) -> int:
-    """Write a file a table and server, for other tools."""
-    from pslib.checkpoint import newest
-    from pslib.checkpoint.export import ExportOptions, export_parquet
-    from pslib.storage import shown
-
-    path = newest(path)
-    rows = _rows_of(path)
-    with progress_bar("export", rows, " rows") as progress:
-        options = ExportOptions(state, columns, overwrite)
-        written = [shown(one) for one in export_parquet(path, out, options, progress)]
-    lines = [f"{counted(rows, 'row')} in {counted(len(written), 'file')}", *written]
-    show({"path": shown(path), "rows": rows, "files": written}, lines, as_json)
-    return EXIT_DONE
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:

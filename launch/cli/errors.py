@@ -16,7 +16,6 @@ COMMANDS = {
     "test": "eval",
     "score": "predict",
     "infer": "predict",
-    "export": "checkpoint export",
     "embeddings": "vectors",
     "stream": "train, with data.stream in the job file",
     "resume": "train --resume",

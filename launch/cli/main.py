@@ -26,7 +26,7 @@ from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibE
 
 GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
-    "Use a model": ("predict", "serve", "nearest", "vectors", "eval", "recommend"),
+    "Use a model": ("predict", "serve", "nearest", "vectors", "eval", "recommend", "export"),
     "Data": ("describe", "data", "convert"),
     "A running cluster": ("top", "doctor", "logs", "stop", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),

@@ -88,6 +88,11 @@ class LoadedModel:
         How long it was trained.
     rows : int
         Rows of its table.
+    parameters : LoadedParameters
+    table : TableSpec
+        Its table, as saved.
+    key_kinds : KeyKinds
+        Kinds of the keys that it was trained on.
     """
 
     def __init__(self, path: str, model: TrainableModel, items: Any = None) -> None:
@@ -99,10 +104,10 @@ class LoadedModel:
         table = manifest.specs[own.name]
         self.model, self.schema, self.path = model, model.schema, place
         self.steps, self.epochs = (int(manifest.about.get(key, 0)) for key in ("steps", "epochs"))
-        self._table, self._kinds = table, kinds_of(manifest.about, place)
+        self.table, self.key_kinds = table, kinds_of(manifest.about, place)
         self._trained = TrainedRows.in_manifest(manifest.about)
-        self._parameters = LoadedParameters(place, manifest, table, layout)
-        self.rows, self._items_data = self._parameters.count, items
+        self.parameters = LoadedParameters(place, manifest, table, layout)
+        self.rows, self._items_data = self.parameters.count, items
 
     def __repr__(self) -> str:
         trained = f"{counted(self.steps, 'step')}, {counted(self.rows, 'row')}"
@@ -179,8 +184,8 @@ class LoadedModel:
         return ScoreCounts.merge(counts).result()
 
     def _predicted(self, model: Stepper, batch: Batch) -> NDArray[np.float32]:
-        rows = self._parameters.rows(batch.keys)
-        return np.asarray(model.predict(batch, rows, self._parameters.dense), np.float32)
+        rows = self.parameters.rows(batch.keys)
+        return np.asarray(model.predict(batch, rows, self.parameters.dense), np.float32)
 
     @contextmanager
     def _stepper(self, rows: int) -> Iterator[Stepper]:
@@ -273,7 +278,7 @@ class LoadedModel:
         column = self._field(field)
         opened = self._opened(_as_table(data, column), _schema_of(column), may_be_empty=True)
         keys = [_keys_in(batch, column) for batch in whole_batches(opened, BATCH_ROWS)]
-        rows = self._parameters.rows(np.concatenate([np.empty(0, np.uint64), *keys]))
+        rows = self.parameters.rows(np.concatenate([np.empty(0, np.uint64), *keys]))
         return np.ascontiguousarray(rows[:, self._vector_columns()])
 
     def nearest(self, field: str, value: Any, k: int = 10, *, among: Any = None) -> pa.Table:
@@ -320,7 +325,7 @@ class LoadedModel:
             return
         opened = self._opened(_as_table([value], column), _schema_of(column))
         keys = np.concatenate([_keys_in(batch, column) for batch in whole_batches(opened, BATCH_ROWS)])
-        if self._parameters.missing(keys):
+        if self.parameters.missing(keys):
             near = nearest(str(value), [str(one) for one in values.to_pylist()])
             hint = f"; did you mean {near!r}?" if near else ""
             raise ConfigurationError(f"value: {field} {value!r} was not trained{hint}")
@@ -368,11 +373,11 @@ class LoadedModel:
         keys, values = catalogue_of(opened, column)
         if is_item:
             return values, self.vectors(field, values.to_pylist())
-        return values, np.ascontiguousarray(self._parameters.rows(keys)[:, self._vector_columns()])
+        return values, np.ascontiguousarray(self.parameters.rows(keys)[:, self._vector_columns()])
 
     def _as_kept(self, field: SparseField | RaggedField, value: Any) -> Any:
         """Return a value as the field has it: an integer of its text, where the field has integers."""
-        kind = self._kinds.get(field.vocabulary or field.name, ("",))[0]
+        kind = self.key_kinds.get(field.vocabulary or field.name, ("",))[0]
         if kind != "integer" or not isinstance(value, str):
             return value
         try:
@@ -388,7 +393,7 @@ class LoadedModel:
                 "items: expected the items that are ranked: pslib.load(path, items=DATA), the training "
                 "sessions or rows of items; a checkpoint has their keys alone"
             )
-        return self._sides.items(self._items_data, self._parameters, dict(self._kinds))
+        return self._sides.items(self._items_data, self.parameters, dict(self.key_kinds))
 
     @cached_property
     def _sides(self) -> Sides:
@@ -397,7 +402,7 @@ class LoadedModel:
     def _ranker(self, history: str | None, exclude_seen: bool) -> Ranker:
         if exclude_seen and self._sides.seen(history) is None:
             raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
-        return Ranker(self._sides, self.items, self._parameters, history, exclude_seen)
+        return Ranker(self._sides, self.items, self.parameters, history, exclude_seen)
 
     def _item_vectors(self) -> NDArray[np.float32]:
         return np.asarray(self.items.vectors, np.float32)
@@ -413,9 +418,9 @@ class LoadedModel:
         parts = []
         for batch in whole_batches(opened, BATCH_ROWS):
             found = (
-                sides.item_vectors(batch, self._parameters)
+                sides.item_vectors(batch, self.parameters)
                 if side == "item"
-                else sides.states(batch, self._parameters, None)
+                else sides.states(batch, self.parameters, None)
             )
             parts.append(np.asarray(sound(found, side), np.float32))
         return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
@@ -434,7 +439,7 @@ class LoadedModel:
     # --- data ---------------------------------------------------------------------------------------------
 
     def _opened(self, data: Any, schema: Schema, may_be_empty: bool = False) -> ParquetData:
-        return open_data(data, schema, may_be_empty=may_be_empty, key_kinds=dict(self._kinds))
+        return open_data(data, schema, may_be_empty=may_be_empty, key_kinds=dict(self.key_kinds))
 
     def _opened_unseen(self, data: Any, schema: Schema) -> ParquetData:
         """Open data to measure on: no rows that the training of another split has seen."""
@@ -458,7 +463,7 @@ class LoadedModel:
         return field
 
     def _vector_columns(self) -> slice:
-        for part, at, _state in RowLayout.of(self._table).columns():
+        for part, at, _state in RowLayout.of(self.table).columns():
             if part.name == VECTORS:
                 return at
         raise ConfigurationError(f"{type(self.model).__name__} has no vectors of keys")

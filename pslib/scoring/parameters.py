@@ -66,6 +66,13 @@ class LoadedParameters:
         """Number of rows."""
         return self._rows.count
 
+    def keys(self) -> NDArray[np.uint64]:
+        """Return the keys of all rows, ascending."""
+        store, found = self._store, [np.empty(0, np.uint64)]
+        for partition in store.partitions().tolist():
+            found += [store.export_partition(partition, narrow)[0] for narrow in (False, True)]
+        return np.sort(np.concatenate(found))
+
     def missing(self, keys: NDArray[np.uint64]) -> int:
         """Return how many of the keys have no row."""
         return self._rows.missing(keys)

@@ -8,6 +8,7 @@ is row ``i`` of every step that it reaches. The cost of a batch is that of its e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,11 @@ class Packed:
         """Return the step of each element, (N,): the number of earlier elements in its list."""
         return np.repeat(np.arange(self.sizes.size), self.sizes)
 
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Return the position of each element of the `Ragged`, in its order, (N,)."""
+        return np.argsort(self.indices)
+
     def prefixes(self, of: NDArray[np.integer] | None = None) -> Prefixes:
         """Return the pairs of each element with itself and earlier elements of its list.
 
@@ -86,6 +92,7 @@ class Packed:
         return self.order[: steps.size], self.starts[steps] + rows
 
 
+@singledispatch
 def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | None = None) -> Packed:
     """Pack lists.
 
@@ -109,6 +116,7 @@ def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | N
     return Packed(order, sizes.astype(np.int64), starts, indices, lists.values[indices])
 
 
+@singledispatch
 def one_step(rows: int) -> Packed:
     """Pack lists of one element each."""
     every = np.arange(rows)

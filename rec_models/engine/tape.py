@@ -17,7 +17,8 @@ array([6.])
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rec_models.engine.occurrences import Occurrences
 
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Array: TypeAlias = NDArray[Any]
 """Floats: float32 in training, float64 in gradient checks; a layer keeps the dtype of its inputs."""
@@ -99,7 +103,15 @@ class Tape:
     measured : list or None
         Receives the statistics of normalising layers, which then measure them on the examples, as in
         training.
+
+    Attributes
+    ----------
+    traced : callable or None
+        Called with the name and the arguments of each `layer` in place of computing it; see
+        `rec_models.export.trace`. None: layers compute.
     """
+
+    traced: Callable[..., Any] | None = None
 
     def __init__(
         self,
@@ -160,3 +172,19 @@ class Tape:
                     backward(outputs[0].gradient)
             elif any(output.gradient is not None for output in outputs):
                 backward(*(output.gradient_or_zeros() for output in outputs))
+
+
+def layer(function: Callable[Concatenate[Tape, P], R]) -> Callable[Concatenate[Tape, P], R]:
+    """Mark a layer that computes by arrays: a tape that traces is told of its call instead.
+
+    Layers that are made of other layers need no mark.
+    """
+    name = function.__name__
+
+    @wraps(function)
+    def call(tape: Tape, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if tape.traced is None:
+            return function(tape, *args, **kwargs)
+        return tape.traced(name, *args, **kwargs)
+
+    return call

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 from rec_models.layers.normalization import batch_norm
 
 
+@layer
 def relu(tape: Tape, x: Var) -> Var:
     """``y = max(x, 0)``; backward ``dx = dy where x > 0``, 0 at the kink. Any shape."""
     value = np.maximum(x.value, 0, out=tape.empty_like(x.value))
@@ -19,6 +20,7 @@ def relu(tape: Tape, x: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def sigmoid(tape: Tape, x: Var) -> Var:
     """``y = 1 / (1 + exp(-x))``; backward ``dx = dy y (1 - y)``. Any shape."""
     value = sigmoid_of(x.value)
@@ -29,6 +31,7 @@ def sigmoid(tape: Tape, x: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def tanh(tape: Tape, x: Var) -> Var:
     """``y = tanh(x)``; backward ``dx = dy (1 - y^2)``. Any shape."""
     value = np.tanh(x.value)
@@ -45,6 +48,7 @@ def sigmoid_of(x: Array) -> Array:
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
+@layer
 def prelu(tape: Tape, x: Var, alpha: Var) -> Var:
     """Parametric relu: negative values have a learned slope.
 
@@ -72,6 +76,7 @@ def prelu(tape: Tape, x: Var, alpha: Var) -> Var:
     return tape.record(np.maximum(x.value, 0) + alpha.value * below, backward)
 
 
+@layer
 def dice(tape: Tape, x: Var, alpha: Var, mean: Var, inv_std: Var) -> Var:
     """Dice: a PReLU whose threshold is the mean of its unit, with a smooth transition.
 

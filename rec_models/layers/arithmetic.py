@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 
+@layer
 def add(tape: Tape, first: Var, *others: Var) -> Var:
     """Sum of terms, in order.
 
@@ -33,6 +34,7 @@ def add(tape: Tape, first: Var, *others: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def multiply(tape: Tape, x: Var, gate: Var, factor: float = 1.0) -> Var:
     """Element-wise product, such as with a gate.
 
@@ -60,6 +62,7 @@ def multiply(tape: Tape, x: Var, gate: Var, factor: float = 1.0) -> Var:
     return tape.record(scale * x.value * gate.value, backward)
 
 
+@layer
 def row_dot(tape: Tape, a: Var, b: Var) -> Var:
     """Inner product of each pair of rows.
 
@@ -80,6 +83,7 @@ def row_dot(tape: Tape, a: Var, b: Var) -> Var:
     return tape.record(np.einsum("nd,nd->n", a.value, b.value), backward)
 
 
+@layer
 def sum_vectors(tape: Tape, vectors: Var) -> Var:
     """Sum the elements of each vector.
 
@@ -103,6 +107,7 @@ def sum_vectors(tape: Tape, vectors: Var) -> Var:
     return tape.record(vectors.value.sum(axis=2), backward)
 
 
+@layer
 def mixture(tape: Tape, scores: Var, *experts: Var) -> Var:
     """Mixture of experts, weighted by a softmax gate.
 

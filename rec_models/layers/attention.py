@@ -9,7 +9,7 @@ import numpy as np
 
 from rec_models.engine.occurrences import Occurrences
 from rec_models.engine.packed_sequences import Packed, Prefixes
-from rec_models.engine.tape import Array, Empty, Tape, Var
+from rec_models.engine.tape import Array, Empty, Tape, Var, layer
 from rec_models.layers.activations import sigmoid_of
 
 Backward: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
@@ -19,6 +19,7 @@ SHORT = 32
 """Up to this many fields, softmax runs column by column: NumPy reduces short rows slowly."""
 
 
+@layer
 def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
     """Multi-head self-attention of the fields of an example.
 
@@ -114,6 +115,7 @@ def _row_by_row(operation: np.ufunc, x: Array, others: Array) -> None:
         operation(x[..., column], others, out=x[..., column])
 
 
+@layer
 def causal_attention(tape: Tape, query: Var, key: Var, value: Var, steps: Packed, heads: int) -> Var:
     """Multi-head self-attention of each element of a list to itself and earlier ones.
 
@@ -162,6 +164,7 @@ def _by_length(steps: Packed) -> list[Array]:
     ]
 
 
+@layer
 def prefix_attention(tape: Tape, keys: Var, queries: Var, values: Var, q: Var, pairs: Prefixes) -> Var:
     """Additive attention of every element to itself and earlier ones, without a softmax.
 

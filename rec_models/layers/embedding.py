@@ -8,9 +8,10 @@ from cython_ext.model.row_places import gather_fields, pool_rows, weigh_fields
 from pslib.batch import Batch
 from pslib.schema import Schema
 from rec_models.engine.occurrences import Occurrences, pooled_addends
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 
+@layer
 def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema, beside: int = 0) -> Var:
     """Look up one vector for each sparse and ragged field of every example.
 
@@ -53,6 +54,7 @@ def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema, beside: int =
     return output
 
 
+@layer
 def list_vectors(tape: Tape, rows: Var, batch: Batch, field: str) -> Var:
     """Look up the row of every element of a ragged field, without pooling.
 
@@ -80,6 +82,7 @@ def list_vectors(tape: Tape, rows: Var, batch: Batch, field: str) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def first_order(tape: Tape, weights: Var, batch: Batch, schema: Schema) -> Var:
     """First-order term: the sum of the weights of an example's keys.
 
@@ -114,6 +117,7 @@ def first_order(tape: Tape, weights: Var, batch: Batch, schema: Schema) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def dot(tape: Tape, x: Array, weights: Var) -> Var:
     """First-order term of the dense fields.
 
@@ -135,6 +139,7 @@ def dot(tape: Tape, x: Array, weights: Var) -> Var:
     return tape.record(x @ weights.value, backward)
 
 
+@layer
 def dense_vectors(tape: Tape, x: Array, weights: Var) -> Var:
     """Compute a vector for each dense field, proportional to its value.
 

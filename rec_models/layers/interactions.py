@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.model.fused_layers import fm_gradient, fm_pairs
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 
 def pairs_of(fields: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -26,6 +26,7 @@ def summed_by_field(gradient: Array, fields: NDArray[np.intp], count: int) -> Ar
     return np.ascontiguousarray(sums.reshape(count, examples, dim).transpose(1, 0, 2))
 
 
+@layer
 def fm(tape: Tape, vectors: Var) -> Var:
     """Second-order term of a factorization machine, in time linear in the number of fields.
 
@@ -63,6 +64,7 @@ def fm(tape: Tape, vectors: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def bi_interaction(tape: Tape, vectors: Var) -> Var:
     """Bi-interaction pooling: the sum of the element-wise products of all pairs of fields.
 
@@ -91,6 +93,7 @@ def bi_interaction(tape: Tape, vectors: Var) -> Var:
     return tape.record((total * total - np.einsum("bfd,bfd->bd", v, v)) * v.dtype.type(0.5), backward)
 
 
+@layer
 def inner_products(tape: Tape, vectors: Var) -> Var:
     """Inner products of all pairs of fields.
 
@@ -128,6 +131,7 @@ def matrices_of(kind: str, fields: int) -> NDArray[np.intp]:
     return {"all": np.zeros_like(left), "each": left, "interaction": np.arange(left.size)}[kind]
 
 
+@layer
 def bilinear_pairs(tape: Tape, vectors: Var, weights: Var, kind: str) -> Var:
     """Bilinear interaction: a vector for each pair of fields.
 
@@ -170,6 +174,7 @@ def bilinear_pairs(tape: Tape, vectors: Var, weights: Var, kind: str) -> Var:
     return tape.record(np.ascontiguousarray((u * v_j).transpose(1, 0, 2)), backward)
 
 
+@layer
 def bilinear_fusion(tape: Tape, x: Var, y: Var, weights: Var) -> Var:
     """Bilinear fusion of two vectors to one number, head by head.
 
@@ -206,6 +211,7 @@ def bilinear_fusion(tape: Tape, x: Var, y: Var, weights: Var) -> Var:
     return tape.record(np.einsum("hbn,hbn->b", u, y_h), backward)
 
 
+@layer
 def cross(tape: Tape, x0: Var, x: Var, weights: Var, bias: Var) -> Var:
     """Cross layer of DCN, with a vector of weights.
 
@@ -242,6 +248,7 @@ def cross(tape: Tape, x0: Var, x: Var, weights: Var, bias: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def cross_matrix(tape: Tape, x0: Var, x: Var, weights: Var, bias: Var) -> Var:
     """Cross layer of DCN-v2, with a matrix of weights.
 
@@ -279,6 +286,7 @@ def cross_matrix(tape: Tape, x0: Var, x: Var, weights: Var, bias: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def compress(tape: Tape, x: Var, x0: Var, weights: Var) -> Var:
     """Layer of a compressed interaction network (CIN).
 
@@ -319,6 +327,7 @@ def compress(tape: Tape, x: Var, x0: Var, weights: Var) -> Var:
     return tape.record(np.ascontiguousarray(value), backward)
 
 
+@layer
 def squeeze_excite(tape: Tape, vectors: Var, squeeze: Var, excite: Var) -> Var:
     """Squeeze-excitation (SENET): scale each field by a weight that depends on all fields.
 

@@ -6,9 +6,10 @@ import numpy as np
 
 from cython_ext.model.fused_layers import head_gradient, relu_gradient
 from rec_models.engine.products import times, times_transposed
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 
+@layer
 def linear(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     """Fully connected layer.
 
@@ -35,6 +36,7 @@ def linear(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def linear_relu(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     """Fully connected layer with relu: `linear`, then `relu`, without an array in between.
 
@@ -71,6 +73,7 @@ def linear_relu(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     return output
 
 
+@layer
 def relu_head(tape: Tape, x: Var, weights: Var, bias: Var, out_weights: Var, out_bias: Var) -> Var:
     """Last two layers of an MLP: `linear_relu`, then `linear` to one unit, with a fused backward pass.
 
@@ -107,6 +110,7 @@ def relu_head(tape: Tape, x: Var, weights: Var, bias: Var, out_weights: Var, out
     return tape.record(value, backward)
 
 
+@layer
 def product(tape: Tape, x: Var, weights: Var) -> Var:
     """Product with a matrix, without a bias.
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.model.row_places import pool_rows
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 Offsets: TypeAlias = NDArray[np.int64]
 """(B + 1,): list ``b`` is elements ``offsets[b]`` to ``offsets[b + 1] - 1``."""
@@ -24,6 +24,7 @@ def summed(x: Array, offsets: Offsets) -> Array:
     return pool_rows(np.ascontiguousarray(x), np.arange(x.shape[0], dtype=np.int32), offsets, False)
 
 
+@layer
 def facing(tape: Tape, h: Var, t: Var, offsets: Offsets) -> Var:
     """Input of an activation unit: each element with the target of its list.
 
@@ -58,6 +59,7 @@ def facing(tape: Tape, h: Var, t: Var, offsets: Offsets) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def list_softmax(tape: Tape, scores: Var, offsets: Offsets) -> Var:
     """Softmax within each list.
 
@@ -86,6 +88,7 @@ def list_softmax(tape: Tape, scores: Var, offsets: Offsets) -> Var:
     return tape.record(a, backward)
 
 
+@layer
 def weighted_sum(tape: Tape, weights: Var, h: Var, offsets: Offsets) -> Var:
     """Weighted sum of the elements of each list.
 
@@ -112,6 +115,7 @@ def weighted_sum(tape: Tape, weights: Var, h: Var, offsets: Offsets) -> Var:
     return tape.record(summed(a * h.value, offsets), backward)
 
 
+@layer
 def list_max(tape: Tape, x: Var, offsets: Offsets) -> Var:
     """Max pooling over the elements of each list.
 
@@ -146,6 +150,7 @@ def list_max(tape: Tape, x: Var, offsets: Offsets) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def windows(tape: Tape, x: Var, offsets: Offsets, size: int) -> Var:
     """Windows of a convolution: ``size`` elements around each one, zeros beyond the ends of its list.
 

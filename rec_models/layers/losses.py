@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 from rec_models.layers.activations import sigmoid_of
 
 
@@ -55,6 +55,7 @@ def log_loss(
     return tape.record(np.asarray(losses.sum() / divisor, z.dtype), backward)
 
 
+@layer
 def logit_of_product(tape: Tape, a: Var, b: Var) -> Var:
     """Logit of the product of two probabilities: that both events happen.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 EPSILON = 1e-5
 """Added to a variance before its root, as the paper and PyTorch do."""
 
 
+@layer
 def batch_norm(tape: Tape, x: Var, scale: Var, shift: Var, mean: Var, inv_std: Var) -> Var:
     """Normalise every unit over the examples to mean 0 and deviation 1, then scale and shift it.
 
@@ -69,6 +70,7 @@ EPSILON = 1e-5
 """Added to a variance before its root, as PyTorch does."""
 
 
+@layer
 def layer_norm(tape: Tape, x: Var, scale: Var, shift: Var) -> Var:
     """Normalise every vector over its units to mean 0 and deviation 1, then scale and shift each unit.
 
@@ -110,6 +112,7 @@ def layer_norm(tape: Tape, x: Var, scale: Var, shift: Var) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def normalize(tape: Tape, x: Var, length: float = 1.0) -> Var:
     """Scale every vector to the same length, so that inner products are cosines.
 

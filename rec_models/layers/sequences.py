@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from rec_models.engine.occurrences import Occurrences
 from rec_models.engine.packed_sequences import Packed, packed
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 from rec_models.layers.activations import sigmoid_of, tanh
 from rec_models.layers.embedding import list_vectors
 from rec_models.layers.linear import linear
@@ -18,6 +18,7 @@ from rec_models.layers.lists import list_max, windows
 from rec_models.layers.shapes import gather
 
 
+@layer
 def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var, first: Var | None = None) -> Var:
     """Gated recurrent unit: states of every list after every element.
 
@@ -87,6 +88,7 @@ def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var, first: Var |
     return tape.record(states, backward)
 
 
+@layer
 def prefix_mean(tape: Tape, x: Var, steps: Packed) -> Var:
     """Mean of every list up to every element.
 
@@ -116,6 +118,7 @@ def prefix_mean(tape: Tape, x: Var, steps: Packed) -> Var:
     return tape.record(value, backward)
 
 
+@layer
 def edge_mean(tape: Tape, x: Var, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> Var:
     """Mean over incoming edges: the product with a normalised adjacency matrix that is never materialised.
 
@@ -192,5 +195,5 @@ def grnn(tape: Tape, rows: Var, batch: Batch, field: str, dense: Mapping[str, Va
     x = gather(tape, list_vectors(tape, rows, batch, field), steps.indices)
     inputs = linear(tape, x, dense[f"{name}.W"], dense[f"{name}.c"])
     states = gru(tape, inputs, steps, dense[f"{name}.U"], dense[f"{name}.b"])
-    in_order = gather(tape, states, np.argsort(steps.indices))  # in the order of the lists
+    in_order = gather(tape, states, steps.places)  # in the order of the lists
     return list_max(tape, in_order, lists.offsets)

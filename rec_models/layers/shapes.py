@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from rec_models.engine.occurrences import Occurrences
 from rec_models.engine.row_gradients import RowsVar
-from rec_models.engine.tape import Array, Tape, Var
+from rec_models.engine.tape import Array, Tape, Var, layer
 
 
+@layer
 def concat(tape: Tape, *inputs: Var) -> Var:
     """Flatten each example of each input and concatenate them.
 
@@ -54,6 +55,7 @@ def concat(tape: Tape, *inputs: Var) -> Var:
     return output
 
 
+@layer
 def split(tape: Tape, rows: Var, widths: Sequence[int]) -> tuple[Var, ...]:
     """Split pulled rows into the parts of their table.
 
@@ -86,6 +88,7 @@ def split(tape: Tape, rows: Var, widths: Sequence[int]) -> tuple[Var, ...]:
     return tape.record_many(tuple(rows.value[:, piece] for piece in pieces), backward)
 
 
+@layer
 def reshape(tape: Tape, x: Var, shape: tuple[int, ...]) -> Var:
     """Reshape the numbers of each example.
 
@@ -106,6 +109,7 @@ def reshape(tape: Tape, x: Var, shape: tuple[int, ...]) -> Var:
     return tape.record(x.value.reshape(x.value.shape[0], *shape), backward)
 
 
+@layer
 def take_fields(tape: Tape, vectors: Var, fields: Sequence[int]) -> Var:
     """Select the vectors of some fields.
 
@@ -130,6 +134,7 @@ def take_fields(tape: Tape, vectors: Var, fields: Sequence[int]) -> Var:
     return tape.record(vectors.value[:, chosen], backward)
 
 
+@layer
 def gather(tape: Tape, rows: Var, indices: NDArray[np.integer]) -> Var:
     """Select rows by index.
 

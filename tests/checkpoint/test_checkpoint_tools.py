@@ -326,7 +326,7 @@ def test_export_writes_what_the_checkpoint_holds(
     one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert main(["checkpoint", "export", str(one), str(out), "--parquet", "--state"]) == 0
+    assert main(["export", str(one), "--to", "parquet", "--out", str(out), "--state"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "200 rows in 3 files"
     assert {path.name for path in out.iterdir()} == {"t-000.parquet", "t-001.parquet", "dense.parquet"}
     rows = {row.pop("key"): row for path in out.glob("t-*") for row in pq.read_table(path).to_pylist()}
@@ -339,7 +339,8 @@ def test_export_writes_what_the_checkpoint_holds(
 
 
 def test_export_can_write_a_column_a_float_and_leaves_state_out(one: Path, tmp_path: Path) -> None:
-    assert main(["checkpoint", "export", str(one), str(tmp_path), "--parquet", "--columns", "--json"]) == 0
+    command = ["export", str(one), "--to", "parquet", "--out", str(tmp_path), "--columns", "--json"]
+    assert main(command) == 0
     table = pq.read_table(tmp_path / "t-000.parquet")
     assert table.column_names == ["key", "w_0", "v_0", "v_1", "v_2"]
     expected = rows_of(one)
@@ -350,7 +351,7 @@ def test_export_can_write_a_column_a_float_and_leaves_state_out(one: Path, tmp_p
 def test_export_overwrites_only_when_it_is_told_to(
     one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["checkpoint", "export", str(one), str(tmp_path), "--parquet"]
+    command = ["export", str(one), "--to", "parquet", "--out", str(tmp_path)]
     assert main(command) == 0
     assert main(command) == 64
     assert "t-000.parquet exists already: remove it, or give --overwrite" in capsys.readouterr().err
@@ -363,7 +364,7 @@ def test_export_of_a_damaged_checkpoint_leaves_no_half_written_file(one: Path, t
     content = bytearray(file.read_bytes())
     content[-40] ^= 1
     file.write_bytes(content)
-    assert main(["checkpoint", "export", str(folder), str(tmp_path / "out"), "--parquet"]) == 64
+    assert main(["export", str(folder), "--to", "parquet", "--out", str(tmp_path / "out")]) == 64
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left == {"t-000.parquet"}
 

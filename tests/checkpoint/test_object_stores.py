@@ -150,7 +150,8 @@ def test_the_commands_work_on_a_bucket(
     assert main(["checkpoint", "verify", server.uri("tools/a")]) == 0
     assert main(["checkpoint", "diff", server.uri("tools/a"), str(tmp_path / "b")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "equal"
-    assert main(["checkpoint", "export", server.uri("tools/a"), server.uri("tools/out"), "--parquet"]) == 0
+    out = server.uri("tools/out")
+    assert main(["export", server.uri("tools/a"), "--to", "parquet", "--out", out]) == 0
     assert server.names("tools/out") == ["dense.parquet", "embedding-000.parquet", "embedding-001.parquet"]
     assert "secret" not in capsys.readouterr().out
 

@@ -39,6 +39,7 @@ FILE_TABLES = {
     "pslib/scoring": "trainer.md",
     "pslib/serving": "trainer.md",
     "pslib/monitor": "trainer.md",
+    "rec_models/export": "trainer.md",
     "pslib/recorder": "trainer.md",
     "pslib/trainer": "trainer.md",
     "pslib/trainer/pipeline": "trainer.md",

@@ -32,7 +32,7 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
         (["trian"], "no such command: trian (did you mean train?); see pslib --help"),
         (["xyz"], "no such command: xyz (choose from train, launch,"),
         (["score", "job.yaml"], "(did you mean predict?); see pslib --help"),
-        (["checkpoint", "exprt"], "(did you mean export?); see pslib checkpoint --help"),
+        (["checkpoint", "verfy"], "(did you mean verify?); see pslib checkpoint --help"),
         (["launch", "--on", "locl", "x.py"], "(did you mean local?); see pslib launch --help"),
         (
             ["train", "job.yaml", "--out", ""],
