@@ -174,8 +174,8 @@ def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:
         problems.append("cluster.recovery: expected log or partial on Kubernetes, got rollback")
     if (size := len(job.to_yaml().encode())) > JOB_BYTES_MAX:
         problems.append(
-            f"the job file: expected at most {JOB_BYTES_MAX:,} bytes, since a ConfigMap holds it, got {size:,}; "
-            "name folders or patterns in data in place of files"
+            f"the job file: expected at most {JOB_BYTES_MAX:,} bytes, since a ConfigMap holds it, "
+            f"got {size:,}; name folders or patterns in data in place of files"
         )
     if problems:
         raise ConfigurationError(*dict.fromkeys(problems))
@@ -289,7 +289,9 @@ def _values_of(job: Job, options: RenderOptions) -> dict[str, str]:
         "queue": options.queue or "",
         "job": job.to_yaml(),
         "keys": "\n".join(f"{file}: |\n  {text}" for file, text in secrets.items()),
-        "storage_class": f"storageClassName: {json.dumps(options.storage_class)}" if options.storage_class else "",
+        "storage_class": f"storageClassName: {json.dumps(options.storage_class)}"
+        if options.storage_class
+        else "",
     }
 
 
@@ -321,7 +323,8 @@ def _pod(
     blocks = {
         "coordinator_env": f"- {{name: PSLIB_COORDINATOR, value: 'tcp://{coordinator}.{name}:7077'}}",
         "keys_env": f"- {{name: PSLIB_KEYS, value: /etc/pslib/keys/{own}.keys}}" if secret else "",
-        "env_from": "envFrom:\n" + "\n".join(f"  - secretRef: {{name: {json.dumps(one)}}}" for one in options.env_from)
+        "env_from": "envFrom:\n"
+        + "\n".join(f"  - secretRef: {{name: {json.dumps(one)}}}" for one in options.env_from)
         if options.env_from
         else "",
         "ports": {

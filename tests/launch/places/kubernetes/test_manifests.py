@@ -408,7 +408,11 @@ def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
         ({}, (*ON_DATA, "--queue", "q" * 64), "--queue: expected up to 63 characters, got 64"),
         ({}, (*ON_DATA, "--env-from", "a..b"), "--env-from: expected a name as team-a, got 'a..b'"),
         ({}, ("--mount", "clicks:/data/../etc/pslib"), "--mount: expected CLAIM:/path or CLAIM:/path:ro"),
-        ({"train": [f"/data/{n}" * 9 for n in range(4000)]}, ON_DATA, "the job file: expected at most 200,000"),
+        (
+            {"train": [f"/data/{n}" * 9 for n in range(4000)]},
+            ON_DATA,
+            "the job file: expected at most 200,000",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_no_file(
