@@ -13,7 +13,7 @@ import pytest
 
 from launch.cli.main import main
 from launch.runs.demo import demo_job
-from tests.support.kubelet import Image, Kubelet, why_no_network
+from tests.support.kubelet import Image, Kubelet, kubectl_of, why_no_network
 from tests.support.processes.counting_runs import ROWS, write_counting_examples, write_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
@@ -82,19 +82,6 @@ class JobInPods:
         job = self.kubelet.job("clicks-trainer")
         assert job.condition == "Complete", f"{job.reason}\n{self.kubelet.report()}"
         self.wait_for("all work is done")
-
-    def pslib(self, *words: str) -> str:
-        """Run a command in the coordinator's pod, as ``kubectl exec`` does."""
-        where = (
-            "tcp://clicks-coordinator-0.clicks:7077",
-            "--cluster-id",
-            "clicks",
-            "--keys",
-            "/etc/pslib/keys/admin.keys",
-        )
-        done = self.kubelet.exec("clicks-coordinator-0", ["pslib", *words, *where])
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
 
 @pytest.fixture
@@ -204,20 +191,23 @@ def test_a_server_and_the_coordinator_may_come_back_with_other_addresses(countin
     assert_every_push_counts_once(counting.summary())
 
 
-def test_servers_and_trainers_may_become_more_and_less(counting: JobInPods) -> None:
+def test_servers_and_trainers_may_become_more_and_less_by_pslib_k8s_scale(
+    counting: JobInPods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     kubelet = counting.kubelet
-    counting.goes_on()
-    kubelet.scale(TRAINERS, 1)
-    kubelet.wait(lambda: len(kubelet.pods(TRAINERS)) == 1, 60, "one trainer to leave")
-    counting.goes_on()
-    kubelet.scale(TRAINERS, 3)
-    kubelet.scale(SERVERS, 4)
-    kubelet.wait(lambda: kubelet.is_ready(SERVERS), 60, "four servers")
-    assert "server 3 at tcp://" in counting.pslib("scale", "--servers", "4")
-    counting.goes_on()
-    counting.pslib("scale", "--servers", "2")
-    kubelet.scale(SERVERS, 2)
-    kubelet.wait(lambda: len(kubelet.pods(SERVERS)) == 2, 60, "two servers to leave")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with kubectl_of(kubelet, tmp_path / "bin"):
+        counting.goes_on()
+        assert main(["k8s", "scale", "clicks", "--trainers", "1"]) == 0
+        kubelet.wait(lambda: len(kubelet.pods(TRAINERS)) == 1, 60, "one trainer to leave")
+        counting.goes_on()
+        capfd.readouterr()
+        assert main(["k8s", "scale", "clicks", "--trainers", "3", "--servers", "4"]) == 0
+        assert "server 3 at tcp://" in capfd.readouterr().out
+        counting.goes_on()
+        assert main(["k8s", "scale", "clicks", "--servers", "2"]) == 0
+        kubelet.wait(lambda: len(kubelet.pods(SERVERS)) == 2, 60, "two servers to leave")
     counting.finish()
     assert_every_push_counts_once(counting.summary())
     assert kubelet.job("clicks-trainer").succeeded == {0, 1, 2}
