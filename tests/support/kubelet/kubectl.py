@@ -1,7 +1,7 @@
 """Stand-in for kubectl: a program on PATH whose calls a `Kubelet` of this process carries out.
 
-Kept: ``get statefulset`` and ``get secret`` as `launch.places.kubernetes.kubectl` asks them, ``scale``, ``patch`` of
-a Job's parallelism, ``exec`` and ``logs``. Any other call ends with exit code 1 and a line.
+Kept: ``get statefulset`` and ``get secret`` as `launch.places.kubernetes.kubectl` asks them, ``scale``,
+``patch`` of a Job's parallelism, and ``exec``. Any other call ends with exit code 1 and a line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def kubectl_of(kubelet: Kubelet, folder: Path) -> Iterator[Path]:
         thread = threading.Thread(target=_serve, args=(listener, kubelet), name="kubectl", daemon=True)
         thread.start()
         yield folder
-    thread.join(0)  # waits for a call that never comes
 
 
 def _serve(listener: Listener, kubelet: Kubelet) -> None:
