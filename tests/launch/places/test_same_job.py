@@ -32,8 +32,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job_in_step(data: str, out: str) -> str:
     """The demonstration's job, with steps that all trainers take together.
 
-    Without them the AUC of so few examples depends on how far behind a trainer is: 0.754 to 0.768 were measured
-    on a machine that had much else to do.
+    Without them the AUC of so few examples depends on how far behind a trainer is: 0.754 to 0.768 were
+    measured on a machine that had much else to do.
     """
     job = demo_job(data, out)
     return json.dumps(job | {"training": job["training"] | {"consistency": "sync", "staleness": 0}})

@@ -205,6 +205,20 @@ def test_a_process_that_nobody_tells_who_it_is_says_what_it_has_looked_for(
     assert "rank: which one is this? Expected --rank or PSLIB_RANK" in capsys.readouterr().err
 
 
+def test_a_script_is_sent_to_the_command_that_runs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import pslib\n")
+    where = ["--rank", "0", "--coordinator", "tcp://127.0.0.1:1", "--cluster-id", "x"]
+    for words in (["role", "trainer", str(script), *where], ["k8s", "render", str(script), "--image", "i"]):
+        assert main(words) == 64
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(
+            f"pslib: {script}: expected a job file (YAML), got a script; pslib launch runs it"
+        )
+
+
 def test_a_process_that_is_asked_to_leave_before_it_has_read_its_job_leaves(tmp_path: Path) -> None:
     """Process 1 of a container ignores SIGTERM until it has a handler: all its grace period would pass."""
     job = tmp_path / "job.yaml"
