@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from launch.job.job import Job, saved_place, unfinished_place
 from pslib.errors import ConfigurationError
-from pslib.storage import is_uri
+from pslib.storage import is_uri, shown
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
@@ -164,6 +164,12 @@ def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:
         f"{what}: expected a URI or a path on a volume that all pods see (--mount CLAIM:/path), got {path}"
         for what, path, seen in _shared_paths(job, given_out, mounts, writable)
         if not is_uri(path) and not any(mount.holds(path) for mount in seen)
+    ]
+    problems += [
+        f"{what}: expected a URI without keys, since the job file is no secret there, got {shown(path)}; "
+        "give them to the pods by --env-from SECRET"
+        for what, path, _ in _shared_paths(job, given_out, mounts, writable)
+        if shown(path) != path
     ]
     if job.cluster.durability == "memory":
         problems.append(

@@ -400,6 +400,11 @@ def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
         ({}, (*ON_DATA, "--set", "cluster.durability=memory"), "cluster.durability: expected log or disk"),
         ({}, (*ON_DATA, "--set", "cluster.recovery=rollback"), "cluster.recovery: expected log or partial"),
         ({}, (*ON_DATA, "--keys", "no-such-folder"), "no-such-folder/server.keys: No such file"),
+        (
+            {"train": "s3://me:word@clicks/x"},
+            ON_DATA,
+            "data.train: expected a URI without keys, since the job",
+        ),
         ({}, (*ON_DATA, "--image", "i:"), "--image: expected an image as registry/pslib:1, got 'i:'"),
         ({}, (*ON_DATA, "--server-memory", "16"), "--server-memory: expected a size as 16Gi"),
         ({}, (*ON_DATA, "--server-memory", "9" * 20 + "Gi"), "--server-memory: expected a size as 16Gi"),
