@@ -58,7 +58,9 @@ ROLES = ("coordinator", "server", "trainer")
 ENDS = ("done", "failed")
 """Last phases of a run."""
 
-STAYS = "all work is done; this process stays until it is asked to leave (SIGTERM)"
+DONE = {"coordinator": "all work is done", "server": "nothing is left for this server to do"}
+"""What a process that has ended well says; a server also ends so when its rows are moved away."""
+STAYS = "this process stays until it is asked to leave (SIGTERM)"
 
 WAITING_MAX = 16
 """Statuses that wait for a slow disk: 8 s of them."""
@@ -128,7 +130,7 @@ def run_role(job: Job, identity: ProcessIdentity, options: RoleOptions) -> int:
             else _server(identity, options, keys, log)
         )
         if code == EXIT_DONE and not preemption.asked:
-            say(STAYS)
+            say(f"{DONE[identity.role]}; {STAYS}")
             _await_signal()
         return code
     finally:
@@ -334,4 +336,4 @@ class Records:
             note_saved(self._job, Path(self._job.out))
             for line in summary_lines(summary, Path(self._job.out), best):
                 print(line, flush=True)
-            say(STAYS)
+            say(f"{DONE['coordinator']}; {STAYS}")

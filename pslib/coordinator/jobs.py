@@ -49,7 +49,7 @@ SCORES_KEPT = 16
 IN_STEP = "with consistency sync every step waits for every trainer"
 """Why a run can't go on without a trainer."""
 START_AGAIN = "start again from"
-"""Part of the reason of an end after which the same run would end in the same way."""
+"""Part of the reason of an end after which the same run would end in the same way, and of no other error."""
 
 
 @dataclass(slots=True)

@@ -58,8 +58,9 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
         lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 0,
         "both trainers to be done",
     )
-    for name in ("coordinator-0", "server-0", "server-1"):
-        scheduler.said(name, "all work is done; this process stays")
+    scheduler.said("coordinator-0", "all work is done; this process stays")
+    for name in ("server-0", "server-1"):
+        scheduler.said(name, "nothing is left for this server to do; this process stays")
     summary = summary_in(tmp_path)
     assert summary["phase"] == "done"
     assert summary["examples"] == 12 * 24_000
