@@ -43,6 +43,8 @@ from pslib.text import as_line, counted
 EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
 """The shell's code for Ctrl-C."""
+EXIT_NO_ROOM = 71
+"""Code of `pslib role` for a lack of memory or disk space: its next start would find none either, at once."""
 EXIT_SIGNALS = 126
 """A shell's exit codes from here on say that a signal, or a lost connection, has ended the command."""
 

@@ -110,6 +110,25 @@ cdef class MappedRows:
         """Bytes of the index."""
         return self.cell_array.nbytes
 
+    def keys(self):
+        """Return the keys of all rows, in any order.
+
+        Returns
+        -------
+        (count,) uint64
+        """
+        found = np.empty(self.count, np.uint64)
+        cdef uint64_t *out = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>found)
+        cdef uint64_t at, cell
+        cdef int64_t done = 0
+        with nogil:
+            for at in range(self.cells):
+                cell = self.table[at]
+                if cell != 0 and cell & ~TAG_MASK != ERASED:
+                    out[done] = self._key(cell)
+                    done += 1
+        return found
+
     def add(self, keys, parts):
         """Add rows; of a key that is there already the new one counts.
 

@@ -289,6 +289,11 @@ def read_job(
     if is_data(file.name):
         recipe = f"pslib describe {file} --out {file.stem}.yaml"
         raise ConfigurationError(f"{file}: expected a job file (YAML), got data; make one of it: {recipe}")
+    if file.suffix == ".py":
+        raise ConfigurationError(
+            f"{file}: expected a job file (YAML), got a script; pslib launch runs it, here or --on ssh, "
+            "slurm or ray, while pslib role and Kubernetes run job files only"
+        )
     raw = read_yaml(_text_of(file), str(file))
     if not isinstance(raw, dict):
         came = "nothing" if raw is None else type(raw).__name__

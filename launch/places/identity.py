@@ -111,7 +111,8 @@ def identity_of_process(
     if source:
         found["address"] = listen, source
     told = {what: source for what, (_, source) in found.items()}
-    return ProcessIdentity(role, rank, coordinator or listen, found["cluster id"][0], listen, told)
+    cluster_id = _cluster_id(*found["cluster id"])
+    return ProcessIdentity(role, rank, coordinator or listen, cluster_id, listen, told)
 
 
 _NO_SOURCE = {
@@ -136,9 +137,12 @@ def _coordinators(given: GivenIdentity, environment: Mapping[str, str]) -> Itera
         yield given.coordinator, "--coordinator"
     yield from _variables(environment, COORDINATOR_VARIABLE)
     if host := environment.get("MASTER_ADDR"):
-        yield f"tcp://{host}:{environment.get('MASTER_PORT') or PORTS['coordinator']}", "MASTER_ADDR"
+        yield (
+            f"tcp://{_bracketed(host)}:{environment.get('MASTER_PORT') or PORTS['coordinator']}",
+            "MASTER_ADDR",
+        )
     if host := environment.get("SLURM_LAUNCH_NODE_IPADDR"):
-        yield f"tcp://{host}:{PORTS['coordinator']}", "SLURM_LAUNCH_NODE_IPADDR"
+        yield f"tcp://{_bracketed(host)}:{PORTS['coordinator']}", "SLURM_LAUNCH_NODE_IPADDR"
 
 
 def _ranks(given: GivenIdentity, environment: Mapping[str, str], host_name: str) -> Iterator[tuple[str, str]]:
@@ -154,18 +158,27 @@ def _variables(environment: Mapping[str, str], *names: str) -> Iterator[tuple[st
 
 
 def _rank(text: str, source: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= RANK_MAX):
+    if not (re.fullmatch("[0-9]{1,9}", text) and int(text) <= RANK_MAX):
         raise ConfigurationError(f"{source}: expected a rank from 0 to {RANK_MAX}, got {text!r}")
     return int(text)
 
 
-def _tcp(text: str, source: str) -> str:
+_TCP = re.compile(r"tcp://(\[(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*(?:%\w+)?\]|[^\s/@:\[\]]+):([0-9]{1,5})")
+
+
+def _tcp(text: str, source: str, least_port: int = 1) -> str:
     """Return an address; ``host:port`` without a scheme is accepted."""
     address = text if "://" in text else f"tcp://{text}"
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not address.startswith("tcp://") or not host or not (port.isdigit() and int(port) < 1 << 16):
+    found = _TCP.fullmatch(address)
+    if found is None or not least_port <= int(found[2]) < 1 << 16:
         raise ConfigurationError(f"{source}: expected tcp://host:port, got {text!r}")
     return address
+
+
+def _cluster_id(text: str, source: str) -> str:
+    if not re.fullmatch(r"[\w.:/-]{1,200}", text):
+        raise ConfigurationError(f"{source}: expected up to 200 letters, digits and _ . : / -, got {text!r}")
+    return text
 
 
 def _listen(
@@ -179,15 +192,26 @@ def _listen(
     if role == "trainer":
         return "", ""
     if given.listen:
-        return _tcp(given.listen, "--listen"), "--listen"
+        return _known(role, _tcp(given.listen, "--listen", 0), "--listen"), "--listen"
     if address := environment.get(ADDRESS_VARIABLE):
-        return _tcp(f"{_bracketed(address)}:{PORTS[role]}", ADDRESS_VARIABLE), ADDRESS_VARIABLE
+        listen = _tcp(f"{_bracketed(address)}:{PORTS[role]}", ADDRESS_VARIABLE)
+        return _known(role, listen, ADDRESS_VARIABLE), ADDRESS_VARIABLE
     if role == "coordinator":
         raise ConfigurationError(
             f"address: where shall the coordinator listen? Expected --listen or {ADDRESS_VARIABLE}"
         )
     host = coordinator.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     return f"tcp://{_bracketed(own_address(host))}:0", f"the route to {host}"
+
+
+def _known(role: str, address: str, source: str) -> str:
+    """Return the listening address; a server's is also the one that others are told."""
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    if role == "server" and host in ("*", "0.0.0.0", "[::]"):
+        raise ConfigurationError(
+            f"{source}: expected the address at which others reach the server, got {host}"
+        )
+    return address
 
 
 def _bracketed(address: str) -> str:

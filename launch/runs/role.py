@@ -2,7 +2,8 @@
 
 The process finds out by itself who it is (`launch.places.identity`); the scheduler starts it again when it
 ends early. So servers and coordinator have logs, from which their successors go on, and stay when all work is
-done, since a scheduler would start them anew. Trainers end with exit code 0 then, also those that come later.
+done, since a scheduler would start them anew. Trainers end with exit code 0 then, also those that come later;
+with 64 when the run would end in the same way for ever, with `EXIT_NO_ROOM` when it may.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from launch.supervisor.discovery import note_cluster, note_saved
 from launch.supervisor.resume import earlier_metrics, keep_records
 from launch.supervisor.run_records import best_possible, say, summary_lines, summary_of
 from launch.worker.health_server import serve_health, serve_metrics
-from launch.worker.main import keep_memory, set_threads
+from launch.worker.main import is_final, keep_memory, set_threads
 from pslib.clock import SystemClock
 from pslib.config import (
     CLUSTER_ID_VARIABLE,
@@ -34,9 +35,19 @@ from pslib.config import (
     NEXT_GENERATION,
     ClusterConfig,
 )
+from pslib.coordinator.jobs import START_AGAIN
 from pslib.coordinator.results import EVALUATIONS, of_kind
-from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError, WorkDoneError
+from pslib.errors import (
+    EXIT_DONE,
+    EXIT_NO_ROOM,
+    ConfigurationError,
+    PreemptedError,
+    PslibError,
+    UnavailableError,
+    WorkDoneError,
+)
 from pslib.process.shutdown import preemption
+from pslib.storage import unwritable
 
 if TYPE_CHECKING:
     from pslib.recorder import RunRecorder
@@ -47,7 +58,9 @@ ROLES = ("coordinator", "server", "trainer")
 ENDS = ("done", "failed")
 """Last phases of a run."""
 
-STAYS = "all work is done; this process stays until it is asked to leave (SIGTERM)"
+DONE = {"coordinator": "all work is done", "server": "nothing is left for this server to do"}
+"""What a process that has ended well says; a server also ends so when its rows are moved away."""
+STAYS = "this process stays until it is asked to leave (SIGTERM)"
 
 WAITING_MAX = 16
 """Statuses that wait for a slow disk: 8 s of them."""
@@ -119,7 +132,7 @@ def run_role(job: Job, identity: ProcessIdentity, options: RoleOptions) -> int:
             else _server(identity, options, keys, log)
         )
         if code == EXIT_DONE and not preemption.asked:
-            say(STAYS)
+            say(f"{DONE[identity.role]}; {STAYS}")
             _await_signal()
         return code
     finally:
@@ -194,6 +207,13 @@ def _trainer(job: Job, identity: ProcessIdentity, keys: Keys | None) -> int:
         train_job(job)
     except WorkDoneError as error:
         say(f"nothing is left to train: {error}")
+    except PslibError as error:
+        if is_final(error):
+            say(str(error))
+            return EXIT_NO_ROOM
+        if isinstance(error, UnavailableError) and START_AGAIN in str(error):
+            raise ConfigurationError(str(error)) from error
+        raise
     return EXIT_DONE
 
 
@@ -207,13 +227,10 @@ def _coordinator(
 ) -> int:
     from pslib.coordinator.coordinator import run_coordinator
 
-    out = Path(job.out)
-    logs = out / "logs"
-    logs.mkdir(0o700, parents=True, exist_ok=True)
-    (out / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    logs = _folder_of_records(job)
 
     def announce(address: str) -> None:
-        note_cluster(logs, identity.coordinator, identity.cluster_id, 0, log, config)
+        note_cluster(logs, address, identity.cluster_id, 0, log, config)
         say(f"listening at {address}")
 
     with Records(job, config) as records:
@@ -229,6 +246,23 @@ def _coordinator(
             tell=records.put,
             alone=True,
         )
+
+
+def _folder_of_records(job: Job) -> Path:
+    """Make the folder of the run with the job file in it; return that of its logs.
+
+    Raises
+    ------
+    ConfigurationError
+        When it can't be written.
+    """
+    out = Path(job.out)
+    if why := unwritable(out):
+        raise ConfigurationError(f"out: {out} can't be written to: {why}; set another out")
+    for folder in (out, out / "logs"):  # records quote data and settings
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+    (out / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    return out / "logs"
 
 
 class Records:
@@ -312,4 +346,4 @@ class Records:
             note_saved(self._job, Path(self._job.out))
             for line in summary_lines(summary, Path(self._job.out), best):
                 print(line, flush=True)
-            say(STAYS)
+            say(f"{DONE['coordinator']}; {STAYS}")

@@ -188,14 +188,14 @@ def _reported(error: PslibError) -> int:
 
     if preemption.asked and IN_STEP in str(error):  # all were asked, and another one has left first
         error = PreemptedError(ASKED)
-    if _is_final(error):
+    if is_final(error):
         _tell("final", "")  # before its lines: the launcher shows those of the first such error only
     level = "warning" if isinstance(error, PreemptedError) else "error"
     send_error(str(error), LOGGER, trace=os.environ.get(DEBUG_VARIABLE) == "1", level=level)
     return error.exit_code
 
 
-def _is_final(error: Exception) -> bool:
+def is_final(error: Exception) -> bool:
     """Return whether a successor of this process would end with the same error.
 
     A full disk of logs or of the last checkpoint has been waited for. A server at its memory limit is still

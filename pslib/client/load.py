@@ -57,7 +57,7 @@ FILE_PATIENCE_S = 3600.0
 NOTHING = "nothing has changed on any server"
 HALF_LOADED = (
     "{} of {} servers say that they have loaded it, so tables may be a mixture: load again when the cause is "
-    "gone, or start again from a checkpoint"
+    "gone, or load another checkpoint"
 )
 
 

@@ -44,17 +44,14 @@ class Elasticity:
         joined = self._joined_now(most)
         if joined - self._joined:  # one that has left costs the others no time
             self._since_s = now_s
-            ranks = ", ".join(map(str, sorted(joined - self._joined)))
-            self._say(
-                f"server {ranks} has joined: rows move to it when it has stayed for {HOLD_S:g} s", "scaled"
-            )
+            new = joined - self._joined
+            to = "it when it has" if len(new) == 1 else "them when they have"
+            self._say(f"{_named(new)} joined: rows move to {to} stayed for {HOLD_S:g} s", "scaled")
         self._joined = joined
         if joined and not busy and not self._moves.moving and now_s - self._since_s >= HOLD_S:
             owners = len(self._moves.targets())
             count = counted(owners + len(joined), "server")
-            self._say(
-                f"server {', '.join(map(str, sorted(joined)))} has stayed: rows move to {count}", "scaled"
-            )
+            self._say(f"{_named(joined)} stayed: rows move to {count}", "scaled")
             self._moves.grow(now_s, owners + len(joined))
             self._joined = frozenset()
 
@@ -70,3 +67,9 @@ class Elasticity:
         addresses = self._members.map.addresses
         known = [rank for rank in free if rank < len(addresses) and addresses[rank]]
         return frozenset(known[: max(0, most - len(targets))])
+
+
+def _named(ranks: frozenset[int]) -> str:
+    """Return the servers as the beginning of what they have done."""
+    names = ", ".join(map(str, sorted(ranks)))
+    return f"server {names} has" if len(ranks) == 1 else f"servers {names} have"

@@ -49,6 +49,8 @@ SCORES_KEPT = 16
 """Parts of an evaluation kept before they are merged."""
 IN_STEP = "with consistency sync every step waits for every trainer"
 """Why a run can't go on without a trainer."""
+START_AGAIN = "start again from"
+"""Part of the reason of an end after which the same run would end in the same way, and of no other error."""
 
 
 @dataclass(slots=True)
@@ -488,7 +490,7 @@ class JobRegistry:
                 saved = shown(self.saved)
                 kept = f"checkpoint {saved}" if saved else "beginning: there is no checkpoint"
                 who = f"trainer {member.rank} ({member.where})"
-                self._fail(f"{who} {why}, and {IN_STEP}; start again from the {kept}")
+                self._fail(f"{who} {why}, and {IN_STEP}; {START_AGAIN} the {kept}")
         return freed
 
     def has_left(self, now_s: float, member: Member, well: bool) -> None:

@@ -103,10 +103,10 @@ class CoordinatorJournal:
 
     def _kept(self, now_s: float, message: Message, answer: Message) -> Message | None:
         """Return the part of a request to record; None if it changed no persistent state."""
+        if isinstance(message, Register):  # also one that has ended the run
+            return message if self._members.changes > self._changes else None
         if isinstance(answer, Failure):
             return None
-        if isinstance(message, Register):
-            return message if self._members.changes > self._changes else None
         if isinstance(message, OpenJob):
             again = message.job < self._jobs
             return replace(message, windows=np.empty(0, np.uint32)) if again else message

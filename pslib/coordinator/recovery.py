@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pslib.coordinator.events import Tell
-from pslib.coordinator.jobs import JobRegistry
+from pslib.coordinator.jobs import START_AGAIN, JobRegistry
 from pslib.coordinator.leases import RankedLeases, stream_of
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
@@ -81,8 +81,8 @@ class Recovery:
         elif config.coordinator_comes_back and self._had_begun(server.rank):
             self._fail(
                 f"server {server.rank} at {server.address} ({server.where}) has no log of what its "
-                f"predecessor knew; restore LOG/server-{server.rank} in place of the new folder, or start "
-                f"again from {self._checkpoint or 'the beginning: there is no checkpoint'}"
+                f"predecessor knew; restore LOG/server-{server.rank} in place of the new folder, or "
+                f"{START_AGAIN} {self._checkpoint or 'the beginning: there is no checkpoint'}"
             )
             return False
         return True
@@ -97,8 +97,8 @@ class Recovery:
         who = f"server {server.rank} comes back without what it knew"
         if units and self._is_in_step:
             self._fail(
-                f"{who}, and with consistency sync no step can go on without it; start again from "
-                f"{self.beginning}"
+                f"{who}, and with consistency sync no step can go on without it; "
+                f"{START_AGAIN} {self.beginning}"
             )
             return
         self._moves.lost_by(server.rank)

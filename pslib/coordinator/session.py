@@ -17,7 +17,7 @@ from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
 from pslib.coordinator.elasticity import Elasticity
 from pslib.coordinator.events import Events
 from pslib.coordinator.failure_detector import FailureDetector
-from pslib.coordinator.jobs import CollectiveJob, JobRegistry, epochs_done
+from pslib.coordinator.jobs import START_AGAIN, CollectiveJob, JobRegistry, epochs_done
 from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
@@ -291,7 +291,10 @@ class CoordinatorSession:
     # --- membership ---------------------------------------------------------------------------------------
 
     def _register(self, now_s: float, message: Register) -> Message:
-        if refused := self._refused(now_s, message):
+        refused = (
+            None if self.journal.replaying else self._refused(now_s, message)
+        )  # journalled ones had joined
+        if refused:
             return refused
         held = self.members.holder(message.role, message.rank, message.incarnation, message.generation)
         if held is not None:
@@ -473,9 +476,7 @@ class CoordinatorSession:
         )
         self.history.tell(loss, "missing", "server", message.server)
         if self.config.recovery != "partial":
-            self.fail(
-                f"{loss}; start again from a checkpoint, or with recovery partial to go on without them"
-            )
+            self.fail(f"{loss}; {START_AGAIN} a checkpoint, or with recovery partial to go on without them")
         return Done()
 
     def _saved(self, path: str, moment: str) -> None:

@@ -15,7 +15,7 @@ from pslib.batch import Batch
 from pslib.checkpoint import LoadOptions, check_model, newest, read_manifest
 from pslib.checkpoint.compatibility import check_fits
 from pslib.data.arrow_data import open_data
-from pslib.data.column_types import KeyKinds, kinds_of
+from pslib.data.column_types import kinds_of
 from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import catalogue_of
 from pslib.data.split import TrainedRows
@@ -116,11 +116,6 @@ class LoadedModel:
     def _repr_html_(self) -> str:
         of_training = {"steps": f"{self.steps:,}", "epochs": self.epochs, "rows": f"{self.rows:,}"}
         return html_table(type(self.model).__name__, {"checkpoint": shown(self.path)} | of_training)
-
-    @property
-    def key_kinds(self) -> KeyKinds:
-        """What the keys of each vocabulary were made of; unknown ones are left out."""
-        return dict(self._kinds)
 
     @property
     def ranks_items(self) -> bool:

@@ -68,10 +68,7 @@ class LoadedParameters:
 
     def keys(self) -> NDArray[np.uint64]:
         """Return the keys of all rows, ascending."""
-        store, found = self._store, [np.empty(0, np.uint64)]
-        for partition in store.partitions().tolist():
-            found += [store.export_partition(partition, narrow)[0] for narrow in (False, True)]
-        return np.sort(np.concatenate(found))
+        return np.sort(self._rows.keys())
 
     def missing(self, keys: NDArray[np.uint64]) -> int:
         """Return how many of the keys have no row."""
@@ -91,6 +88,12 @@ class _StoredRows:
         self._store, about = shard.stores[table.name], manifest.about
         self._now = table.now(int(about.get("steps", 0)), float(about.get("seconds", 0.0)))
         self.count = self._store.rows
+
+    def keys(self) -> NDArray[np.uint64]:
+        store, found = self._store, [np.empty(0, np.uint64)]
+        for partition in store.partitions().tolist():
+            found += [store.export_partition(partition, narrow)[0] for narrow in (False, True)]
+        return np.concatenate(found)
 
     def missing(self, keys: NDArray[np.uint64]) -> int:
         return int(self._store.missing(keys))
@@ -120,6 +123,9 @@ class _MappedRows:
     @property
     def count(self) -> int:
         return self._index.count
+
+    def keys(self) -> NDArray[np.uint64]:
+        return self._index.keys()
 
     def missing(self, keys: NDArray[np.uint64]) -> int:
         return int(np.count_nonzero(~self._found(keys)[1]))

@@ -74,6 +74,17 @@ def test_servers_that_join_one_after_the_other_get_their_shares_together() -> No
     assert world.units() == [64, 64, 64, 64]
 
 
+def test_servers_that_join_together_are_told_together() -> None:
+    world = World()
+    world.join()
+    world.join()
+    world.stay(HOLD_S + 1)
+    assert world.lines[:2] == [
+        "servers 2, 3 have joined: rows move to them when they have stayed for 30 s",
+        "servers 2, 3 have stayed: rows move to 4 servers",
+    ]
+
+
 def test_one_beyond_the_limit_gets_nothing() -> None:
     world = World(most=3)
     for _ in range(3):

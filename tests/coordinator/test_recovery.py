@@ -230,6 +230,21 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
     )
 
 
+def test_a_run_that_such_a_server_has_ended_is_known_to_the_next_coordinator() -> None:
+    """What the server does after the end is in the journal, so its registration must be there too."""
+    cluster, records = Cluster(**LOGGED), list[Any]()
+    image = [cluster.session.image(1.0)]
+    cluster.session.journal.append = records.append
+    comes(cluster, 1, 1)
+    cluster.session.tick(1_000.0)  # it counts as lost
+    successor = CoordinatorSession(cluster.session.config, term=1)
+    for record in (image, *records):
+        successor.replay(record)
+    assert successor.error == cluster.session.error
+    assert [one.state for one in successor.members.servers] == ["lost", "lost"]
+    assert successor.members.servers == cluster.session.members.servers
+
+
 @pytest.mark.parametrize("durability", ["log", "disk"])
 def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durability: str) -> None:
     """The journal's records of any predecessor show it, however often the run was resumed."""

@@ -50,6 +50,7 @@ def test_what_was_added_last_and_not_erased_is_found(done: list[tuple[str, list[
             for key in keys.tolist():
                 expected.pop(key, None)
     assert index.count == len(expected)
+    assert sorted(index.keys().tolist()) == sorted(expected)
     asked = np.array([colliding(number) for number in range(32)], np.uint64)
     rows = np.full((32, 4), -1, np.float32)
     found = index.find(asked, rows)

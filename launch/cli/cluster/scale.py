@@ -231,7 +231,8 @@ def _progress(moves: Mapping[str, Any]) -> str:
         f"moved {moves['moved']:,} of {counted(moves['units'], 'unit')}, {size_mb:,.1f} MB, {seconds:.1f} s"
     )
     if moves["moved"] == moves["units"] and moves["leaving"]:
-        line += f"; servers {', '.join(map(str, moves['leaving']))} leave"
+        ranks = ", ".join(map(str, moves["leaving"]))
+        line += f"; server {ranks} leaves" if len(moves["leaving"]) == 1 else f"; servers {ranks} leave"
     return line
 
 

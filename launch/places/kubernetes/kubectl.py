@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,10 @@ from pslib.errors import ConfigurationError, UnavailableError
 KINDS = "statefulsets,jobs,pods,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"  # of a job
 VOLUMES = "persistentvolumeclaims"
 ADMIN_KEY = "/etc/pslib/keys/admin.keys"
+_TRIES = re.compile(r"E\d{4} \d\d:\d\d:\d\d")
+"""Beginning of kubectl's own log lines, one for each try to reach a cluster."""
+_UNREACHED = re.compile(r"connection to the server|connect to the server|: dial tcp|in configuration:")
+"""Parts of the line with which it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +45,26 @@ class Kubectl:
             )
 
     def call(self, *words: str) -> int:
-        """Run kubectl with its output as it is; return its exit code."""
-        command = self._command(words)
-        return subprocess.run(command, check=False).returncode
+        """Run kubectl with its output as it is; return its exit code.
+
+        Raises
+        ------
+        UnavailableError
+            When it reaches no cluster.
+        """
+        unreached = ""
+        with subprocess.Popen(
+            self._command(words), stderr=subprocess.PIPE, text=True, errors="replace"
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if _UNREACHED.search(line) and not _TRIES.match(line):
+                    unreached = line
+                elif not _TRIES.match(line):
+                    print(line, end="", file=sys.stderr, flush=True)
+        if process.returncode and unreached:
+            raise _no_cluster(unreached)
+        return process.returncode
 
     def ask(self, *words: str) -> str:
         """Return kubectl's output.
@@ -50,11 +72,13 @@ class Kubectl:
         Raises
         ------
         UnavailableError
-            When it fails, with its last line.
+            When it reaches no cluster, or fails, with its last line.
         """
         done = subprocess.run(self._command(words), capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            if _UNREACHED.search(said):
+                raise _no_cluster(said)
             raise UnavailableError(f"kubectl ended with exit code {done.returncode}: {said}")
         return done.stdout
 
@@ -116,6 +140,13 @@ class Kubectl:
         """Return the option of an encrypted job's admin key, a file of the coordinator's pod."""
         found = self.ask("get", "secret", f"{name}-keys", "--ignore-not-found", "--output", "name")
         return ("--keys", ADMIN_KEY) if found.strip() else ()
+
+
+def _no_cluster(said: str) -> UnavailableError:
+    return UnavailableError(
+        f"kubectl reaches no cluster: {said.strip()}; "
+        "see kubectl cluster-info, and kubectl config get-contexts"
+    )
 
 
 def selector(name: str) -> str:

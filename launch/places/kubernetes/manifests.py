@@ -6,6 +6,7 @@ only ``$name`` stands for any number of lines, at its indentation.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from launch.job.job import Job, saved_place, unfinished_place
 from pslib.errors import ConfigurationError
-from pslib.storage import is_uri
+from pslib.storage import is_uri, shown
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
@@ -29,11 +30,14 @@ STATE = "/var/lib/pslib"
 OWN_PATHS = (STATE, "/etc/pslib", "/tmp")
 """Folders of a pod that pslib makes: no volume may lie over them."""
 
-OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 """Names of objects of Kubernetes that are made by others."""
 
 NAME_CHARS_MAX = 40
 """Longest name of a job: names of pods are longer, and Kubernetes takes 63 characters."""
+
+JOB_BYTES_MAX = 200_000
+"""Longest job file in a ConfigMap: kubectl keeps a copy of an object in its annotations, at most 256 KiB."""
 
 END_S = 30
 """Time after `drain_s` in which a process writes its last records before it is killed."""
@@ -77,7 +81,7 @@ class Mount:
         """
         claim, _, rest = text.partition(":")
         path, _, mode = rest.partition(":")
-        if not OBJECT_NAME.fullmatch(claim) or not re.fullmatch(r"(/[\w.-]+)+/?", path):
+        if not OBJECT_NAME.fullmatch(claim) or not re.fullmatch(r"(/(?!\.\.?(/|$))[\w.-]+)+/?", path):
             raise ConfigurationError(f"--mount: expected CLAIM:/path or CLAIM:/path:ro, got {text!r}")
         if mode not in ("", "ro", "rw"):
             raise ConfigurationError(f"--mount: {text!r}: expected ro or rw at its end, got {mode!r}")
@@ -161,6 +165,12 @@ def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:
         for what, path, seen in _shared_paths(job, given_out, mounts, writable)
         if not is_uri(path) and not any(mount.holds(path) for mount in seen)
     ]
+    problems += [
+        f"{what}: expected a URI without keys, since the job file is no secret there, got {shown(path)}; "
+        "give them to the pods by --env-from SECRET"
+        for what, path, _ in _shared_paths(job, given_out, mounts, writable)
+        if shown(path) != path
+    ]
     if job.cluster.durability == "memory":
         problems.append(
             "cluster.durability: expected log or disk, since a pod that is placed anew goes on from its log; "
@@ -168,6 +178,11 @@ def job_for_pods(job: Job, mounts: Sequence[Mount]) -> Job:
         )
     if job.cluster.recovery == "rollback":
         problems.append("cluster.recovery: expected log or partial on Kubernetes, got rollback")
+    if (size := len(job.to_yaml().encode())) > JOB_BYTES_MAX:
+        problems.append(
+            f"the job file: expected at most {JOB_BYTES_MAX:,} bytes, since a ConfigMap holds it, "
+            f"got {size:,}; name folders or patterns in data in place of files"
+        )
     if problems:
         raise ConfigurationError(*dict.fromkeys(problems))
     return job
@@ -280,7 +295,9 @@ def _values_of(job: Job, options: RenderOptions) -> dict[str, str]:
         "queue": options.queue or "",
         "job": job.to_yaml(),
         "keys": "\n".join(f"{file}: |\n  {text}" for file, text in secrets.items()),
-        "storage_class": f"storageClassName: {options.storage_class}" if options.storage_class else "",
+        "storage_class": f"storageClassName: {json.dumps(options.storage_class)}"
+        if options.storage_class
+        else "",
     }
 
 
@@ -312,7 +329,8 @@ def _pod(
     blocks = {
         "coordinator_env": f"- {{name: PSLIB_COORDINATOR, value: 'tcp://{coordinator}.{name}:7077'}}",
         "keys_env": f"- {{name: PSLIB_KEYS, value: /etc/pslib/keys/{own}.keys}}" if secret else "",
-        "env_from": "envFrom:\n" + "\n".join(f"  - secretRef: {{name: {one}}}" for one in options.env_from)
+        "env_from": "envFrom:\n"
+        + "\n".join(f"  - secretRef: {{name: {json.dumps(one)}}}" for one in options.env_from)
         if options.env_from
         else "",
         "ports": {
@@ -329,11 +347,11 @@ def _pod(
         if has_state and shared
         else "",
         "data_mounts": "\n".join(
-            f"- {{name: {volume}, mountPath: {path}{', readOnly: true' if read_only else ''}}}"
+            f"- {{name: {volume}, mountPath: {json.dumps(path)}{', readOnly: true' if read_only else ''}}}"
             for volume, (path, _, read_only) in mounts.items()
         ),
         "data_volumes": "\n".join(
-            f"- name: {volume}\n  persistentVolumeClaim: {{claimName: {claim}}}"
+            f"- name: {volume}\n  persistentVolumeClaim: {{claimName: {json.dumps(claim)}}}"
             for volume, (_, claim, _) in mounts.items()
         ),
     }

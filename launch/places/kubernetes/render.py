@@ -29,6 +29,16 @@ SERVER_BYTES = 4 << 30
 """Default memory of a server, where neither ``--rows`` nor ``server_memory_bytes`` gives one."""
 COORDINATOR = PodSize("1", "1Gi")
 """Default of a coordinator; its memory with thousands of processes was not measured."""
+IMAGE = re.compile(
+    r"[a-z0-9][\w.-]*(:[0-9]+)?(/[a-z0-9][a-z0-9_.-]*)*(:\w[\w.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?",
+    re.ASCII | re.IGNORECASE,
+)
+"""Name of an image with its registry, tag and digest."""
+LABEL_CHARS_MAX = 63
+"""Longest value of a label, which the name of a queue is."""
+MEMORY_MIN, MEMORY_MAX = 64 << 20, 1 << 50
+"""Bounds of a pod's memory in bytes: a Python process needs more, and no machine has so much."""
+CORES_MAX = 4096
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -62,7 +72,7 @@ def options_of(
     ConfigurationError
         When a size or a name is wrong.
     """
-    if not re.fullmatch(r"[\w./:@-]+", image):
+    if not IMAGE.fullmatch(image):
         raise ConfigurationError(f"--image: expected an image as registry/pslib:1, got {image!r}")
     if name_of(name) != name:
         raise ConfigurationError(
@@ -73,6 +83,8 @@ def options_of(
     for option, names in others.items():
         if wrong := [one for one in names if one is not None and not OBJECT_NAME.fullmatch(one)]:
             raise ConfigurationError(f"{option}: expected a name as team-a, got {wrong[0]!r}")
+    if queue is not None and len(queue) > LABEL_CHARS_MAX:
+        raise ConfigurationError(f"--queue: expected up to {LABEL_CHARS_MAX} characters, got {len(queue)}")
     paths = [mount.path for mount in mounts]
     if twice := [path for path in paths if paths.count(path) > 1]:
         raise ConfigurationError(f"--mount: {twice[0]}: expected one volume there, got {len(twice)}")
@@ -114,7 +126,9 @@ def server_bytes(job: Job, rows: float | None) -> float:
 
 
 def _size(option: str, cpu: str, memory: str) -> PodSize:
-    if not re.fullmatch(r"\d+(\.\d+)?|\d+m", cpu):
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)|([0-9]{1,9})m", cpu)
+    cores = 0.0 if found is None else float(found[1] or int(found[2]) / 1000)
+    if not 0.001 <= cores <= CORES_MAX:
         raise ConfigurationError(f"{option}-cpu: expected cores as 4 or 500m, got {cpu!r}")
     bytes_of(f"{option}-memory", memory)
     return PodSize(cpu, memory)
@@ -128,10 +142,11 @@ def bytes_of(option: str, size: str) -> float:
     ConfigurationError
         When it is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G)?", size)
-    if found is None or not float(found[1]):
+    found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,9})?)(Ki|Mi|Gi|Ti|k|M|G)?", size)
+    size_bytes = 0.0 if found is None else float(found[1]) * _UNITS.get(found[2] or "", 1)
+    if not MEMORY_MIN <= size_bytes <= MEMORY_MAX:
         raise ConfigurationError(f"{option}: expected a size as 16Gi or 800Mi, got {size!r}")
-    return float(found[1]) * _UNITS.get(found[2] or "", 1)
+    return size_bytes
 
 
 def write_manifests(out: Path, job: Job, options: RenderOptions, overwrite: bool) -> list[str]:

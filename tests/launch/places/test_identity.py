@@ -94,12 +94,40 @@ def test_all_that_nobody_says_is_told_at_once_with_the_names_that_were_looked_fo
         ),
         ({"PSLIB_COORDINATOR": "c"}, "PSLIB_COORDINATOR: expected tcp://host:port, got 'c'"),
         ({"PSLIB_COORDINATOR": "c:99999"}, "PSLIB_COORDINATOR: expected tcp://host:port, got 'c:99999'"),
+        ({"PSLIB_COORDINATOR": "c:\u00b2"}, "PSLIB_COORDINATOR: expected tcp://host:port, got 'c:\u00b2'"),
+        ({"PSLIB_COORDINATOR": "c:0"}, "PSLIB_COORDINATOR: expected tcp://host:port, got 'c:0'"),
+        ({"PSLIB_COORDINATOR": "a b:1"}, "PSLIB_COORDINATOR: expected tcp://host:port, got 'a b:1'"),
+        ({"PSLIB_COORDINATOR": "::1:70"}, "PSLIB_COORDINATOR: expected tcp://host:port, got '::1:70'"),
+        (
+            {"PSLIB_ADDRESS": "10.0.0.1:7078"},
+            "PSLIB_ADDRESS: expected tcp://host:port, got '[10.0.0.1:7078]:7078'",
+        ),
+        (
+            {"PSLIB_ADDRESS": "0.0.0.0"},
+            "PSLIB_ADDRESS: expected the address at which others reach the server, got 0.0.0.0",
+        ),
+        (
+            {"PSLIB_CLUSTER_ID": "a\nb"},
+            "PSLIB_CLUSTER_ID: expected up to 200 letters, digits and _ . : / -, got 'a\\nb'",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_source(wrong: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        identity(**({"PSLIB_RANK": "0"} | WHERE | wrong))
+        identity("server", **({"PSLIB_RANK": "0"} | WHERE | wrong))
     assert str(refused.value) == line
+
+
+def test_a_rank_of_any_length_is_refused_in_a_line() -> None:
+    with pytest.raises(ConfigurationError, match="PSLIB_RANK: expected a rank from 0 to 65535"):
+        identity(**(WHERE | {"PSLIB_RANK": "1" * 5000}))
+
+
+def test_an_ipv6_address_is_in_brackets_whoever_names_it() -> None:
+    named = {"MASTER_ADDR": "fd00::7", "PSLIB_ADDRESS": "fd00::9"}
+    found = identity("server", PSLIB_RANK="0", PSLIB_CLUSTER_ID="clicks", **named)
+    assert found.coordinator == "tcp://[fd00::7]:7077"
+    assert found.listen == "tcp://[fd00::9]:7078"
 
 
 def test_a_coordinator_without_an_address_is_told_how_to_give_one() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,24 +20,12 @@ from tests.support.processes.counting_runs import (
     wait_for_successors,
     write_job,
 )
-from tests.support.processes.ray_cluster import RayNodes, ray_nodes
+from tests.support.processes.ray_cluster import RayNodes
 
 SLOWLY = ("--pause-s", "0.5")
 """Two trainers are busy for 90 s, or until `Command.hurry`."""
 START_S = 60
 """An actor is a new Python that imports Ray: 1.5 s of one core each."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
-    with ray_nodes(tmp_path_factory.mktemp("ray")) as nodes:
-        yield nodes
-
-
-@pytest.fixture
-def nodes(cluster: RayNodes) -> Iterator[RayNodes]:
-    yield cluster
-    cluster.assert_nothing_left()
 
 
 def counting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,8 +58,9 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
         lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 0,
         "both trainers to be done",
     )
-    for name in ("coordinator-0", "server-0", "server-1"):
-        scheduler.said(name, "all work is done; this process stays")
+    scheduler.said("coordinator-0", "all work is done; this process stays")
+    for name in ("server-0", "server-1"):
+        scheduler.said(name, "nothing is left for this server to do; this process stays")
     summary = summary_in(tmp_path)
     assert summary["phase"] == "done"
     assert summary["examples"] == 12 * 24_000
@@ -116,6 +118,66 @@ def test_a_cluster_that_is_ended_and_started_again_goes_on(scheduler: RoleSchedu
     assert (tmp_path / "out" / "metrics-0.jsonl").exists()
 
 
+def test_a_job_that_needs_a_log_that_is_gone_fails_and_goes_on_with_the_log(
+    scheduler: RoleScheduler, tmp_path: Path
+) -> None:
+    for role, rank in NAMES:
+        scheduler.start(role, rank)
+    scheduler.said("coordinator-0", "epoch 2")
+    scheduler.kill("server-1")
+    log = tmp_path / "state" / "server-1"
+    log.rename(tmp_path / "kept")
+    scheduler.until(
+        lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 64,
+        "both trainers to end for good",
+    )
+    assert "has no log of what its predecessor knew" in scheduler.output("trainer-0")
+    scheduler.close()
+    shutil.rmtree(log)
+    (tmp_path / "kept").rename(log)
+    for role, rank in NAMES:
+        scheduler.start(role, rank)
+    scheduler.until(
+        lambda: scheduler.code_of("trainer-0") == scheduler.code_of("trainer-1") == 0,
+        "both trainers to be done",
+    )
+    scheduler.said("coordinator-0", "all work is done")
+    summary = summary_in(tmp_path)
+    assert summary["examples"] == 12 * 24_000
+    assert summary["pushes_applied"] == 12 * BATCHES
+    assert not [end for end in scheduler.ends if end[1] == 70]
+
+
+def test_a_trainer_for_whose_rows_no_server_has_room_ends_in_a_way_that_a_scheduler_counts(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    examples = write_counting_examples(tmp_path / "train.parquet", 200_000)
+    small = CLUSTER | {"servers": 1, "trainers": 1, "server_memory_bytes": 4 << 20}
+    job = write_job(tmp_path, examples, {}, small)
+    scheduler = RoleScheduler(job, state, hold_port())
+    try:
+        for role in ("coordinator", "server", "trainer"):
+            scheduler.start(role)
+        scheduler.until(lambda: ("trainer-0", 71) in scheduler.ends, "the trainer to end")
+    finally:
+        scheduler.close()
+    assert "memory" in scheduler.output("trainer-0")
+    assert "Traceback" not in scheduler.output("trainer-0")
+
+
+def test_a_coordinator_whose_records_can_not_be_written_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_of(tmp_path)
+    (tmp_path / "out").write_text("a file")
+    words = ["--listen", "tcp://127.0.0.1:0", "--cluster-id", "x", "--log", str(tmp_path / "state")]
+    assert main(["role", "coordinator", str(job), *words]) == 64
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"pslib: out: {tmp_path / 'out'} can't be written to: it is a file; set another out"
+
+
 @pytest.mark.parametrize(
     ("cluster", "line"),
     [
@@ -142,6 +204,20 @@ def test_a_process_that_nobody_tells_who_it_is_says_what_it_has_looked_for(
     monkeypatch.setattr("socket.gethostname", lambda: "node")
     assert main(["role", "trainer", str(job_of(tmp_path))]) == 64
     assert "rank: which one is this? Expected --rank or PSLIB_RANK" in capsys.readouterr().err
+
+
+def test_a_script_is_sent_to_the_command_that_runs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import pslib\n")
+    where = ["--rank", "0", "--coordinator", "tcp://127.0.0.1:1", "--cluster-id", "x"]
+    for words in (["role", "trainer", str(script), *where], ["k8s", "render", str(script), "--image", "i"]):
+        assert main(words) == 64
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(
+            f"pslib: {script}: expected a job file (YAML), got a script; pslib launch runs it"
+        )
 
 
 def test_a_process_that_is_asked_to_leave_before_it_has_read_its_job_leaves(tmp_path: Path) -> None:

@@ -200,6 +200,16 @@ class Kubelet:
         with self._lock:
             self._sets[owner].scale(replicas)
 
+    def replicas(self, owner: str) -> int:
+        """Return the number of pods that ``StatefulSet/NAME`` is to have."""
+        found = self._sets[owner]
+        assert isinstance(found, StatefulSet)
+        return found.replicas
+
+    def holds(self, kind: str, name: str) -> bool:
+        """Return True if there is a ConfigMap or Secret of this name."""
+        return (kind, name) in self._objects
+
     def exec(
         self, name: str, argv: Sequence[str], timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launch.cli.main import main
-from launch.runs.demo import demo_job
-from tests.support.kubelet import Image, Kubelet, why_no_network
+from tests.support.kubelet import kubectl_of, why_no_network
+from tests.support.kubelet.job_in_pods import JobInPods, job_in_pods
 from tests.support.processes.counting_runs import ROWS, write_counting_examples, write_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
-ROOT = Path(__file__).parents[4]
 COORDINATOR, SERVERS, TRAINERS = (
     "StatefulSet/clicks-coordinator",
     "StatefulSet/clicks-server",
     "Job/clicks-trainer",
 )
 EPOCHS = 70
-SIZES = ("--server-memory", "1Gi", "--trainer-memory", "1Gi", "--trainer-cpu", "1")
 BATCH_ROWS = 256
 BATCHES = EPOCHS * math.ceil(ROWS / BATCH_ROWS)
 """Pushes of a training in which each counts once; a killed trainer's count of those it has sent is lost."""
@@ -37,85 +36,11 @@ def namespaces() -> None:
         pytest.skip(why)
 
 
-class JobInPods:
-    """A job named clicks, applied to a stand-in of its own.
-
-    Parameters
-    ----------
-    folder : Path
-    kubelet : Kubelet
-    """
-
-    def __init__(self, folder: Path, kubelet: Kubelet) -> None:
-        self.folder, self.kubelet = folder, kubelet
-
-    @property
-    def run(self) -> Path:
-        """Folder of the run's records, on the coordinator's volume."""
-        return self.folder / "kubelet" / "claims" / "state-clicks-coordinator-0" / "run"
-
-    def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
-        return found
-
-    def wait_for(self, text: str, pod: str = "clicks-coordinator-0", limit_s: float = 60.0) -> None:
-        self.kubelet.wait(lambda: text in self.kubelet.logs(pod), limit_s, f"{pod} to say {text!r}")
-
-    def examples(self) -> int:
-        """Examples that the records have counted so far."""
-        path = self.run / "metrics.jsonl"  # a new coordinator begins another one
-        lines = path.read_text().splitlines() if path.exists() else []
-        return max((json.loads(line).get("examples", 0) for line in lines if line.endswith("}")), default=0)
-
-    def goes_on(self) -> None:
-        """Wait until one more epoch is trained, of a job that is not done by then."""
-        before = self.examples()
-        self.kubelet.wait(lambda: self.examples() >= before + ROWS, 60, "training to go on")
-        assert not self.is_trained()
-
-    def is_trained(self) -> bool:
-        return bool(self.kubelet.job("clicks-trainer").condition)
-
-    def finish(self, limit_s: float = 120.0) -> None:
-        """Wait for the end of the job, which must be a good one."""
-        self.kubelet.wait(self.is_trained, limit_s, "the job to end")
-        job = self.kubelet.job("clicks-trainer")
-        assert job.condition == "Complete", f"{job.reason}\n{self.kubelet.report()}"
-        self.wait_for("all work is done")
-
-    def pslib(self, *words: str) -> str:
-        """Run a command in the coordinator's pod, as ``kubectl exec`` does."""
-        where = (
-            "tcp://clicks-coordinator-0.clicks:7077",
-            "--cluster-id",
-            "clicks",
-            "--keys",
-            "/etc/pslib/keys/admin.keys",
-        )
-        done = self.kubelet.exec("clicks-coordinator-0", ["pslib", *words, *where])
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., JobInPods]]:
     """Render a job file and apply it."""
-    running: list[Kubelet] = []
-
-    def started(job: Path, *options: str) -> JobInPods:
-        out = tmp_path / "k8s"
-        words = ["--image", "pslib:1", "--name", "clicks", "--mount", "clicks:/data", "--out", str(out)]
-        assert main(["k8s", "render", str(job), *words, *SIZES, *options]) == 0
-        image = Image.of_this_interpreter(ROOT)
-        kubelet = Kubelet(tmp_path / "kubelet", {"pslib:1": image}, claims={"clicks": tmp_path / "data"})
-        running.append(kubelet.__enter__())
-        kubelet.apply(out / "base")
-        return JobInPods(tmp_path, kubelet)
-
-    yield started
-    for kubelet in running:
-        print(kubelet.report())  # shown where a test has failed
-        kubelet.__exit__(None, None, None)
+    with ExitStack() as stack:
+        yield lambda job, *options: stack.enter_context(job_in_pods(tmp_path, job, *options))
 
 
 @pytest.fixture
@@ -137,29 +62,6 @@ def assert_every_push_counts_once(summary: Mapping[str, Any]) -> None:
     assert summary["examples"] == EPOCHS * ROWS
     assert summary["pushes_missing"] == 0
     assert summary["pushes_applied"] == BATCHES
-
-
-def test_a_job_trains_in_pods_to_the_auc_that_it_has_elsewhere(
-    tmp_path: Path, start: Callable[..., JobInPods]
-) -> None:
-    assert main(["data", "generate", str(tmp_path / "data"), "--rows", "120000", "--test-rows", "40000"]) == 0
-    alone = ("--servers", "1", "--trainers", "1", "--set", "training.staleness=0")
-    here = tmp_path / "here.yaml"
-    here.write_text(json.dumps(demo_job(str(tmp_path / "data"), str(tmp_path / "elsewhere"))))
-    assert main(["train", str(here), *alone, "--quiet"]) == 0
-    expected = json.loads((tmp_path / "elsewhere" / "summary.json").read_text())
-
-    job = tmp_path / "job.yaml"
-    job.write_text(json.dumps(demo_job("/data", "/data/run")))
-    in_pods = start(
-        job, "--trainers", "1", "--set", "training.staleness=0", "--set", "cluster.durability=log"
-    )
-    in_pods.finish()
-    found = json.loads((tmp_path / "data" / "run" / "summary.json").read_text())
-    assert found["servers"] == 2
-    assert found["examples"] == expected["examples"] == 120_000
-    assert found["auc"] == pytest.approx(expected["auc"], abs=1e-6)
-    assert (tmp_path / "data" / "run" / "checkpoint" / "manifest.json").exists()
 
 
 def test_every_node_may_be_drained(counting: JobInPods) -> None:
@@ -204,20 +106,23 @@ def test_a_server_and_the_coordinator_may_come_back_with_other_addresses(countin
     assert_every_push_counts_once(counting.summary())
 
 
-def test_servers_and_trainers_may_become_more_and_less(counting: JobInPods) -> None:
+def test_servers_and_trainers_may_become_more_and_less_by_pslib_k8s_scale(
+    counting: JobInPods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     kubelet = counting.kubelet
-    counting.goes_on()
-    kubelet.scale(TRAINERS, 1)
-    kubelet.wait(lambda: len(kubelet.pods(TRAINERS)) == 1, 60, "one trainer to leave")
-    counting.goes_on()
-    kubelet.scale(TRAINERS, 3)
-    kubelet.scale(SERVERS, 4)
-    kubelet.wait(lambda: kubelet.is_ready(SERVERS), 60, "four servers")
-    assert "server 3 at tcp://" in counting.pslib("scale", "--servers", "4")
-    counting.goes_on()
-    counting.pslib("scale", "--servers", "2")
-    kubelet.scale(SERVERS, 2)
-    kubelet.wait(lambda: len(kubelet.pods(SERVERS)) == 2, 60, "two servers to leave")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with kubectl_of(kubelet, tmp_path / "bin"):
+        counting.goes_on()
+        assert main(["k8s", "scale", "clicks", "--trainers", "1"]) == 0
+        kubelet.wait(lambda: len(kubelet.pods(TRAINERS)) == 1, 60, "one trainer to leave")
+        counting.goes_on()
+        capfd.readouterr()
+        assert main(["k8s", "scale", "clicks", "--trainers", "3", "--servers", "4"]) == 0
+        assert "server 3 at tcp://" in capfd.readouterr().out
+        counting.goes_on()
+        assert main(["k8s", "scale", "clicks", "--servers", "2"]) == 0
+        kubelet.wait(lambda: len(kubelet.pods(SERVERS)) == 2, 60, "two servers to leave")
     counting.finish()
     assert_every_push_counts_once(counting.summary())
     assert kubelet.job("clicks-trainer").succeeded == {0, 1, 2}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from launch.cli.main import main
+from launch.job.preflight import hold_port
 from tests.support.job_folder import refused
 
 OF_CLICKS = "app.kubernetes.io/name=pslib,app.kubernetes.io/instance=clicks"
@@ -111,6 +113,39 @@ def test_without_kubectl_one_line_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     (line,) = refused(capsys, "k8s", "status", "clicks", code=69)
     assert line.startswith("kubectl: expected it on PATH, got none")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("apply", "k8s"),
+        ("status", "clicks"),
+        ("logs", "clicks", "--follow"),
+        ("scale", "clicks", "--servers", "3"),
+        ("scale", "clicks", "--trainers", "3"),
+        ("delete", "clicks", "--with-state"),
+    ],
+)
+def test_without_a_cluster_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: Sequence[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: clicks}}"
+    (tmp_path / "k8s" / "base").mkdir(parents=True)
+    (tmp_path / "k8s" / "base" / "kustomization.yaml").write_text("resources: [job.yaml]\n")
+    (tmp_path / "k8s" / "base" / "job.yaml").write_text(config)
+    server = f"{{server: 'https://127.0.0.1:{hold_port()}'}}"
+    (tmp_path / "config").write_text(
+        f"{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {server}}}], "
+        "users: [{name: u, user: {token: t}}], contexts: [{name: c, context: {cluster: c, user: u}}]}"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert main(["k8s", *words]) == 69
+    call, line = capfd.readouterr().err.splitlines()
+    assert call.startswith("+ kubectl ")
+    assert line.startswith("pslib: kubectl reaches no cluster: ")
+    assert line.endswith("; see kubectl cluster-info, and kubectl config get-contexts")
 
 
 def test_a_number_is_needed_to_scale(capsys: pytest.CaptureFixture[str]) -> None:

@@ -303,6 +303,23 @@ def test_volumes_and_secrets_that_are_named_are_in_every_pod(tmp_path: Path) -> 
         assert container["envFrom"] == [{"secretRef": {"name": "s3-access"}}]
 
 
+@pytest.mark.parametrize("name", ["123", "true", "null", "1e3", "0x1", "2026-11-28", "1.5", "yes"])
+def test_a_name_that_yaml_takes_for_another_type_stays_a_text(tmp_path: Path, name: str) -> None:
+    own = ("--mount", f"{name}:/data", "--env-from", name, "--storage-class", name, "--queue", name)
+    out = render(tmp_path, {}, (*own, "--image", name))
+    container = container_of(base(out), "server")
+    pod = pod_of(base(out), "server")["spec"]
+    claims = base(out)["StatefulSet/clicks-server"]["spec"]["volumeClaimTemplates"]
+    queue = read(out / "overlays" / "kueue" / "kustomization.yaml")["labels"][0]["pairs"]
+    assert container["image"] == name
+    assert container["envFrom"] == [{"secretRef": {"name": name}}]
+    assert {"name": "data-0", "persistentVolumeClaim": {"claimName": name}} in pod["volumes"]
+    assert claims[0]["spec"]["storageClassName"] == name
+    assert queue == {"kueue.x-k8s.io/queue-name": name}
+    text = (out / "base" / "servers.yaml").read_text()
+    assert text.count(f'"{name}"') == 4  # quoted: YAML 1.2 reads 1e3 as a number, which PyYAML does not
+
+
 def test_only_pods_of_the_job_reach_it_and_a_drain_takes_one_server_at_a_time(small: Path) -> None:
     policy, budget = (
         base(small)["NetworkPolicy/clicks"]["spec"],
@@ -394,6 +411,24 @@ def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
         ({}, (*ON_DATA, "--set", "cluster.durability=memory"), "cluster.durability: expected log or disk"),
         ({}, (*ON_DATA, "--set", "cluster.recovery=rollback"), "cluster.recovery: expected log or partial"),
         ({}, (*ON_DATA, "--keys", "no-such-folder"), "no-such-folder/server.keys: No such file"),
+        (
+            {"train": "s3://me:word@clicks/x"},
+            ON_DATA,
+            "data.train: expected a URI without keys, since the job",
+        ),
+        ({}, (*ON_DATA, "--image", "i:"), "--image: expected an image as registry/pslib:1, got 'i:'"),
+        ({}, (*ON_DATA, "--server-memory", "16"), "--server-memory: expected a size as 16Gi"),
+        ({}, (*ON_DATA, "--server-memory", "9" * 20 + "Gi"), "--server-memory: expected a size as 16Gi"),
+        ({}, (*ON_DATA, "--server-cpu", "0"), "--server-cpu: expected cores as 4 or 500m, got '0'"),
+        ({}, (*ON_DATA, "--trainer-cpu", "\u0663"), "--trainer-cpu: expected cores as 4 or 500m"),
+        ({}, (*ON_DATA, "--queue", "q" * 64), "--queue: expected up to 63 characters, got 64"),
+        ({}, (*ON_DATA, "--env-from", "a..b"), "--env-from: expected a name as team-a, got 'a..b'"),
+        ({}, ("--mount", "clicks:/data/../etc/pslib"), "--mount: expected CLAIM:/path or CLAIM:/path:ro"),
+        (
+            {"train": [f"/data/{n}" * 9 for n in range(4000)]},
+            ON_DATA,
+            "the job file: expected at most 200,000",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_no_file(
