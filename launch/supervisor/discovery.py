@@ -16,7 +16,7 @@ from pslib.clock import utc_text
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
 from pslib.storage import is_uri, shown
-from pslib.text import counted
+from pslib.text import counted, listed
 
 if TYPE_CHECKING:
     from launch.job.job import Job
@@ -137,6 +137,14 @@ def ended_run(where: str | Path) -> EndedRun | None:
     return None
 
 
+def runs_in(folder: str | Path) -> str:
+    """Name the runs in a folder, for the end of a message about it; empty where there is none."""
+    with suppress(OSError, ValueError):
+        found = [one for one in sorted(Path(folder).iterdir()) if (one / "logs" / NOTE).exists()]
+        return f"; runs in it: {listed(str(one) for one in found)}" if found else ""
+    return ""
+
+
 def records_of_script(where: str | Path) -> str | None:
     """Describe the records of a script without a launcher in a folder; None if it holds something else."""
     from pslib.recorder.records import read_records
@@ -184,6 +192,7 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
         raise ConfigurationError(f"{about}; it has no address to ask: only {METRICS} tells how it goes")
     raise ConfigurationError(
         f"{where}: expected the folder of a run that has started, with logs/{NOTE}, or tcp://host:port"
+        f"{runs_in(where)}"
     )
 
 

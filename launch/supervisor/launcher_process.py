@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.supervisor.discovery import NOTE, ended_run, logs_of, read_record, records_of_script
+from launch.supervisor.discovery import NOTE, ended_run, logs_of, read_record, records_of_script, runs_in
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError, UnavailableError
 
@@ -81,6 +81,7 @@ def stop_launcher(where: str | Path, say: Callable[[str], object]) -> int:
             raise ConfigurationError(f"{about}; only that script can stop it: press Ctrl-C there, or kill it")
         raise ConfigurationError(
             f"{folder}: expected the folder of a run that has started, with its launcher in logs/{NOTE}"
+            f"{runs_in(folder)}"
         )
     if not noted.is_here:
         raise ConfigurationError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,20 @@ WEIGHTS = LoadOptions(state=False)
 """Which optimizer made the weights does not matter."""
 BATCH_ROWS = 4096
 """Examples that are scored together."""
+CALLS = {
+    "predict_proba": "predict",
+    "score": "evaluate",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "transform": "vectors",
+    "embeddings": "vectors",
+    "embedding": "vectors",
+    "most_similar": "nearest",
+    "similar": "nearest",
+    "recommendations": "recommend",
+}
+"""Calls by their names in other libraries."""
+GOES_ON = "pslib.Trainer(model.model, cluster) goes on with it: trainer.load(model.path), trainer.fit(data)"
 VECTORS = "v"
 """Part of a row that is a key's vector, in the models of `rec_models`."""
 
@@ -103,6 +117,16 @@ class LoadedModel:
         self._trained = TrainedRows.in_manifest(manifest.about)
         self._parameters = LoadedParameters(place, manifest, table, layout)
         self.rows, self._items_data = self._parameters.count, items
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the call that has a name of another library here."""
+            if name in ("fit", "train"):
+                raise AttributeError(f"a loaded model has no {name}: {GOES_ON}")
+            meant = CALLS.get(name) or nearest(name, [one for one in dir(self) if not one.startswith("_")])
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            raise AttributeError(f"a loaded model has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         trained = f"{counted(self.steps, 'step')}, {counted(self.rows, 'row')}"

@@ -86,7 +86,10 @@ def repeatable(
 
     @wraps(method)
     def call(trainer: Trained, /, *args: Given.args, **kwargs: Given.kwargs) -> Back:
-        bound = signature.bind(trainer, *args, **kwargs)
+        try:
+            bound = signature.bind(trainer, *args, **kwargs)
+        except TypeError:
+            return method(trainer, *args, **kwargs)  # Python says which argument is missing, and of what
         bound.apply_defaults()
         given = [method.__name__, *map(_comparable, bound.args[1:]), *map(_comparable, bound.kwargs.values())]
         return trainer._calls.again(trainer, given, lambda: method(trainer, *args, **kwargs))

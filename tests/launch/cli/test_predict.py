@@ -76,6 +76,29 @@ def test_an_out_that_ends_in_csv_is_csv(
     assert not (tmp_path / "lists.csv").exists()
 
 
+def test_times_in_csv_have_the_digits_that_they_came_with(clicks: Path, tmp_path: Path) -> None:
+    rows = {
+        "user": ["1", "2", "3"],
+        "item": ["a", "b", "a"],
+        "seconds": ["2026-03-01 08:00:00", "", "2026-03-01 08:00:37"],
+        "parts": ["2026-03-01 08:00:00", "2026-03-01 08:00:00.25", "2026-03-01 08:00:00.5"],
+        "zoned": ["2026-03-01T08:00:00Z"] * 3,
+        "day": ["2026-03-01"] * 3,
+    }
+    files = [tmp_path / "first.csv", tmp_path / "second.csv"]
+    for file, places in zip(files, ([0], [1, 2]), strict=True):
+        lines = [",".join(rows), *(",".join(rows[name][place] for name in rows) for place in places)]
+        file.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "scores.csv"
+    assert main(["predict", str(clicks / "checkpoint"), *map(str, files), "--out", str(out)]) == 0
+    written = [line.split(",")[2:6] for line in out.read_text().splitlines()[1:]]
+    assert written == [
+        ["2026-03-01 08:00:00", "2026-03-01 08:00:00.000", "2026-03-01 08:00:00Z", "2026-03-01"],
+        ["", "2026-03-01 08:00:00.250", "2026-03-01 08:00:00Z", "2026-03-01"],
+        ["2026-03-01 08:00:37", "2026-03-01 08:00:00.500", "2026-03-01 08:00:00Z", "2026-03-01"],
+    ]
+
+
 @pytest.mark.parametrize("name", ["s.tsv", "s.csv.gz", "s.JSONL", "s.xlsx"])
 def test_a_name_of_a_format_that_is_not_written_is_refused(
     clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
