@@ -203,6 +203,8 @@ def newest(path: str) -> str:
         If there is none.
     """
     place = place_of(path)
+    if not is_uri(place) and Path(place).is_file():
+        raise CheckpointError(f"{shown(path)}: expected a checkpoint, or the folder of a run, got a file")
     try:
         if open_folder(place).has(MANIFEST_NAME):
             return place

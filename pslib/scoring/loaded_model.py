@@ -25,7 +25,7 @@ from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.scoring.parameters import LoadedParameters
 from pslib.storage import shown
-from pslib.suggestions import nearest
+from pslib.suggestions import nearest, unknown_value
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, RowLayout
 from pslib.text import counted, html_table
@@ -469,7 +469,7 @@ class LoadedModel:
     def _field(self, name: str) -> SparseField | RaggedField:
         field = self._fields().get(name)
         if field is None:
-            raise ConfigurationError(f"field: expected one of {', '.join(self._fields())}, got {name!r}")
+            raise ConfigurationError(unknown_value("field", name, self._fields()))
         return field
 
     def _vector_columns(self) -> slice:

@@ -19,6 +19,7 @@ from pslib.data.dataset import ParquetData, open_parquet
 from pslib.errors import ConfigurationError, DataError
 from pslib.scoring.loaded_model import LoadedModel
 from pslib.storage import shown
+from pslib.suggestions import nearest
 from pslib.trainer.evaluation.scoring import features_of
 
 PREDICTION = "prediction"
@@ -84,8 +85,9 @@ def write_scored(
     opened = ParquetData(data, features_of(model.schema))
     columns = list(opened.names) if keep is None else list(keep)
     if missing := [name for name in columns if name not in opened.names]:
-        known = ", ".join(sorted(opened.names))
-        raise ConfigurationError(f"keep: no column {missing[0]!r}; the data has {known}")
+        near = nearest(missing[0], opened.names)
+        hint = f"did you mean {near!r}?" if near else f"the data has {', '.join(sorted(opened.names))}"
+        raise ConfigurationError(f"keep: no column {missing[0]!r}; {hint}")
     files = [file for file, _ in groupby(group.file for group in opened.row_groups)]
     schema = _common_schema(files, columns)
     is_csv = out.lower().endswith(CSV)

@@ -187,7 +187,7 @@ def test_parts_and_shares_have_fingerprints_of_their_own(tmp_path):
             "x",
             "times to split by are timestamps, dates, whole numbers or texts of times, got double",
         ),
-        ("word", "column 'word': expected times as 2024-05-01 12:00:00, got another text"),
+        ("word", "column 'word': expected times as 2024-05-01 12:00:00, got '"),
         ("day", "column 'day' has no later rows to hold out: expected at least two times; leave test_by out"),
     ],
 )

@@ -141,6 +141,24 @@ def test_files_of_other_columns_and_types_are_written_by_the_names_of_the_first(
     assert [line.split(",")[0] for line in lines] == ['"user"', "1", "2", "3", "4"]
 
 
+def test_what_is_no_checkpoint_no_data_or_no_column_is_one_line(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, new = str(clicks / "checkpoint"), str(clicks / "new" / "1.parquet")
+    (tmp_path / "clicks.xlsx").write_bytes(b"PK\x03\x04")
+    out = ("--out", str(tmp_path / "scores.csv"))
+    assert refused(capsys, "predict", new, new, *out) == [
+        f"{new}: expected a checkpoint, or the folder of a run, got a file"
+    ]
+    (line,) = refused(capsys, "predict", model, str(tmp_path / "clicks.xlsx"), *out)
+    assert line.endswith(": expected Parquet, CSV or JSON lines, got an Excel file; save its sheet as CSV")
+    assert refused(capsys, "predict", model, new, "--keep", "itm", *out) == [
+        "keep: no column 'itm'; did you mean 'item'?"
+    ]
+    (line,) = refused(capsys, "nearest", model, "itm", "a", "--data", new)
+    assert line.endswith(", got 'itm', did you mean 'item'?")
+
+
 def test_lists_are_refused_before_a_prediction_for_csv_and_beside_other_values(
     clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
