@@ -8,6 +8,7 @@ made of it are split alike, and rows or files that are added leave the others wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -61,6 +62,11 @@ class DataPart:
     test_share: float
     by: str | None
     is_test: bool
+
+    def __repr__(self) -> str:
+        part = "rows to test on" if self.is_test else "rows to train on"
+        data = self.data if isinstance(self.data, str | os.PathLike) else f"a {type(self.data).__name__}"
+        return f"<{part} of {data}: {self.test_share:g} held out, {_drawn(self.by)}>"
 
     def of(self, whole: ParquetData, table: pa.Table | None = None) -> ParquetData:
         """Return this part of opened data; ``table`` has the column ``by`` of a table in memory.

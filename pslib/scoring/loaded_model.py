@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from glob import glob
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.scoring.parameters import LoadedParameters
-from pslib.storage import shown
+from pslib.storage import is_uri, shown
 from pslib.suggestions import nearest, unknown_value
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, RowLayout
@@ -499,6 +500,8 @@ def _keys_in(batch: Batch, field: SparseField | RaggedField) -> NDArray[np.uint6
 def _as_table(data: Any, field: SparseField | RaggedField) -> Any:
     """Return values of a field as a table; data that is no list of values is returned as it is."""
     if not _are_ids(data):
+        if isinstance(data, str) and not is_uri(data) and not glob(data):
+            raise DataError(f"data: no such file or folder: {data}; of one value give a list: [{data!r}]")
         return data
     values = pa.array(list(data))
     if isinstance(field, RaggedField):

@@ -147,6 +147,12 @@ DATA = X | {"click": Y}
         (lambda _, m: m.evaluate(X, Y), "LoadedModel.evaluate: expected data and, by name, label=..., got 2"),
         (lambda _, m: m.predict_proba(X), "has no attribute 'predict_proba'; did you mean 'predict'?"),
         (lambda _, m: m.predit(X), "has no attribute 'predit'; did you mean 'predict'?"),
+        (lambda t, _: t.save(__file__), "save: expected a folder, new or a checkpoint's, got the file /"),
+        (lambda t, _: t.history.plot(), "a History has no 'plot': its to_pandas() is a frame, its table"),
+        (lambda _, m: m.vectors("user", "bob"), "file or folder: bob; of one value give a list: ['bob']"),
+        (lambda *_: pslib.RaggedField("tags", sep="|"), "unknown keyword 'sep'; did you mean 'separator'?"),
+        (lambda *_: pslib.describe, "no attribute 'describe'; the command is: pslib describe"),
+        (lambda *_: pslib.predict, "no attribute 'predict'; pslib.load(checkpoint).predict(...)"),
         (lambda _, m: m.fit(DATA), "a loaded model has no fit: pslib.Trainer(model.model, cluster) goes on"),
     ],
 )
