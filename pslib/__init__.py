@@ -129,7 +129,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'pslib' has no attribute {name!r}{_near(name)}")
 
 
+_CALLS = {
+    **dict.fromkeys(("fit", "train"), "pslib.Trainer(model, cluster).fit(data)"),
+    **dict.fromkeys(("predict", "evaluate", "nearest", "recommend"), "pslib.load(checkpoint).{}(...)"),
+    **dict.fromkeys(("describe", "convert", "verify"), "the command is: pslib {}"),
+}
+"""What is no function of the package, and where it is."""
+
+
 def _near(name: str) -> str:
+    if name in _CALLS:
+        return f"; {_CALLS[name].format(name)}"
     from difflib import get_close_matches
 
     if close := get_close_matches(name, __all__, 1):

@@ -77,6 +77,28 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
     return read_keys(path) if path else _given
 
 
+STATUS_LISTED = 8
+"""Longest list of a status that its repr shows: the bins of the AUC have 512 numbers."""
+PUBLIC = ("client", "close", "embedded", "rank", "status", "trainers")
+"""Names of a `Cluster` that completion offers; a `Trainer` uses the others."""
+
+
+class ClusterStatus(dict[str, Any]):
+    """Counters of a cluster; the repr has those that are not 0 or empty, and the lengths of long lists."""
+
+    def __repr__(self) -> str:
+        told = [f"{name!r}: {_short(value)}" for name, value in self.items() if value]
+        empty = len(self) - len(told)
+        return f"{{{', '.join([*told, *([f'... {empty} that are 0 or empty'] if empty else [])])}}}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return repr(ClusterStatus(value))
+    is_long = isinstance(value, list) and len(value) > STATUS_LISTED
+    return f"[... {len(value)} values]" if is_long else repr(value)
+
+
 class Cluster:
     """Connection of this process to a cluster; a context manager, which also closes when the process ends.
 
@@ -113,6 +135,9 @@ class Cluster:
     def __repr__(self) -> str:
         servers = counted(len(self.client.servers), "server")
         return f"<Cluster of {servers}, {'in this process' if self.embedded else f'trainer {self.rank}'}>"
+
+    def __dir__(self) -> list[str]:
+        return [*PUBLIC, *(name for name in super().__dir__() if name.startswith("__"))]
 
     @property
     def rank(self) -> int:
@@ -205,11 +230,11 @@ class Cluster:
         finally:
             self._without = ""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         """Cumulative counters of the whole cluster, as of the last heartbeats."""
         answer = self.client.ask_coordinator(Status())
         assert isinstance(answer, Result)
-        return dict(answer.values)
+        return ClusterStatus(answer.values)
 
     def watcher(self) -> Watcher:
         """Return an observer of an embedded cluster; close it before the cluster."""
@@ -406,14 +431,14 @@ class Watcher:
         link, first_request_id = self._transport.connect(), secrets.randbits(63)
         self._endpoint = Endpoint(link, Codec(cluster_id), Timing(), SystemClock(), first_request_id)
 
-    def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
+    def status(self, timeout_s: float = 3.0, *, details: bool = False) -> ClusterStatus:
         """Cumulative counters; UnavailableError when the coordinator does not answer.
 
         With ``details`` also ``members``, a mapping each, and ``work``, the leases of each trainer.
         """
         answer = self.ask(self._coordinator, Status(details), timeout_s)
         assert isinstance(answer, Result)
-        return dict(answer.values)
+        return ClusterStatus(answer.values)
 
     def events(self, after: int = 0) -> dict[str, Any]:
         """Return the run's last ``events`` with numbers above ``after``, and the number of the ``last``."""

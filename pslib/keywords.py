@@ -14,10 +14,12 @@ _RATES = (
     "learning rates and optimizers: "
     "Trainer(optimizers={'rows': pslib.Adagrad(0.05), 'dense': pslib.Adam(0.001)})"
 )
+LABEL_IN_DATA = "the label is a column of data, which the schema names"
 _OF_OTHERS = dict.fromkeys(("optimizer", "optimizers", "optim", "lr", "learning_rate"), _RATES) | {
     "batch_size": "the size of a batch is Trainer(batch_rows=...)",
     "callbacks": "callbacks are given to the trainer: Trainer(..., callbacks=[...])",
     "epochs": "the number of epochs is trainer.fit(data, epochs=...)",
+    **dict.fromkeys(("y", "X"), LABEL_IN_DATA),
 }
 """Where a keyword is that a call does not take."""
 
@@ -56,6 +58,31 @@ def refuse_unknown(call: str, given: Iterable[str], known: Collection[str]) -> N
     ]
     if lines:
         raise UnknownKeywordError(*lines) from None  # where Python's own error is handled, it says less
+
+
+def refuse_many(call: str, given: int, known: Collection[str], first: Collection[str]) -> None:
+    """Refuse more values without a name than a call takes.
+
+    Parameters
+    ----------
+    call : str
+        Its name, for messages.
+    given : int
+        Number of values that it was given without a name.
+    known, first : collection of str
+        Names of its parameters, and of those that may be given without their name.
+
+    Raises
+    ------
+    UnknownKeywordError
+    """
+    if given > len(first):
+        named = ", ".join(f"{name}=..." for name in known if name not in first)
+        takes = f"{', '.join(first)}{f' and, by name, {named}' if named else ''}"
+        hint = f"; {LABEL_IN_DATA}" if "data" in first else ""
+        raise UnknownKeywordError(
+            f"{call}: expected {takes}, got {given} values without a name{hint}"
+        ) from None
 
 
 class Keywords(ABCMeta):

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_arg
 
 from pslib.errors import ConfigurationError
 from pslib.keywords import Keywords, refuse_unknown
-from pslib.suggestions import unknown_key, unknown_value
+from pslib.suggestions import nearest, unknown_key, unknown_value
 from pslib.validation import TOLD_MAX, came, hints_of, is_finite, kind_problem, plain_fields
 
 KindT = TypeVar("KindT")
@@ -435,7 +435,9 @@ def read_named(at: str, plain: object, kinds: Mapping[str, type[KindT]], example
     """
     if not isinstance(plain, Mapping):
         such = f"for example {example}" if example else f"with a name, one of {', '.join(kinds)}"
-        raise ConfigurationError(f"{at}: expected a mapping, {such}, got {came(plain)}")
+        near = nearest(plain, kinds) if isinstance(plain, str) else None
+        hint = f"; did you mean {{name: {near}}}?" if near else ""
+        raise ConfigurationError(f"{at}: expected a mapping, {such}, got {came(plain)}{hint}")
     given = dict(plain)
     name = given.pop("name", next(iter(kinds)) if len(kinds) == 1 else None)
     if name is None:

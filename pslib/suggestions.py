@@ -26,6 +26,7 @@ _SAME = {
     "seed": ("random_state", "random_seed"),
     "predictions": ("output", "out_dir"),
     "weight_decay": ("wd",),
+    "separator": ("sep", "delimiter", "delim"),
     "path": ("folder", "directory", "checkpoint_dir", "filename"),
     "test_share": ("test_size", "validation_split", "val_split", "valid_share", "holdout"),
     "test_by": ("by", "split_by", "time_column"),

@@ -20,7 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pslib.errors import ConfigurationError
-from pslib.keywords import refuse_unknown
+from pslib.keywords import LABEL_IN_DATA, refuse_many, refuse_unknown
 
 Given = ParamSpec("Given")
 Back = TypeVar("Back")
@@ -215,6 +215,8 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
         return f"{line}: make one of it, {value.__name__}(...)"
     if missing := [name for kind in kinds for name in _lacked(value, kind)]:
         return f"{line} without {', '.join(missing)}: add what is missing"
+    if name == "epochs" and not isinstance(value, (str, Real)):  # fit(X, y), as elsewhere
+        return f"{line}; {LABEL_IN_DATA}, and data to evaluate on is valid=..."
     if _are_arrays(value) and any(_is_path(one) for kind in kinds for one in _choices(_inner(kind))):
         return f"{line}: {NAME_COLUMNS}"
     return (
@@ -310,6 +312,8 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
     def around(function: Callable[Given, Back]) -> Callable[Given, Back]:
         signature = inspect.signature(function)
         known = [name for name in signature.parameters if name != "self"]
+        kinds = {name: signature.parameters[name].kind for name in known}
+        first = [name for name in known if kinds[name] is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
         @wraps(function)
         def call(*args: Given.args, **kwargs: Given.kwargs) -> Back:
@@ -317,6 +321,7 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
                 refuse_unknown(function.__qualname__, kwargs, known)
+                refuse_many(function.__qualname__, len(args) - ("self" in signature.parameters), known, first)
                 return function(*args, **kwargs)  # Python says best which argument is missing, or too many
             hints, given = hints_of(function), bound.arguments
             asked = names or tuple(hints)

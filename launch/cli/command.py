@@ -214,18 +214,12 @@ log_format_option = choice(
     callback=_use_format,
 )
 overwrite_option = flag("--overwrite", "replace files that exist")
-checkpoint_option = option("--checkpoint", "DIR", "what a run has saved", FOLDER, required=True)
 where_options = together(
     argument(
         "where", "[WHERE]", "a run's folder, or the coordinator's tcp://host:port", FOLDER, required=False
     ),
     option("--cluster-id", "ID", "of the cluster at an address"),
 )
-
-
-def data_option(text: str) -> Callable[[F], F]:
-    """Return the option ``--data PATH``, which may be repeated, with a help text."""
-    return option("--data", "PATH", text, FILE, multiple=True)
 
 
 def key_option(text: str) -> Callable[[F], F]:

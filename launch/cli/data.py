@@ -70,7 +70,8 @@ def describe_command(
             draft.write_text(first_job(found, files, Path(out)), encoding="utf-8")
     choices = [asdict(choice) for choice in found.choices]
     notes = {"warning": found.leaks(), "note": found.cut_off()}
-    few = few_steps(found.split.train_rows, TrainingSection().batch_rows, TrainingSection().epochs)
+    usual, of_clicks = TrainingSection(), bool(found.schema.labels)
+    few = few_steps(found.split.train_rows, usual.batch_rows, usual.epochs, of_clicks=of_clicks)
     *lines, problems = found.report.lines()
     lines.append("proposed:")
     names = [as_cell(choice.name) for choice in found.choices]

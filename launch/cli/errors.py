@@ -28,7 +28,10 @@ COMMANDS = {
 """Commands by their names in other tools."""
 
 VECTORS = "pslib vectors CHECKPOINT FIELD --data PATH --out FILE, where FIELD may be item or query"
-FORMER = {("vectors", option): VECTORS for option in ("--checkpoint", "--side", "--set", "--servers")}
+FORMER = {("vectors", option): VECTORS for option in ("--checkpoint", "--side", "--set", "--servers")} | {
+    ("eval", "--data"): "pslib eval RUN DATA, where RUN is the run's folder",
+    ("recommend", "--data"): "pslib recommend RUN DATA --out DIR, where RUN is the run's folder",
+}
 """Commands by options that an earlier form of them had, with the form of today."""
 
 

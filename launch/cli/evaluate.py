@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.cli.command import (
+    FILE,
     FOLDER,
-    checkpoint_option,
+    argument,
     command,
-    data_option,
     flag,
-    job_options,
     json_option,
     option,
+    overrides_option,
     read_job_with,
+    servers_option,
     show,
+    together,
 )
-from pslib.errors import EXIT_DONE
+from pslib.errors import EXIT_DONE, CheckpointError
 
 if TYPE_CHECKING:
+    from launch.job.job import Job
     from pslib.metrics.metrics import EvalResult
     from pslib.metrics.ranking import RankResult
 
+run_options = together(
+    argument("run", "RUN", "the run's folder, or its job file", FILE),
+    argument("data", "[DATA...]", "files or folders, in place of data.test", FILE, nargs=-1),
+    option("--checkpoint", "DIR", "in place of the last one that the run has saved", FOLDER),
+    servers_option,
+    overrides_option,
+)
 
 out_option = option("--out", "DIR", "folder for the Parquet files", FOLDER, required=True)
 
@@ -32,35 +44,51 @@ out_option = option("--out", "DIR", "folder for the Parquet files", FOLDER, requ
 @command(
     "eval",
     """
-pslib eval clicks.yaml --checkpoint runs/clicks/checkpoint --data later.parquet
-pslib eval clicks.yaml --checkpoint runs/clicks/checkpoint --data new.parquet --predictions scores
+pslib eval runs/clicks
+pslib eval runs/clicks later.parquet
+pslib eval clicks.yaml new.parquet --checkpoint runs/clicks-2/checkpoint --predictions scores
 """,
 )
-@job_options
-@checkpoint_option
-@data_option("in place of data.test; may be repeated")
+@run_options
 @option(
     "--predictions", "DIR", "write the prediction of each example there (Parquet); needs no label", FOLDER
 )
 @option("--label", "NAME", "whose task, of several labels (default: the first)")
 @json_option
 def eval_command(
-    config: str,
-    overrides: tuple[str, ...],
-    servers: int | None,
-    checkpoint: str,
+    run: str,
     data: tuple[str, ...],
+    checkpoint: str | None,
+    servers: int | None,
+    overrides: tuple[str, ...],
     predictions: str | None,
     label: str | None,
     as_json: bool,
 ) -> int:
-    """Evaluate a checkpoint."""
+    """Evaluate the model of a run, on its test data or on other data."""
     from launch.worker.train_job import evaluate_checkpoint
 
-    job = read_job_with(config, overrides, servers)
-    result = evaluate_checkpoint(job, checkpoint, list(data) or None, predictions, label)
+    job, place = _asked(run, checkpoint, servers, overrides)
+    result = evaluate_checkpoint(job, place, list(data) or None, predictions, label)
     show(asdict(result), _lines(result, predictions is not None), as_json)
     return EXIT_DONE
+
+
+def _asked(
+    run: str, checkpoint: str | None, servers: int | None, overrides: Sequence[str]
+) -> tuple[Job, str]:
+    """Return the job of a run, and the checkpoint to load: the given one, else the last one of the run."""
+    from launch.job.job import saved_place
+    from launch.supervisor.discovery import from_checkpoint
+
+    of_run = Path(run) / "job.yaml"
+    is_folder = of_run.is_file()  # it may have been moved: the job's own `out` is where it was
+    job = read_job_with(str(of_run) if is_folder else run, overrides, servers, out=run if is_folder else None)
+    if checkpoint is None:
+        with suppress(CheckpointError):
+            load = from_checkpoint(job).load
+            checkpoint = load.path if load else None
+    return job, checkpoint or saved_place(job)
 
 
 def _lines(result: EvalResult | RankResult, predicted: bool) -> Iterator[str]:
@@ -82,20 +110,18 @@ def _lines(result: EvalResult | RankResult, predicted: bool) -> Iterator[str]:
     yield f"calibration {f'{result.calibration:.4f}' if result.positives else '-'}"
 
 
-@command("recommend", "pslib recommend movies.yaml --checkpoint runs/movies/checkpoint --out best -k 20")
-@job_options
-@checkpoint_option
+@command("recommend", "pslib recommend runs/movies --out best -k 20")
+@run_options
 @out_option
-@data_option("examples, in place of data.test; may be repeated")
 @option("-k", "N", "items an example (default 20)", int, default=20)
 @flag("--approximate", "by a graph of the items' vectors; needs faiss")
 def recommend_command(
-    config: str,
-    overrides: tuple[str, ...],
-    servers: int | None,
-    checkpoint: str,
-    out: str,
+    run: str,
     data: tuple[str, ...],
+    checkpoint: str | None,
+    servers: int | None,
+    overrides: tuple[str, ...],
+    out: str,
     k: int,
     approximate: bool,
 ) -> int:
@@ -106,7 +132,7 @@ def recommend_command(
     """
     from launch.worker.train_job import recommend_items
 
-    job = read_job_with(config, overrides, servers)
-    recommend_items(job, checkpoint, list(data) or None, out, k, approximate)
+    job, place = _asked(run, checkpoint, servers, overrides)
+    recommend_items(job, place, list(data) or None, out, k, approximate)
     print(out)
     return EXIT_DONE

@@ -64,7 +64,7 @@ EXAMPLES = """
 pslib demo                                          data that is made, a model that is trained: two minutes
 pslib describe clicks/train --out clicks.yaml       what is in your data, and a job file for it
 pslib train clicks.yaml --servers 2 --trainers 2
-pslib eval clicks.yaml --checkpoint runs/clicks/checkpoint --data clicks/later.parquet
+pslib eval runs/clicks clicks/later.parquet         the model of that run, on other data
 pslib doctor runs/clicks                            how the run goes, or how it ended
 """
 

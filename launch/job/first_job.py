@@ -47,7 +47,8 @@ def first_job(found: Description, files: Sequence[str], out: Path) -> str:
     """
     name = CLICKS if found.schema.labels else SESSIONS
     model = build_model(name, found.schema, {}, {}, TrainingSection().seed)
-    batch_rows, epochs = enough_steps(found.split.train_rows, TrainingSection().batch_rows)
+    rows, of_clicks = found.split.train_rows, bool(found.schema.labels)
+    batch_rows, epochs = enough_steps(rows, TrainingSection().batch_rows, of_clicks=of_clicks)
     lines = [
         *_lines("training", {"batch_rows": batch_rows, "epochs": epochs}),
         *_lines("cluster", {one: getattr(ClusterSection(), one) for one in ("servers", "trainers")}),

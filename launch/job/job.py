@@ -45,6 +45,7 @@ from pslib.storage import below, is_uri, parent_and_name
 from pslib.suggestions import unknown_value
 from pslib.table.optimizers import Optimizer, rate_problem
 from pslib.table.tables import TablePolicies, TableSpec
+from pslib.text import listed
 from pslib.trainer.evaluation.early_stopping import metric_problem
 from pslib.trainer.settings import (
     LoadSettings,
@@ -309,14 +310,26 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigurationError(f"{file}: no such file; expected a job file (YAML)") from None
+        of_runs = _job_files_of(file.parent) if file.name == "job.yaml" else ""
+        raise ConfigurationError(f"{file}: no such file; expected a job file (YAML){of_runs}") from None
     except IsADirectoryError:
-        of_run = f"; that of this run is {file / 'job.yaml'}" if (file / "job.yaml").is_file() else ""
+        of_run = _job_files_of(file)
         raise ConfigurationError(f"{file}: expected a job file (YAML), got a folder{of_run}") from None
     except (OSError, UnicodeDecodeError) as error:
         no_text = "it is not UTF-8 text; of data pslib describe makes a job file"
         reason = error.strerror if isinstance(error, OSError) else no_text
         raise ConfigurationError(f"{file}: the job file can't be read: {reason}") from error
+
+
+def _job_files_of(folder: Path) -> str:
+    """Name the job files of the run or runs in a folder, or of the run whose checkpoint it is."""
+    places = {
+        "that of this run is": [folder / "job.yaml"],
+        "those of the runs in it are": sorted(folder.glob("*/job.yaml")),
+        "that of its run is": [folder.parent / "job.yaml"] if folder.name.startswith(CHECKPOINT) else [],
+    }
+    named = {of: files for of, files in places.items() if files and files[0].is_file()}
+    return next((f"; {of} {listed(map(str, files))}" for of, files in named.items()), "")
 
 
 def _parsed(overrides: Sequence[str]) -> dict[str, object]:

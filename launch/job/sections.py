@@ -109,7 +109,13 @@ class TrainingSection(TrainingSettings):
     """Settings of training: `TrainingSettings`, and arguments of `pslib.Trainer.fit`."""
 
     epochs: Annotated[
-        int, Setting("Passes over the data that this run adds.", ge=1, le=1_000_000, unit="epochs")
+        int,
+        Setting(
+            "Passes over the data that this run adds; data.valid shows whether more of them help.",
+            ge=1,
+            le=1_000_000,
+            unit="epochs",
+        ),
     ] = 1
     stopping: Annotated[
         EarlyStopping | None, Setting("Early stopping by the results on data.valid; none: no stopping.")

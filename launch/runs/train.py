@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from launch.job.compatibility import check_same_training
 from launch.job.job import Job, saved_place, unfinished_place
+from launch.job.model import ranks_items
 from launch.job.paths import from_here
 from launch.job.preflight import (
     check_content,
@@ -185,7 +186,8 @@ def _warn_of_few_steps(job: Job, rows: int | None) -> None:
     training = job.training
     if rows is None or job.load:
         return
-    if line := few_steps(rows, training.batch_rows, training.epochs, job.cluster.trainers):
+    trainers, of_clicks = job.cluster.trainers, not ranks_items(job.model.name)
+    if line := few_steps(rows, training.batch_rows, training.epochs, trainers, of_clicks=of_clicks):
         say(f"warning: {line}")
 
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 EXIT_DIFFERS = 1
+CHANCE_SEEDS = 3
+"""Trainings of the reference, each of another seed, that show what chance does: two may be alike."""
 KILL_AT = 0.3
 """Share of the examples before the kill: late enough for a loss to show."""
 SEQUENTIAL: dict[str, object] = {
@@ -84,6 +86,10 @@ class Verified:
         """
         exact = self.pushes_applied == self.pushes_due
         return exact and (self.killed > 0 or self.pushes_sent == self.pushes_due)
+
+    def is_worse(self, tolerance: float) -> bool:
+        """Return True if a whole interval is worse than the tolerance."""
+        return self.auc.high < -tolerance or self.logloss.low > tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,8 @@ def run_verify(
         raise ConfigurationError(problem)
     _check_numbers(options)
     check_data(job)
-    verified = list(_verify(job, job_of, Path(out or f"{job.out}-verify").resolve(), options, say))
+    comparison = _Comparison(job, job_of, Path(out or f"{job.out}-verify").resolve(), options, say)
+    verified = list(comparison.all())
     return verified, *verdict_of(verified, options.tolerance)
 
 
@@ -194,30 +201,52 @@ def _check_numbers(options: VerifyOptions) -> None:
         raise ConfigurationError(f"--seeds: expected at least 1, got {options.seeds}")
 
 
-def _verify(
-    job: Job, job_of: Callable[..., Job], out: Path, options: VerifyOptions, say: Callable[[str], object]
-) -> Iterator[Verified]:
-    from pslib.metrics.paired import paired_difference
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Trainings of the reference and of the modes, and what they differ by."""
 
-    seeds = range(job.training.seed, job.training.seed + options.seeds)
-    references, due, labels = [], 0, None
-    for seed in seeds:
-        place = prepare_out(out / f"seed-{seed}" / "reference", options.overwrite)
-        say(f"seed {seed}: reference")
-        sequential = job_of(
-            **SEQUENTIAL, **plain_modes(), **{"training.seed": seed, "out": literal(str(place))}
-        )
-        due += _train_reference(sequential, place / "predictions")
+    job: Job
+    job_of: Callable[..., Job]
+    out: Path
+    options: VerifyOptions
+    say: Callable[[str], object]
+    labels: list[Any] = field(default_factory=list)
+    """Labels of the test data, once the first training is done."""
+    references: list[Any] = field(default_factory=list)
+    """(n,) predictions of the reference, by seed from the job's on."""
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of the modes."""
+        return range(self.job.training.seed, self.job.training.seed + self.options.seeds)
+
+    def all(self) -> Iterator[Verified]:
+        """Train in all modes; yield a comparison of each."""
+        due = sum(self._train_reference(seed) for seed in self.seeds)
+        if not sync_survives(self.job, self.options.kill):
+            self.say("sync is left out: without cluster.restarts it ends with the trainer that is killed")
+        for mode in _modes(self.job, self.options.kill):
+            found = self._of_mode(mode, due)
+            yield self._with_chance(found) if found.is_worse(self.options.tolerance) else found
+
+    def _train_reference(self, seed: int) -> int:
+        """Train the reference; return the number of pushes."""
+        place = prepare_out(self.out / f"seed-{seed}" / "reference", self.options.overwrite)
+        self.say(f"seed {seed}: reference")
+        more: dict[str, object] = {"training.seed": seed, "out": literal(str(place))}
+        due = _train_reference(self.job_of(**SEQUENTIAL, **plain_modes(), **more), place / "predictions")
         labels, scores = _scores(place / "predictions")
-        references.append(scores)
-    assert labels is not None
-    if not sync_survives(job, options.kill):
-        say("sync is left out: without cluster.restarts it ends with the trainer that is killed")
-    for mode in _modes(job, options.kill):
+        self.labels[:] = [labels]
+        self.references.append(scores)
+        return due
+
+    def _of_mode(self, mode: str, due: int) -> Verified:
+        from pslib.metrics.paired import paired_difference
+
         pairs, ledger = [], []
-        for seed, reference in zip(seeds, references, strict=True):
-            place = prepare_out(out / f"seed-{seed}" / mode, options.overwrite)
-            say(f"seed {seed}: {mode}")
+        for seed, reference in zip(self.seeds, self.references, strict=False):  # may be more, for chance
+            place = prepare_out(self.out / f"seed-{seed}" / mode, self.options.overwrite)
+            self.say(f"seed {seed}: {mode}")
             more: dict[str, object] = {
                 "training.consistency": mode,
                 "training.seed": seed,
@@ -225,14 +254,29 @@ def _verify(
             }
             if mode == "sync":
                 more["training.cache"] = {"age_batches": 0}
-            if mode != job.training.consistency:
+            if mode != self.job.training.consistency:
                 more |= plain_modes()
-            ledger.append(_train_cluster(job_of(**more), place, options.kill))
+            ledger.append(_train_cluster(self.job_of(**more), place, self.options.kill))
             pairs.append((reference, _scores(place / "predictions")[1]))
-        auc, logloss = paired_difference(labels, pairs)
-        sent, applied = (sum(book[at] for book in ledger) for at in (0, 1))
-        step_batches = job.cluster.trainers if mode == "sync" else 1
-        yield Verified(mode, auc, logloss, due, sent, applied, sum(book[2] for book in ledger), step_batches)
+        auc, logloss = paired_difference(self.labels[0], pairs)
+        sent, applied, killed = (sum(book[at] for book in ledger) for at in range(3))
+        step_batches = self.job.cluster.trainers if mode == "sync" else 1
+        return Verified(mode, auc, logloss, due, sent, applied, killed, step_batches)
+
+    def _with_chance(self, found: Verified) -> Verified:
+        """Return a comparison whose intervals hold the chance of a training, as its references show it."""
+        from pslib.metrics.paired import figures_of, with_chance
+
+        if len(self.references) < CHANCE_SEEDS:
+            self.say(f"{found.mode} is worse than the tolerance: references of other seeds show chance")
+        for seed in range(self.seeds.start + len(self.references), self.seeds.start + CHANCE_SEEDS):
+            self._train_reference(seed)
+        figures = (figures_of(self.labels[0], scores) for scores in self.references)
+        aucs, losses = zip(*figures, strict=True)
+        pairs = self.options.seeds
+        return replace(
+            found, auc=with_chance(found.auc, aucs, pairs), logloss=with_chance(found.logloss, losses, pairs)
+        )
 
 
 def _train_reference(job: Job, predictions: Path) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from launch.supervisor.discovery import logs_of
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.monitor.run_folder import NOTE, ended_run, read_record, records_of_script
+from pslib.monitor.run_folder import NOTE, ended_run, read_record, records_of_script, runs_in
 
 if TYPE_CHECKING:
     import psutil
@@ -82,6 +82,7 @@ def stop_launcher(where: str | Path, say: Callable[[str], object]) -> int:
             raise ConfigurationError(f"{about}; only that script can stop it: press Ctrl-C there, or kill it")
         raise ConfigurationError(
             f"{folder}: expected the folder of a run that has started, with its launcher in logs/{NOTE}"
+            f"{runs_in(folder)}"
         )
     if not noted.is_here:
         raise ConfigurationError(

@@ -10,7 +10,7 @@ from launch.supervisor.launcher_process import gone_launcher
 from launch.worker.log_lines import MESSAGE, shown_lines
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
-from pslib.monitor.run_folder import ended_run, records_of_script
+from pslib.monitor.run_folder import ended_run, records_of_script, runs_in
 
 LOOK_S = 0.2
 
@@ -42,7 +42,9 @@ class LogFiles:
                 raise ConfigurationError(f"--role: expected one of {names}, or a role of them; got {role!r}")
             if about := records_of_script(folder):
                 raise ConfigurationError(f"{about}; its lines went to that script's standard error")
-            raise ConfigurationError(f"{folder}: expected the folder of a started run, with logs/*.log")
+            raise ConfigurationError(
+                f"{folder}: expected the folder of a started run, with logs/*.log{runs_in(folder)}"
+            )
 
     def _files(self) -> list[Path]:
         files = sorted(self._logs.glob("*.log"))

@@ -169,7 +169,7 @@ def evaluate_checkpoint(
     asked = data or job.test_data
     if asked is None:
         raise ConfigurationError(
-            "nothing to evaluate on: give --data PATH, or data.test or data.test_share in the job file"
+            "nothing to evaluate on: give DATA, or data.test or data.test_share in the job file"
         )
     if (predictions or label) and ranks_items(job.model.name):
         what = "--predictions" if predictions else "--label"
@@ -219,7 +219,7 @@ def recommend_items(
     _check_ranks(job)
     asked = data or job.test_data
     if asked is None:
-        raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
+        raise ConfigurationError("no examples: give DATA, or data.test in the job file")
     how, items = job.ranked, job.data.items or job.train_data
     with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
         trainer.recommend(

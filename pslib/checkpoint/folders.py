@@ -30,6 +30,7 @@ from pslib.checkpoint.manifest import (
 )
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
 from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
+from pslib.text import listed
 
 log = logging.getLogger(__name__)
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
@@ -202,6 +203,8 @@ def newest(path: str) -> str:
         If there is none.
     """
     place = place_of(path)
+    if not is_uri(place) and Path(place).is_file():
+        raise CheckpointError(f"{shown(path)}: expected a checkpoint, or the folder of a run, got a file")
     try:
         if open_folder(place).has(MANIFEST_NAME):
             return place
@@ -234,10 +237,12 @@ def newest_of_run(path: str) -> str:
 
 
 def _elsewhere(place: str) -> str:
-    """Hint for a local path with an incomplete manifest, or a missing one: the most similar name."""
+    """Hint for a local path without a manifest: it is incomplete, holds runs, or another name is meant."""
     path = Path(place)
     if not is_uri(place) and (path / INCOMPLETE_NAME).exists():
         return f"its files are on several machines: bring them here, then rename {INCOMPLETE_NAME} to that"
+    if of_runs := [] if is_uri(place) else sorted(path.glob(f"*/checkpoint/{MANIFEST_NAME}")):
+        return f"those of the runs in it are {listed(str(one.parent) for one in of_runs)}"
     if is_uri(place) or path.exists() or not path.parent.is_dir():
         return ""
     folders = [one.name for one in path.parent.iterdir() if one.is_dir()]

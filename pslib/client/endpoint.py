@@ -227,7 +227,7 @@ class Endpoint:
         self._link.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
-        self.fail(UnavailableError("this process has left the cluster"))
+        self.fail(UnavailableError("this process has left the cluster; call pslib.connect(...) again"))
 
     # --- the thread ---------------------------------------------------------------------------------------
 

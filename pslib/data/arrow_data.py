@@ -21,7 +21,7 @@ from pslib.data.split import DataPart
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 from pslib.text import one_line
-from pslib.validation import checked, kind_problem
+from pslib.validation import came, checked, kind_problem
 
 GROUP_ROWS = 1 << 20
 """Rows of a group: as pyarrow writes to Parquet, so that a table and its file are trained in one order."""
@@ -286,6 +286,9 @@ def table_of(data: Data, columns: Sequence[str] | None = None) -> pa.Table | Non
     try:
         return _table_of(data, columns)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        if "non-struct type" in str(error):  # a Series
+            line = f"data: expected a table, got one column ({came(data)}): select it as a frame"
+            raise DataError(f"{line}, clicks[['user']]") from error
         raise DataError(f"data: Arrow can't hold it: {one_line(error)}") from error
 
 

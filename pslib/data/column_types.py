@@ -28,7 +28,10 @@ from pslib.data.data_files import text_format
 from pslib.data.features import field_problem
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.storage import shown
+from pslib.text import listed
 
+LACKED_LINES = 4
+"""Columns that a file lacks from which on one line is about all: it is another file than was meant."""
 KeyKinds = dict[str, tuple[str, str, str]]
 """Key kind of each vocabulary: ``"integer"`` or ``"string"``, with a column and a file that have it."""
 
@@ -217,7 +220,18 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
     checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
     checks += [(field.name, partial(_ragged_problem, field)) for field in schema.ragged]
     found = (column_problem(arrow_schema, name, check, where) for name, check in checks)
-    return [problem for problem in found if problem]
+    return _shortened([problem for problem in found if problem])
+
+
+def _shortened(problems: list[str]) -> list[str]:
+    """Return problems with one line for all columns that a file lacks, where its columns are others."""
+    lacked = [re.fullmatch(r"(.*: no column )('.*')(; the file has .*)", line) for line in problems]
+    known = [one for one in lacked if one]
+    if len(known) < LACKED_LINES:
+        return problems
+    where, _, has = known[0].groups()
+    line = f"{where.rstrip()}s {listed(one[2] for one in known)}{has}"
+    return [line, *(line for line, one in zip(problems, lacked, strict=True) if not one)]
 
 
 def column_problem(

@@ -273,8 +273,10 @@ def not_parquet(file: str, error: Exception) -> str:
     if isinstance(error, PermissionError) and not is_uri(file):
         who = f"this user (uid {os.geteuid()}) may not read it"
         return f"{file}: {who}: chmod a+r it, or let its owner do so; a folder above it needs a+x"
-    text = f"{shown(file)}: expected a Parquet file; {one_line(error)}"
     name = file.lower().removesuffix(".gz")
+    if name.endswith((".xls", ".xlsx")):
+        return f"{shown(file)}: expected Parquet, CSV or JSON lines, got an Excel file; save its sheet as CSV"
+    text = f"{shown(file)}: expected a Parquet file; {one_line(error)}"
     advice = "write it anew, or take it out of the data"
     return f"{text.rstrip('.')}; {'make one with: pslib convert' if name.endswith(OTHER_TEXT) else advice}"
 

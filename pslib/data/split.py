@@ -8,6 +8,7 @@ made of it are split alike, and rows or files that are added leave the others wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
@@ -24,10 +26,11 @@ from pslib.data.column_types import column_problem
 from pslib.data.columns import numbers_of, plain_batch, storage_type, validity_of
 from pslib.data.dataset import KeptRows, ParquetData, RowGroup, open_parquet
 from pslib.data.parquet_files import SCAN_ROWS, group_batches
+from pslib.data.text_values import TEXT_KINDS
 from pslib.errors import ConfigurationError, DataError
 from pslib.storage import shown
 from pslib.table.tables import text_hash
-from pslib.text import counted, one_line
+from pslib.text import counted, one_line, quoted
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -59,6 +62,11 @@ class DataPart:
     test_share: float
     by: str | None
     is_test: bool
+
+    def __repr__(self) -> str:
+        part = "rows to test on" if self.is_test else "rows to train on"
+        data = self.data if isinstance(self.data, str | os.PathLike) else f"a {type(self.data).__name__}"
+        return f"<{part} of {data}: {self.test_share:g} held out, {_drawn(self.by)}>"
 
     def of(self, whole: ParquetData, table: pa.Table | None = None) -> ParquetData:
         """Return this part of opened data; ``table`` has the column ``by`` of a table in memory.
@@ -276,10 +284,8 @@ class _Times:
         try:
             times = _as_times(array)
         except pa.ArrowException as error:
-            raise DataError(
-                f"{shown(group.file)}: column {self._by!r}: expected times as 2024-05-01 12:00:00, got "
-                f"another text ({one_line(error)})"
-            ) from error
+            where, found = f"{shown(group.file)}: column {self._by!r}", _no_time_in(array) or one_line(error)
+            raise DataError(f"{where}: expected times as 2024-05-01 12:00:00, got {found}") from error
         values, valid = numbers_of(times).astype(np.int64, copy=False), validity_of(times)
         return values if valid is None else np.where(valid != 0, values, NO_TIME)
 
@@ -296,6 +302,13 @@ def time_problem(kind: pa.DataType) -> str | None:
 def _value_type(kind: pa.DataType) -> pa.DataType:
     kind = storage_type(kind)
     return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def _no_time_in(array: pa.Array) -> str:
+    """Return the first text that is no time, quoted; empty where all look like one."""
+    texts = array.cast(pa.string()).drop_null()
+    others = texts.filter(pc.invert(pc.match_substring_regex(texts, f"^{TEXT_KINDS['time']}$")))
+    return quoted(others[0].as_py()) if len(others) else ""
 
 
 def _as_times(array: pa.Array) -> pa.Array:

@@ -16,9 +16,12 @@ WHOLE_FLOAT = r"\s*[+-]?\d+\.0*\s*"
 ALMOST = r"\s*[+-]?[$€£¥]?\s?(\d+|\d{1,3}([,.' _]\d{3})+)([.,]\d*)?\s?[%$€£¥kKmM]?\s*"
 """Texts of numbers with thousands separators, a decimal comma, a currency or a percent sign."""
 
+OTHER_TIME = "time of another form"
+"""Kind of times that are not read as such: in 03/04/2026 either number may be the month."""
 TEXT_KINDS = {
     "number": f"({NUMBER}|{ALMOST})",
     "time": r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?\s?(Z|UTC|[+-]\d\d:?\d\d)?)?",
+    OTHER_TIME: r"\d{1,2}[./]\d{1,2}[./]\d{4}([T ,]+\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?)?",
     "truth value": r"(?i:true|false|t|f|yes|no|y|n)",
 }
 """Patterns of what the strings of a column may be besides names."""

@@ -13,7 +13,7 @@ from typing import Any
 from pslib.clock import utc_text
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import EXIT_DONE, ConfigurationError
-from pslib.text import counted
+from pslib.text import counted, listed
 
 NOTE = "cluster.json"
 """File in the folder of a run's logs: the coordinator's address and the cluster's id."""
@@ -85,6 +85,14 @@ def ended_run(where: str | Path) -> RunEnd | None:
     return None
 
 
+def runs_in(folder: str | Path) -> str:
+    """Name the runs in a folder, for the end of a message about it; empty where there is none."""
+    with suppress(OSError, ValueError):
+        found = [one for one in sorted(Path(folder).iterdir()) if (one / "logs" / NOTE).exists()]
+        return f"; runs in it: {listed(str(one) for one in found)}" if found else ""
+    return ""
+
+
 def records_of_script(where: str | Path) -> str | None:
     """Describe the records of a script without a launcher in a folder; None if it holds something else."""
     from pslib.recorder.records import read_records  # 0.2 s, which most readers of a folder do not need
@@ -128,4 +136,5 @@ def cluster_at(where: str | None, cluster_id: str | None) -> tuple[str, str]:
         raise ConfigurationError(f"{about}; it has no address to ask: only {METRICS} tells how it goes")
     raise ConfigurationError(
         f"{where}: expected the folder of a run that has started, with logs/{NOTE}, or tcp://host:port"
+        f"{runs_in(where)}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -80,6 +80,14 @@ class History:
 
     def __len__(self) -> int:
         return len(self._progress) + len(self._evaluations)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the frame, which has what frames have."""
+            raise AttributeError(
+                f"a History has no {name!r}: its to_pandas() is a frame, its table one of Arrow"
+            )
 
     def __repr__(self) -> str:
         return f"<History of {len(self):,} records: {', '.join(COLUMNS)}>"

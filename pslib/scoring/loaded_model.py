@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from glob import glob
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,8 @@ from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.scoring.parameters import LoadedParameters
-from pslib.storage import shown
-from pslib.suggestions import nearest
+from pslib.storage import is_uri, shown
+from pslib.suggestions import nearest, unknown_value
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, RowLayout
 from pslib.text import counted, html_table
@@ -51,6 +52,20 @@ WEIGHTS = LoadOptions(state=False)
 """Which optimizer made the weights does not matter."""
 BATCH_ROWS = 4096
 """Examples that are scored together."""
+CALLS = {
+    "predict_proba": "predict",
+    "score": "evaluate",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "transform": "vectors",
+    "embeddings": "vectors",
+    "embedding": "vectors",
+    "most_similar": "nearest",
+    "similar": "nearest",
+    "recommendations": "recommend",
+}
+"""Calls by their names in other libraries."""
+GOES_ON = "pslib.Trainer(model.model, cluster) goes on with it: trainer.load(model.path), trainer.fit(data)"
 VECTORS = "v"
 """Part of a row that is a key's vector, in the models of `rec_models`."""
 
@@ -108,6 +123,16 @@ class LoadedModel:
         self._trained = TrainedRows.in_manifest(manifest.about)
         self.parameters = LoadedParameters(place, manifest, table, layout)
         self.rows, self._items_data = self.parameters.count, items
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the call that has a name of another library here."""
+            if name in ("fit", "train"):
+                raise AttributeError(f"a loaded model has no {name}: {GOES_ON}")
+            meant = CALLS.get(name) or nearest(name, [one for one in dir(self) if not one.startswith("_")])
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            raise AttributeError(f"a loaded model has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         trained = f"{counted(self.steps, 'step')}, {counted(self.rows, 'row')}"
@@ -454,7 +479,7 @@ class LoadedModel:
     def _field(self, name: str) -> SparseField | RaggedField:
         field = self._fields().get(name)
         if field is None:
-            raise ConfigurationError(f"field: expected one of {', '.join(self._fields())}, got {name!r}")
+            raise ConfigurationError(unknown_value("field", name, self._fields()))
         return field
 
     def _vector_columns(self) -> slice:
@@ -484,6 +509,8 @@ def _keys_in(batch: Batch, field: SparseField | RaggedField) -> NDArray[np.uint6
 def _as_table(data: Any, field: SparseField | RaggedField) -> Any:
     """Return values of a field as a table; data that is no list of values is returned as it is."""
     if not _are_ids(data):
+        if isinstance(data, str) and not is_uri(data) and not glob(data):
+            raise DataError(f"data: no such file or folder: {data}; of one value give a list: [{data!r}]")
         return data
     values = pa.array(list(data))
     if isinstance(field, RaggedField):

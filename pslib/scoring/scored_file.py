@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from pslib.data.dataset import ParquetData, open_parquet
 from pslib.errors import ConfigurationError, DataError
 from pslib.scoring.loaded_model import LoadedModel
 from pslib.storage import shown
+from pslib.suggestions import nearest
 from pslib.trainer.evaluation.scoring import features_of
 
 PREDICTION = "prediction"
 CSV = ".csv"
+UNITS = ("s", "ms", "us", "ns")
 OTHER_FORMATS = (".xlsx", ".xls", ".feather", ".arrow", ".orc", ".avro", ".npy", ".pkl", ".h5", ".txt")
 """Names of what is not written: Parquet under such a name opens in nothing."""
 
@@ -83,13 +85,15 @@ def write_scored(
     opened = ParquetData(data, features_of(model.schema))
     columns = list(opened.names) if keep is None else list(keep)
     if missing := [name for name in columns if name not in opened.names]:
-        known = ", ".join(sorted(opened.names))
-        raise ConfigurationError(f"keep: no column {missing[0]!r}; the data has {known}")
+        near = nearest(missing[0], opened.names)
+        hint = f"did you mean {near!r}?" if near else f"the data has {', '.join(sorted(opened.names))}"
+        raise ConfigurationError(f"keep: no column {missing[0]!r}; {hint}")
     files = [file for file, _ in groupby(group.file for group in opened.row_groups)]
     schema = _common_schema(files, columns)
     is_csv = out.lower().endswith(CSV)
     if is_csv:
         _refuse_lists(schema)
+        schema = _with_short_times(files, schema)
     predicted = model.predict(list(data))
     first, writer = 0, None
     with atomic_output(Path(out)) as place:
@@ -161,6 +165,29 @@ def _refuse_lists(schema: pa.Schema) -> None:
         raise ConfigurationError(
             f"out: a CSV holds no lists, and {lists[0]!r} has some; end it in .parquet, or keep other columns"
         )
+
+
+def _with_short_times(files: Sequence[str], schema: pa.Schema) -> pa.Schema:
+    """Return times with no more digits than a value needs: 08:00:00 was not read as 08:00:00.000000."""
+    units = {one.name: UNITS.index(one.type.unit) for one in schema if pa.types.is_timestamp(one.type)}
+    needed = dict.fromkeys(units, 0)
+    for file in files:
+        with closing(open_parquet(file)) as source:
+            names = [name for name in source.schema_arrow.names if name in units]
+            for batch in source.iter_batches(columns=names) if names else ():
+                for name in names:
+                    needed[name] = _unit_of(batch.column(name), needed[name], units[name])
+    kinds = {name: pa.timestamp(UNITS[unit], schema.field(name).type.tz) for name, unit in needed.items()}
+    return pa.schema([one.with_type(kinds.get(one.name, one.type)) for one in schema], schema.metadata)
+
+
+def _unit_of(times: pa.Array, least: int, most: int) -> int:
+    """Return the first unit from one on, up to another, in which these times lose nothing."""
+    for unit in range(least, most):
+        with suppress(pa.ArrowInvalid):
+            times.cast(pa.timestamp(UNITS[unit], getattr(times.type, "tz", None)))
+            return unit
+    return most
 
 
 def _scored(batch: pa.RecordBatch, labels: Sequence[str], predicted: NDArray[np.float32]) -> pa.Table:

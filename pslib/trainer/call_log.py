@@ -55,6 +55,8 @@ class _Trains(Protocol):
 
     def _stand_at(self, position: Any) -> None: ...
 
+    def _save_interrupted(self) -> str: ...
+
 
 On = TypeVar("On", bound=_OnACluster)
 Trained = TypeVar("Trained", bound=_Trains)
@@ -84,7 +86,10 @@ def repeatable(
 
     @wraps(method)
     def call(trainer: Trained, /, *args: Given.args, **kwargs: Given.kwargs) -> Back:
-        bound = signature.bind(trainer, *args, **kwargs)
+        try:
+            bound = signature.bind(trainer, *args, **kwargs)
+        except TypeError:
+            return method(trainer, *args, **kwargs)  # Python says which argument is missing, and of what
         bound.apply_defaults()
         given = [method.__name__, *map(_comparable, bound.args[1:]), *map(_comparable, bound.kwargs.values())]
         return trainer._calls.again(trainer, given, lambda: method(trainer, *args, **kwargs))
@@ -202,7 +207,7 @@ class Calls:
                     raise _OtherCallError
                 self._to_repeat.extend(before.made)
                 trainer._stand_at(before.began)
-                return self._noting(before.began, given, work)
+                return self._noting(trainer, before.began, given, work)
             except _OtherCallError:  # so far it has passed over what is done, and has done nothing
                 self._interrupted = before
                 log.warning(
@@ -216,9 +221,9 @@ class Calls:
                 raise
             finally:
                 self._to_repeat.clear()
-        return self._noting(stands, given, work)
+        return self._noting(trainer, stands, given, work)
 
-    def _noting(self, began: Any, given: list[object], work: Callable[[], Back]) -> Back:
+    def _noting(self, trainer: _Trains, began: Any, given: list[object], work: Callable[[], Back]) -> Back:
         """Note the steps of a training call, for the same call made again."""
         made: list[_Made] = []
         self._made, self.told = made, False
@@ -229,7 +234,8 @@ class Calls:
             if made and ends and self._cluster.embedded:  # elsewhere its leases have gone to others
                 self._interrupted = _Interrupted(began, given, [*made, *self._to_repeat])
                 if isinstance(error, KeyboardInterrupt) and not self.told:
-                    log.warning("pslib: interrupted between two epochs; the same call goes on")
+                    saved = trainer._save_interrupted()
+                    log.warning("pslib: interrupted between two epochs%s; the same call goes on", saved)
             raise
         finally:
             self._made = None

@@ -188,7 +188,7 @@ class OptimizerSettings(Settings):
     def _read(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
         """Read a single optimizer of rows as that of all parts."""
         rows = value.get("rows") if isinstance(value, dict) else None
-        if isinstance(rows, dict) and not isinstance(rows.get("name", {}), dict):
+        if isinstance(rows, str) or (isinstance(rows, dict) and not isinstance(rows.get("name", {}), dict)):
             value = {**value, "rows": {ALL_PARTS: rows}}
         return super()._read(value, validate)
 

@@ -365,28 +365,29 @@ class Trainer:
         if not self.cluster.embedded:
             job.leave()
             return
-        goes_on, saved = self._calls.may_repeat, False
+        goes_on, saved = self._calls.may_repeat, ""
         try:
-            if self.settings.checkpoint and interruption.asked and not interruption.hurried:
+            if interruption.asked and not interruption.hurried:
                 self._tools.gate.stand()
-                saved = not self._in_step and self._cuts.save_as_it_is()
+                saved = self._save_interrupted()
         finally:  # also after another Ctrl-C
             if goes_on:
                 job.pause()
             else:
                 job.leave()
         status = self.cluster.status()
-        line = f"interrupted at example {status['examples']:,} of {status['examples_total']:,}"
-        if saved:
-            place = status["saved"]
-            line += f"; saved in {place}: in another process the script goes on after trainer.load({place!r})"
-        then = (
-            "the same call of fit goes on"
-            if goes_on
-            else "fit_stream in this process trains this window anew"
-        )
+        line = f"interrupted at example {status['examples']:,} of {status['examples_total']:,}{saved}"
+        anew = "fit_stream in this process trains this window anew"
+        then = "the same call of fit goes on" if goes_on else anew
         log.warning("pslib: %s; %s", line, then)
         self._calls.told = True
+
+    def _save_interrupted(self) -> str:
+        """Save where there is a place; return what the line about an interruption says of it."""
+        if not self.settings.checkpoint or self._in_step or not self._cuts.save_as_it_is():
+            return ""
+        place = self.cluster.status()["saved"]
+        return f"; saved in {place}: in another process the script goes on after trainer.load({place!r})"
 
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int

@@ -187,7 +187,7 @@ def test_parts_and_shares_have_fingerprints_of_their_own(tmp_path):
             "x",
             "times to split by are timestamps, dates, whole numbers or texts of times, got double",
         ),
-        ("word", "column 'word': expected times as 2024-05-01 12:00:00, got another text"),
+        ("word", "column 'word': expected times as 2024-05-01 12:00:00, got '"),
         ("day", "column 'day' has no later rows to hold out: expected at least two times; leave test_by out"),
     ],
 )
@@ -244,3 +244,10 @@ def test_a_model_is_trained_on_one_part_and_tested_on_the_other(tmp_path):
     loaded = pslib.load(tmp_path / "saved")
     assert loaded.evaluate(test).auc == pytest.approx(result.auc, abs=1e-9)
     assert len(loaded.predict(test)) == len(held_out)
+
+
+def test_a_part_is_shown_by_what_it_is_and_not_by_its_rows():
+    table = pa.table({"click": [0, 1] * 20, "at": list(range(40))})
+    train, test = pslib.split(table, test_share=0.25, by="at")
+    assert repr(train) == "<rows to train on of a Table: 0.25 held out, the last by at>"
+    assert repr(test) == "<rows to test on of a Table: 0.25 held out, the last by at>"

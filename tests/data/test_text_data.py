@@ -248,6 +248,11 @@ def test_numbers_that_are_not_written_as_such_are_read_where_numbers_are(folder:
         ),
         ("y,n\n3,1\n", Schema(label="y", dense=["n"]), r"a.csv: row 0 .* a label is 0 or 1, got 3"),
         ("y,n\n1,2\n", Schema(label="y", dense=["m"]), r"a.csv: no column 'm'"),
+        (
+            "y,n\n1,2\n",
+            Schema(label="y", dense=["a1", "a2", "a3", "a4"]),
+            r"a.csv: no columns 'a1', 'a2', 'a3' and 1 other; the file has y, n",
+        ),
         ("", Schema(label="y", dense=["n"]), "a.csv: expected a header and rows, got an empty file"),
         ("y,n\n", Schema(label="y", dense=["n"]), "a.csv: expected at least one row, got none"),
         ("y,y\n", Schema(label="y", dense=["n"]), "a.csv: line 1: column 'y' is named 2 times"),

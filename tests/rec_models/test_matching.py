@@ -413,7 +413,7 @@ def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys, m
         assert main(ask) == 64  # it exists
         assert main([*ask, "--overwrite"]) == 0
     monkeypatch.setitem(sys.modules, "faiss", None)
-    for more in (["--approximate"], ["--data", str(tmp_path / "unfit.parquet")]):
+    for more in (["--approximate"], [str(tmp_path / "unfit.parquet")]):
         pq.write_table(pa.table({"user": [1]}), tmp_path / "unfit.parquet")
         assert main(["recommend", *said, str(tmp_path / "a" / "b"), *more]) == 64
         assert not (tmp_path / "a").exists(), "nothing has come out"

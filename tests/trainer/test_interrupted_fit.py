@@ -380,6 +380,33 @@ def test_an_interrupt_between_two_epochs_is_told_what_goes_on_too(
         assert_counted(cluster, 2)
 
 
+@pytest.mark.parametrize("consistency", ["async", "sync"])
+@pytest.mark.parametrize("where", ["the evaluation", "on_epoch_end"])
+def test_an_interrupt_between_two_epochs_saves_and_another_process_goes_on_with_it(
+    tmp_path: Path,
+    where: str,
+    consistency: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    place = tmp_path / "out" / "checkpoint-unfinished"
+    with pslib.connect() as cluster, monkeypatch.context() as patch:
+        if where == "the evaluation":
+            patch.setattr(CountingModel, "predict", raises(KeyboardInterrupt))
+        presses = Presses(1 if where == "on_epoch_end" else 0)
+        how: dict[str, Any] = {"consistency": consistency, "callbacks": [presses]}
+        trainer = trainer_on(cluster, out=tmp_path / "out", **how)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(path, epochs=2, valid=path)
+    assert f"interrupted between two epochs; saved in {place}/checkpoint-" in caplog.text
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster, consistency=consistency, callbacks=[Presses(0)])
+        trainer.load(place)
+        assert len(trainer.fit(path, epochs=2, valid=path)) == 2
+        assert_counted(cluster, 2)
+
+
 # --- what can't go on
 
 

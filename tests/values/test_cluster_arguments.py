@@ -101,3 +101,25 @@ def test_a_closed_cluster_can_t_be_entered_again() -> None:
     cluster.close()
     with pytest.raises(ConfigurationError, match=r"this cluster is closed: .* call pslib.connect"), cluster:
         pass
+
+
+# --- a cluster and its status, as a notebook shows them
+
+
+def test_the_repr_of_a_status_is_short_and_leaves_out_what_is_empty(cluster: pslib.Cluster) -> None:
+    status = cluster.status()
+    assert len(status["bins_positive"]) == 512
+    assert len(repr(status)) < 500
+    assert "'servers': 1" in repr(status)
+    assert "'bins_positive': [... 512 values]" in repr(status)
+    assert "'rows'" not in repr(status)
+    empty = [name for name, value in status.items() if not value]
+    assert repr(status).endswith(f", ... {len(empty)} that are 0 or empty}}")
+
+
+def test_completion_of_a_cluster_offers_what_a_script_calls_and_nothing_inside(
+    cluster: pslib.Cluster,
+) -> None:
+    shown = {name for name in dir(cluster) if not name.startswith("__")}
+    assert shown == {"client", "close", "embedded", "rank", "status", "trainers"}
+    assert all(hasattr(cluster, name) for name in dir(cluster))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import pslib
@@ -112,3 +114,52 @@ def test_a_name_that_pslib_lacks_is_told_the_nearest(name: str, told: str) -> No
 def test_a_model_that_is_misspelt_is_told_the_nearest() -> None:
     with pytest.raises(AttributeError, match="no attribute 'DeepFN'; did you mean 'DeepFM'"):
         rec_models.DeepFN  # noqa: B018
+
+
+# --- calls as other libraries have them
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pslib.Trainer, Any]]:
+    """A trainer, and the model that it has saved."""
+    schema = pslib.Schema(label="click", sparse=["user"])
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(DeepFM(schema, dim=2), cluster, progress=False)
+        yield trainer, pslib.load(trainer.save(tmp_path_factory.mktemp("saved")))
+
+
+X = {"user": [1, 2, 1, 2]}
+Y = [0, 1, 0, 1]
+DATA = X | {"click": Y}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda t, _: t.fit(X, Y), "epochs: expected a whole number, got [0, 1, 0, 1]; the label is"),
+        (lambda t, _: t.fit(X, np.array(Y)), "(4,) int64; the label is a column of data, which the"),
+        (lambda t, _: t.fit(DATA, DATA), ", and data to evaluate on is valid=..."),
+        (lambda t, _: t.fit(X, y=Y), "Trainer.fit: unknown keyword 'y'; the label is a column of data"),
+        (lambda t, _: t.fit(DATA, 1, None, 4), "expected data, epochs, valid and, by name, stopping=..."),
+        (lambda t, _: t.fit(), "Trainer.fit() missing 1 required positional argument: 'data'"),
+        (lambda t, _: t.evaluate(X, Y), "Trainer.evaluate: expected data and, by name, label=..., pred"),
+        (lambda t, _: t.fit(pa.array([1, 2])), "a table, got one column (an Int64Array): select it as a"),
+        (lambda _, m: m.evaluate(X, Y), "LoadedModel.evaluate: expected data and, by name, label=..., got 2"),
+        (lambda _, m: m.predict_proba(X), "has no attribute 'predict_proba'; did you mean 'predict'?"),
+        (lambda _, m: m.predit(X), "has no attribute 'predit'; did you mean 'predict'?"),
+        (lambda t, _: t.save(__file__), "save: expected a folder, new or a checkpoint's, got the file /"),
+        (lambda t, _: t.history.plot(), "a History has no 'plot': its to_pandas() is a frame, its table"),
+        (lambda _, m: m.vectors("user", "bob"), "file or folder: bob; of one value give a list: ['bob']"),
+        (lambda *_: pslib.RaggedField("tags", sep="|"), "unknown keyword 'sep'; did you mean 'separator'?"),
+        (lambda *_: pslib.describe, "no attribute 'describe'; the command is: pslib describe"),
+        (lambda *_: pslib.predict, "no attribute 'predict'; pslib.load(checkpoint).predict(...)"),
+        (lambda _, m: m.fit(DATA), "a loaded model has no fit: pslib.Trainer(model.model, cluster) goes on"),
+    ],
+)
+def test_a_call_as_another_library_has_it_is_one_line_that_says_what_is_meant(
+    trained: tuple[pslib.Trainer, Any], call: Callable[[Any, Any], Any], words: str
+) -> None:
+    with pytest.raises((PslibError, TypeError, AttributeError)) as refused:
+        call(*trained)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -108,7 +108,8 @@ def header_of(
         )
     twice = sorted({name for name in found if name and found.count(name) > 1})
     problems = [
-        f"{source}: line {line}: column {name!r} is named {found.count(name)} times" for name in twice
+        f"{source}: line {line}: column {name!r} is named {found.count(name)} times; rename all but one"
+        for name in twice
     ]
     problems += [
         f"{source}: line {line}: column {place + 1} has no name; write one into the header"

@@ -16,6 +16,7 @@ from pslib.data.inspect.column_scan import ColumnReport
 from pslib.data.inspect.label_leakage import LabelSample
 from pslib.data.inspect.row_sample import RowSample
 from pslib.data.inspect.time_split import Split, split_of
+from pslib.data.text_values import OTHER_TIME
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 from pslib.storage import shown
@@ -340,14 +341,24 @@ def _number(column: ColumnReport) -> Choice:
     return Choice(column.name, "dense", reason)
 
 
+def _unreadable(column: ColumnReport) -> str:
+    """Reason why no field can be made of a column as it is; empty if one can."""
+    if column.nulls == column.rows:
+        return "every value is missing"
+    if column.text_kind == OTHER_TIME:
+        form = f"times in a form that is not read ({column.text!r}): write them as 2026-03-01 23:02"
+        return f"{form}, and the split is by them"
+    if _is_list_of_fractions(column):
+        return NO_INTEGERS if column.whole else NO_LIST
+    return ""
+
+
 def _choice(column: ColumnReport, label: str) -> Choice:
     name, rows = column.name, max(column.rows, 1)
     if name == label:
         return Choice(name, "label", f"{column.ones / rows:.2%} are 1")
-    if column.nulls == column.rows:
-        return Choice(name, "", "every value is missing")
-    if _is_list_of_fractions(column):
-        return Choice(name, "", NO_INTEGERS if column.whole else NO_LIST)
+    if why := _unreadable(column):
+        return Choice(name, "", why)
     if _is_listed(column):
         divided = f", texts divided by {column.text_lists.separator!r}" if column.text_lists else ""
         return Choice(name, "ragged", f"lists of {_mean_length(column):.1f} on average{divided}")

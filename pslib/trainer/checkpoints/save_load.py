@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ from pslib.cluster import Cluster
 from pslib.coordinator.jobs import moment_of_job
 from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
 from pslib.data.split import TrainedRows
-from pslib.errors import CheckpointFullError, ConfigurationError, ServerLeftError
-from pslib.storage import place_of, shown
+from pslib.errors import CheckpointError, CheckpointFullError, ConfigurationError, ServerLeftError
+from pslib.storage import is_uri, place_of, shown
 from pslib.table.descriptions import model_description
 from pslib.table.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.call_log import Calls
@@ -146,6 +147,8 @@ class CheckpointJobs:
         """See `pslib.Trainer.save`; return the checkpoint's path, and whether this trainer has written it."""
         check_keep_last(keep_last)
         place = place_of(path)
+        if not is_uri(place) and Path(place).is_file():
+            raise CheckpointError(f"save: expected a folder, new or a checkpoint's, got the file {place}")
         is_ours = self._single(
             "save",
             place,

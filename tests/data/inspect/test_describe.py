@@ -92,7 +92,7 @@ def test_a_training_of_too_few_steps_is_warned_of_with_settings_that_make_enough
     assert main(["describe", path]) == 0
     assert (
         "warning: 1 epoch in batches of 4,096 takes 1 step, too few to learn from; "
-        "training: {batch_rows: 128, epochs: 20} takes 300"  # of the rows that are not held out
+        "training: {batch_rows: 128, epochs: 1} takes 15"  # of the rows that are not held out
     ) in capsys.readouterr().out
 
 

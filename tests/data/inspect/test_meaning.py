@@ -109,6 +109,18 @@ def test_texts_of_times_and_lists_of_floats_are_told(tmp_path):
     assert choice(path, "tags").reason.startswith("lists of whole numbers as floats: cast them to integers")
 
 
+@pytest.mark.parametrize(
+    "form", ["{:02}.03.2026 10:00", "{:02}.03.2026", "3/{}/2026 9:05 PM", "03/{:02}/2026 09:05:00"]
+)
+def test_times_of_a_form_that_is_not_read_are_left_out_with_the_form_that_is(tmp_path, form):
+    """As keys they were useless: each is seen once, and those to come never were."""
+    texts = [form.format(1 + n % 28) for n in range(ROWS)]
+    one = choice(written(tmp_path / "a.parquet", at=texts), "at")
+    assert one.role == ""
+    form = f"times in a form that is not read ({texts[0]!r})"
+    assert one.reason == f"{form}: write them as 2026-03-01 23:02, and the split is by them"
+
+
 @pytest.mark.parametrize("texts", [("yes", "no"), ("0", "1"), ("True", "False")])
 def test_texts_of_two_values_may_be_the_label(tmp_path, texts):
     pq.write_table(pa.table({"bought": [texts[one] for one in LABEL], "user": USERS}), tmp_path / "a.parquet")

@@ -78,7 +78,8 @@ from tests.support.job_folder import JOB, ROWS, refused, save, table
         (["plan", "--rows", "5", "--parameters", "5"], "expected one of --rows and --parameters; see pslib"),
         (["checkpoint", "ls", "--jsn", "a"], "(did you mean --json?); see pslib checkpoint ls --help"),
         (["train", "job.yaml", "--port", "65536"], "--port: 65536 is not in the range 0<=x<=65535; see"),
-        (["eval", "job.yaml"], "missing option --checkpoint; see pslib eval --help"),
+        (["eval"], "missing argument RUN; see pslib eval --help"),
+        (["eval", "run", "--data", "a"], "no such option: --data; the form is now: pslib eval RUN DATA, wh"),
         (
             ["convert", "xml", "a", "b"],
             "no such command: xml (choose from criteo, csv, jsonl, libffm, libsvm, sessions)",
@@ -313,7 +314,7 @@ def test_a_checkpoint_that_is_not_there_is_one_line(folder, capsys):
 def test_evaluating_on_nothing_is_one_line(folder, capsys):
     arguments = ("eval", folder / "job.yaml", "--checkpoint", folder, "--set", "data.test=")
     assert refused(capsys, *arguments) == [
-        "nothing to evaluate on: give --data PATH, or data.test or data.test_share in the job file"
+        "nothing to evaluate on: give DATA, or data.test or data.test_share in the job file"
     ]
 
 

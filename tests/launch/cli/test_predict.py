@@ -76,6 +76,29 @@ def test_an_out_that_ends_in_csv_is_csv(
     assert not (tmp_path / "lists.csv").exists()
 
 
+def test_times_in_csv_have_the_digits_that_they_came_with(clicks: Path, tmp_path: Path) -> None:
+    rows = {
+        "user": ["1", "2", "3"],
+        "item": ["a", "b", "a"],
+        "seconds": ["2026-03-01 08:00:00", "", "2026-03-01 08:00:37"],
+        "parts": ["2026-03-01 08:00:00", "2026-03-01 08:00:00.25", "2026-03-01 08:00:00.5"],
+        "zoned": ["2026-03-01T08:00:00Z"] * 3,
+        "day": ["2026-03-01"] * 3,
+    }
+    files = [tmp_path / "first.csv", tmp_path / "second.csv"]
+    for file, places in zip(files, ([0], [1, 2]), strict=True):
+        lines = [",".join(rows), *(",".join(rows[name][place] for name in rows) for place in places)]
+        file.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "scores.csv"
+    assert main(["predict", str(clicks / "checkpoint"), *map(str, files), "--out", str(out)]) == 0
+    written = [line.split(",")[2:6] for line in out.read_text().splitlines()[1:]]
+    assert written == [
+        ["2026-03-01 08:00:00", "2026-03-01 08:00:00.000", "2026-03-01 08:00:00Z", "2026-03-01"],
+        ["", "2026-03-01 08:00:00.250", "2026-03-01 08:00:00Z", "2026-03-01"],
+        ["2026-03-01 08:00:37", "2026-03-01 08:00:00.500", "2026-03-01 08:00:00Z", "2026-03-01"],
+    ]
+
+
 @pytest.mark.parametrize("name", ["s.tsv", "s.csv.gz", "s.JSONL", "s.xlsx"])
 def test_a_name_of_a_format_that_is_not_written_is_refused(
     clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
@@ -116,6 +139,24 @@ def test_files_of_other_columns_and_types_are_written_by_the_names_of_the_first(
     np.testing.assert_array_equal(scored["prediction"], expected)
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ['"user"', "1", "2", "3", "4"]
+
+
+def test_what_is_no_checkpoint_no_data_or_no_column_is_one_line(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, new = str(clicks / "checkpoint"), str(clicks / "new" / "1.parquet")
+    (tmp_path / "clicks.xlsx").write_bytes(b"PK\x03\x04")
+    out = ("--out", str(tmp_path / "scores.csv"))
+    assert refused(capsys, "predict", new, new, *out) == [
+        f"{new}: expected a checkpoint, or the folder of a run, got a file"
+    ]
+    (line,) = refused(capsys, "predict", model, str(tmp_path / "clicks.xlsx"), *out)
+    assert line.endswith(": expected Parquet, CSV or JSON lines, got an Excel file; save its sheet as CSV")
+    assert refused(capsys, "predict", model, new, "--keep", "itm", *out) == [
+        "keep: no column 'itm'; did you mean 'item'?"
+    ]
+    (line,) = refused(capsys, "nearest", model, "itm", "a", "--data", new)
+    assert line.endswith(", got 'itm', did you mean 'item'?")
 
 
 def test_lists_are_refused_before_a_prediction_for_csv_and_beside_other_values(

@@ -21,6 +21,7 @@ from launch.supervisor.discovery import note_cluster
 from launch.supervisor.log_files import LogFiles
 from pslib.monitor.run_folder import NOTE
 from pslib.recorder.records import PROGRESS, Record
+from tests.support.job_folder import refused
 from tests.support.processes.counting_runs import Start, write_job
 
 # --- logs
@@ -312,3 +313,34 @@ def test_a_signal_to_a_run_that_was_stopped_already_hurries_it(
     run.wait_for("got SIGTERM")
     second = start("stop", tmp_path / "out")
     assert [one.finish(40) for one in (first, second, run)] == [0, 0, 75]
+
+
+@pytest.mark.parametrize("command", [("logs",), ("stop",), ("doctor",)])
+def test_a_folder_of_runs_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    for name in ("clicks", "clicks-2"):
+        (tmp_path / name / "logs").mkdir(parents=True)
+        (tmp_path / name / "logs" / "cluster.json").write_text("{}")
+    (line,) = refused(capsys, *command, tmp_path)
+    assert line.startswith(f"{tmp_path}: expected the folder of a ")
+    assert line.endswith(f"; runs in it: {tmp_path}/clicks, {tmp_path}/clicks-2")
+
+
+def test_a_folder_of_runs_in_place_of_one_or_of_its_checkpoint_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "runs" / "clicks" / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").touch()
+    (tmp_path / "runs" / "clicks" / "job.yaml").touch()
+    job = f"{tmp_path}/runs/clicks/job.yaml"
+    runs = tmp_path / "runs"
+    (line,) = refused(capsys, "eval", runs)
+    assert line.endswith(f"expected a job file (YAML), got a folder; those of the runs in it are {job}")
+    (line,) = refused(capsys, "train", "--resume", runs)
+    assert line.endswith(f"no such file; expected a job file (YAML); those of the runs in it are {job}")
+    (line,) = refused(capsys, "eval", checkpoint)
+    assert line.endswith(f"got a folder; that of its run is {job}")
+    (line,) = refused(capsys, "predict", runs, runs, "--out", tmp_path / "scores.csv")
+    assert line == f"{runs}: no manifest.json there; those of the runs in it are {checkpoint}"

@@ -45,8 +45,9 @@ def test_it_sets_what_one_would_turn_each_with_a_comment_and_to_the_defaults_of_
     assert job.optimizers.dense == OptimizerSettings().dense
 
 
-def test_it_makes_steps_enough_for_the_rows(tmp_path):
+def test_it_trains_one_epoch_in_batches_that_fit_the_rows(tmp_path):
     training = read_job(described(tmp_path)).training
+    assert (training.batch_rows, training.epochs) == (128, 1)
     assert few_steps(ROWS, 4096, 1)
     assert few_steps(2700, training.batch_rows, training.epochs) is None
 

@@ -84,14 +84,14 @@ def test_an_evaluation_refuses_ids_of_another_type_than_the_checkpoint_was_train
     place = trained(folder)
     (folder / "train.parquet").unlink()
     command = ["eval", folder / "job.yaml", "--checkpoint", place]
-    assert main([str(word) for word in (*command, "--data", folder / "test.parquet")]) == 0
+    assert main([str(word) for word in (*command, folder / "test.parquet")]) == 0
     capsys.readouterr()
-    assert refused(capsys, *command, "--data", folder / "texts.parquet") == [
+    assert refused(capsys, *command, folder / "texts.parquet") == [
         f"{folder}/texts.parquet: column 'user id' is string, but integer in the data that {place} was "
         f"trained on: {WAY_OUT}"
     ]
     predictions = ("--predictions", folder / "predictions")
-    (line,) = refused(capsys, *command, "--data", folder / "texts.parquet", *predictions)
+    (line,) = refused(capsys, *command, folder / "texts.parquet", *predictions)
     assert "column 'user id' is string, but integer in the data that " in line
 
 
@@ -99,7 +99,7 @@ def test_an_evaluation_of_an_older_checkpoint_compares_with_the_training_data(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["eval", folder / "job.yaml", "--checkpoint", forgotten(trained(folder))]
-    texts = ("--data", folder / "texts.parquet")
+    texts = (folder / "texts.parquet",)
     (line,) = refused(capsys, *command, *texts)
     assert f"texts.parquet: column 'user id' is string, but integer in {folder}/train.parquet: " in line
     for free in ("load={path: elsewhere, other_model: true}", "data.train=gone.parquet"):

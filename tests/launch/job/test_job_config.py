@@ -231,6 +231,7 @@ SINGLE = [
     ("epoch=3", "epoch: unknown key, did you mean 'training.epochs'?"),
     ("training.dim=4", "training.dim: unknown key, did you mean 'model.dim'?"),
     ("training.optimizer=adam", "training.optimizer: unknown key, did you mean 'optimizers'?"),
+    ("optimizers.rows=Adagard", "optimizers.rows: expected a mapping, for example {name: Adagrad, lear"),
     ("optimizers.dense={name: Adm}", "optimizers.dense.name: expected one of"),
     ("out=${NO_SUCH_VARIABLE}", "out: the environment variable NO_SUCH_VARIABLE is not set"),
 ]

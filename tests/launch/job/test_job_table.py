@@ -69,7 +69,8 @@ def test_a_table_without_the_section_is_as_it_always_was(tmp_path):
         ("{compact: {shows: 2}}", "table.compact.wide_from: is missing; it takes wide_from, shows, score"),
         (
             "{admission: ByCount}",
-            "table.admission: expected a mapping, for example {name: ByCount, count: 3}, got 'ByCount'",
+            "table.admission: expected a mapping, for example {name: ByCount, count: 3}, got 'ByCount'; "
+            "did you mean {name: ByCount}?",
         ),
         (
             "{eviction: {}}",

@@ -47,8 +47,15 @@ def test_from_data_to_a_test_auc_in_two_commands(tmp_path):
     assert "too few" not in trained.stderr
     auc = float(re.search(r"^AUC +(\d\.\d+)$", trained.stdout, re.M)[1])
     assert 0.7 < auc < 1
-    again = pslib(tmp_path, "eval", "runs/job/job.yaml", "--checkpoint", "runs/job/checkpoint", "--json")
-    assert abs(json.loads(again.stdout)["auc"] - auc) < 1e-4
+    (tmp_path / "runs" / "job").rename(tmp_path / "moved")
+    for run in ("moved", "moved/job.yaml"):
+        again = pslib(tmp_path, "eval", run, "--checkpoint", "moved/checkpoint", "--json")
+        assert abs(json.loads(again.stdout)["auc"] - auc) < 1e-4
+    other = pslib(tmp_path, "eval", "moved", "clicks.parquet").stdout
+    assert "examples    12,000 (" in other
+    assert (
+        pslib(tmp_path, "eval", "moved", "clicks.parquet", "--checkpoint", "moved/checkpoint").stdout == other
+    )
 
 
 def test_several_trainers_train_on_no_row_that_is_held_out_and_short_trainings_are_warned_of(tmp_path):

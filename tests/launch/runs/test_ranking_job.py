@@ -67,7 +67,7 @@ def test_a_session_model_is_trained_from_a_job_file_and_ranks_as_its_checkpoint_
         "optimizers": read_job(effective).model_dump()["optimizers"],
         "out": str(folder / "run"),
     }
-    assert main(["eval", str(effective), "--checkpoint", str(checkpoint)]) == 0
+    assert main(["eval", str(folder / "run")]) == 0
     said = capsys.readouterr()
     assert f"Recall {summary['recall']['1']:.6f}, MRR {summary['mrr']['1']:.6f}" in said.out
     assert main(["eval", str(effective), "--checkpoint", str(checkpoint), "--predictions", "x"]) == 64

@@ -22,7 +22,7 @@ from launch.runs.verify import Verified, kill_problem, plain_modes, sync_survive
 from launch.supervisor.run_spec import Outcome
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from pslib.metrics.metrics import ScoreCounts
-from pslib.metrics.paired import Difference, paired_difference
+from pslib.metrics.paired import Difference, paired_difference, with_chance
 
 NONE = Difference(0.0, -0.001, 0.001)
 
@@ -68,6 +68,24 @@ def test_the_same_model_twice_differs_by_nothing() -> None:
 def test_scores_of_other_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="expected pairs"):
         paired_difference(np.zeros(3, np.float32), [(np.zeros(3, np.float32), np.zeros(4, np.float32))])
+
+
+@pytest.mark.parametrize(("trainings", "pairs"), [(3, 1), (4, 4), (12, 12)])
+def test_an_interval_with_chance_holds_differences_that_seeds_alone_make(trainings: int, pairs: int) -> None:
+    choice, held = np.random.default_rng(3), 0
+    for _ in range(1000):
+        figures, others = choice.normal(0.8, 0.003, trainings), choice.normal(0.8, 0.003, pairs)
+        value = float((others - figures[:pairs]).mean())
+        found = with_chance(Difference(value, value - 1e-5, value + 1e-5), figures.tolist(), pairs)
+        held += found.low <= 0 <= found.high
+    assert 930 <= held <= 1000
+
+
+def test_an_interval_with_chance_is_the_wider_of_both_where_one_is_small() -> None:
+    alike = with_chance(Difference(0.1, 0.05, 0.2), [0.8, 0.8, 0.8], 1)
+    assert (alike.low, alike.high) == pytest.approx((0.05, 0.2))
+    apart = with_chance(Difference(0.1, 0.1, 0.1), [0.7, 0.8, 0.9], 2)
+    assert (apart.low, apart.high) == pytest.approx((0.1 - 0.4303, 0.1 + 0.4303))
 
 
 # --- the verdict -------------------------------------------------------------------------------------------
@@ -150,6 +168,42 @@ def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path,
     told = pa.concat_tables([pq.read_table(path) for path in parts])
     expected = pq.read_table(job.parent / "data" / "test.parquet").column("label").to_numpy()
     np.testing.assert_array_equal(told.column("label").to_numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("apart", "code", "verdict"),
+    [(0.1, 0, "ok: async and sync train what"), (0.002, 1, "DIFFERS: async has -")],
+    ids=["chance", "more than chance"],
+)
+def test_a_difference_is_compared_with_that_of_other_seeds_before_it_counts(
+    job: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    apart: float,
+    code: int,
+    verdict: str,
+) -> None:
+    """Of few steps the seed alone changes more than the tolerance."""
+    labels = np.random.default_rng(0).integers(0, 2, 2000).astype(np.float32)
+
+    def scores(predictions: Path) -> tuple[Any, Any]:
+        seed, mode = predictions.parts[-3:-1]
+        number = int(seed.removeprefix("seed-"))
+        spread = 0.4 if mode == "async" else 0.3 + apart * (number - 1)
+        drawn = np.random.default_rng([number, mode == "async"]).normal(0, spread, labels.size)
+        return labels, np.clip(0.5 + 0.4 * (labels - 0.5) + drawn, 0.01, 0.99).astype(np.float32)
+
+    monkeypatch.setattr(verify, "_train_reference", lambda *_: 79)
+    monkeypatch.setattr(verify, "_train_cluster", lambda *_: (79, 79, 0))
+    monkeypatch.setattr(verify, "_scores", scores)
+    assert main(["verify", str(job), "--out", str(tmp_path / "out")]) == code
+    said = capsys.readouterr().out
+    assert f"\nverify: {verdict}" in said
+    told = said.index("async is worse than the tolerance: references of other seeds show chance")
+    for seed in (2, 3):
+        assert said.index(f"seed {seed}: reference") > told
+    assert said.count(": reference\n") == 3
 
 
 def test_what_the_job_saves_and_logs_elsewhere_is_not_touched(job: Path, tmp_path: Path, capsys: Any) -> None:

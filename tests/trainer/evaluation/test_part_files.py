@@ -188,7 +188,7 @@ def test_predictions_need_no_label_and_figures_do(tmp_path: Path, capsys: pytest
         trainer.evaluate(clicks(tmp_path / "old.parquet", 40, click=[0, 1] * 20))
         trainer.save(tmp_path / "checkpoint")
     command = ["eval", str(tmp_path / "job.yaml"), "--checkpoint", str(tmp_path / "checkpoint")]
-    command += ["--data", str(tmp_path / "new.parquet")]
+    command += [str(tmp_path / "new.parquet")]
     assert main([*command, "--predictions", str(tmp_path / "scores")]) == 0
     assert capsys.readouterr().out == "examples    40, without a label: no figures\n"
     assert pq.read_table(tmp_path / "scores").column_names == ["prediction"]
@@ -200,10 +200,10 @@ def test_predictions_need_no_label_and_figures_do(tmp_path: Path, capsys: pytest
     assert main(command) == 64  # who wants to know how good it is needs true labels
     assert "new.parquet: no column 'click'" in capsys.readouterr().err
     clicks(tmp_path / "labelled.parquet", 40, click=[0, 1] * 20)
-    both = [*command, "--data", str(tmp_path / "labelled.parquet"), "--predictions", str(tmp_path / "more")]
+    both = [*command, str(tmp_path / "labelled.parquet"), "--predictions", str(tmp_path / "more")]
     assert main(both) == 64  # a part of it would count for the figures
     assert "new.parquet: no column 'click'" in capsys.readouterr().err
-    assert main([*both[:4], *both[6:]]) == 0
+    assert main([*command[:-1], *both[5:]]) == 0
     assert "(20 positive)" in capsys.readouterr().out
     predicted = [pq.read_table(tmp_path / name)["prediction"].to_pylist() for name in ("scores", "more")]
     assert predicted[0] == predicted[1]
