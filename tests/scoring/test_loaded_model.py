@@ -243,7 +243,10 @@ def test_a_model_of_ones_own_class_is_given(clicks: Trained, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda m, t: m.predict({"movie": ["m1"]}), r"data: no columns 'age', 'user', 'liked' and 1 other; the file has movie"),
+        (
+            lambda m, t: m.predict({"movie": ["m1"]}),
+            r"data: no columns 'age', 'user', 'liked' and 1 other; the file has movie",
+        ),
         (lambda m, t: m.predict(7), r"data: expected a text, a path, .* a table or a list of tables, got 7"),
         (lambda m, t: m.predict({"age": [[1, 2], 3]}), r"column 'age': Arrow can't hold it"),
         (
