@@ -23,6 +23,7 @@ from launch.job.preflight import (
     hold_port,
     prepare_out,
 )
+from launch.job.yaml12 import read_yaml
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
 from launch.places.options import RemoteLauncher, RunOptions
@@ -55,7 +56,8 @@ from pslib.errors import (
     PreemptedError,
     UnavailableError,
 )
-from pslib.recorder.event_files import check_event_files
+from pslib.recorder.event_files import TensorBoard, check_event_files
+from pslib.settings import flat_settings
 from pslib.storage import shown
 
 if TYPE_CHECKING:
@@ -136,10 +138,17 @@ def _train(
         "seed": job.training.seed,
         "best_possible_auc": best["auc"] if best else None,
     }
+    trackers = [TensorBoard()] if run.tensorboard else []
     tried = 0
     while True:
         outcome, summary = run_recorded(
-            launcher, plan, out, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
+            launcher,
+            plan,
+            out,
+            progress=not run.quiet,
+            facts=facts,
+            callbacks=trackers,
+            settings=flat_settings(read_yaml(effective.read_text(encoding="utf-8"), "job.yaml")),
         )
         if not goes_back(outcome, job, tried):
             break

@@ -19,6 +19,7 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.recorder.callback import Callback
 from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
@@ -33,7 +34,8 @@ def run_recorded(
     *,
     progress: bool,
     facts: Mapping[str, Any],
-    tensorboard: bool = False,
+    callbacks: Sequence[Callback] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Run a cluster and write its records.
 
@@ -47,8 +49,10 @@ def run_recorded(
         True to show a bar.
     facts : mapping
         Further entries of the summary, beside the figures of the run.
-    tensorboard : bool
-        True to write event files for TensorBoard too.
+    callbacks : sequence of Callback
+        Trackers: the recorder calls their methods of a run.
+    settings : mapping, optional
+        Those of the job, for the callbacks; see `pslib.settings.flat_settings`.
 
     Returns
     -------
@@ -68,7 +72,8 @@ def run_recorded(
         SystemClock(),
         progress=progress,
         stream=sys.stderr,
-        tensorboard=tensorboard,
+        callbacks=callbacks,
+        about={"name": facts.get("job"), "run_id": plan.cluster_id, "settings": settings or {}},
         earlier=[] if out is None else earlier_metrics(out),
     )
     with recorder:
