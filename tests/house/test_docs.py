@@ -38,6 +38,7 @@ FILE_TABLES = {
     "pslib/data/synthetic": "trainer.md",
     "pslib/scoring": "trainer.md",
     "pslib/recorder": "trainer.md",
+    "pslib/monitor": "trainer.md",
     "pslib/trainer": "trainer.md",
     "pslib/trainer/pipeline": "trainer.md",
     "pslib/trainer/consistency": "trainer.md",

@@ -1,0 +1,1 @@
+"""What operators see of a run: its state, pages, counters and reports."""
