@@ -80,7 +80,7 @@ class TensorBoard(Callback):
         from tensorboardX.summary import Summary
 
         self._step = max(self._step, record["examples"])
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in _curves(record)]
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in curves(record)]
         wall_s = self._start_s + float(record["seconds"])
         event = Event(wall_time=wall_s, step=self._step, summary=Summary(value=values))
         try:
@@ -96,7 +96,7 @@ class TensorBoard(Callback):
         self._records.close()
 
 
-def _curves(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def curves(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield tags and values of the figures in a line."""
     if line["event"] == EVALUATION:
         group = "/".join(part for part in (line["name"], line["label"]) if part)

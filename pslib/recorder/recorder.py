@@ -209,11 +209,10 @@ class RunRecorder:
         now, found = self._status, list[dict[str, Any]]()
         for event in status.get("events", ()):
             key = event.get("number") if isinstance(event, Mapping) else event
-            if key not in self._events_told:
+            own = isinstance(event, Mapping) and event.get("kind") in ("epoch", "saved")
+            if not own and key not in self._events_told:
                 self._events_told.add(key)
-                found.append(
-                    dict(event) if isinstance(event, Mapping) else {"kind": "cluster", "text": event}
-                )
+                found.append(dict(event) if isinstance(event, Mapping) else {"kind": "note", "text": event})
         if self._observed and now.epoch > before.epoch:
             loss, auc = short(self._window.loss), short(self._window.auc_recent)
             text = f"epoch {now.epoch} of {max(now.epochs, now.epoch)} is done: loss {loss}, AUC {auc}"

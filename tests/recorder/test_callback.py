@@ -77,14 +77,14 @@ def test_the_methods_get_begin_records_events_and_the_summary_in_their_order(tmp
     summary = run.finish({"seed": 7})
     run.close()
     assert diary.kinds == [
-        "begin", "progress", "progress", "evaluation", "epoch", "saved", "progress", "cluster", "end"
+        "begin", "progress", "progress", "evaluation", "epoch", "saved", "progress", "note", "end"
     ]  # fmt: skip
     assert diary.of("begin")[0]["folder"] == str(tmp_path)
     assert [one["examples"] for one in diary.of("progress")] == [100, 200, 300]
     assert diary.of("evaluation")[0]["auc"] == 0.75
     assert diary.of("epoch")[0]["text"] == "epoch 2 of 2 is done: loss 0.5000, AUC -"
     assert diary.of("saved")[0]["path"] == "run/checkpoint-2"
-    assert diary.of("cluster")[0]["text"] == "server 1 is lost"
+    assert diary.of("note")[0]["text"] == "server 1 is lost"
     assert diary.of("end") == [summary]
 
 
