@@ -103,7 +103,7 @@ class RunRecorder:
         if out is not None:
             out.mkdir(0o700, parents=True, exist_ok=True)
             self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
-        self._display: Display | None = display_for(self._stream) if progress else None
+        self._display: Display | None = display_for(self._stream, self._history) if progress else None
         known: dict[str, Any] = {"name": None, "run_id": None, "settings": {}, **(about or {})}
         self._callbacks.call("on_run_begin", {**known, "folder": None if out is None else str(out)})
 
