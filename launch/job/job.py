@@ -29,6 +29,7 @@ from launch.job.sections import (
     CheckpointSection,
     ClusterSection,
     DataSection,
+    MetricsSection,
     ModelSection,
     Section,
     TrainingSection,
@@ -170,6 +171,7 @@ class Job(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSettings | None = None
     trackers: TrackerSettings = TrackerSettings()
+    metrics: MetricsSection | None = None
     out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"
 
     def build_model(self) -> Model:

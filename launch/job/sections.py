@@ -179,6 +179,23 @@ class CheckpointSection(Settings):
             yield "incremental: expected every_s or every_batches with it"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MetricsSection(Settings):
+    """Metrics of each process for Prometheus, at ``/metrics``."""
+
+    AT = ""
+
+    port: Annotated[
+        int,
+        Setting(
+            "Port of the coordinator, and with ``pslib role`` of each process; 0: any free one. Other "
+            "processes of a launcher take free ones; ``metrics_targets.json`` has all addresses.",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
+
+
 LINE_CHARS = 100
 NO_BREAK = "\x00"
 """Stands for a space at which a line must not be broken."""

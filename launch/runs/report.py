@@ -14,12 +14,13 @@ import numpy as np
 
 from launch.job.paths import from_here
 from launch.job.yaml12 import read_yaml
-from launch.supervisor.discovery import METRICS, NOTE, ended_run, from_checkpoint, read_record
+from launch.supervisor.discovery import from_checkpoint
 from launch.supervisor.launcher_process import gone_launcher
 from launch.supervisor.resume import earlier_metrics
 from pslib.errors import CheckpointError, ConfigurationError, PslibError
 from pslib.metrics.paired import Floats, paired_difference
 from pslib.monitor.report import Comparison, ReportedRun
+from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record
 from pslib.recorder.history import history_of
 from pslib.settings import flat_settings
 from pslib.storage import check_local, shown
@@ -28,8 +29,6 @@ from pslib.text import counted
 if TYPE_CHECKING:
     from launch.job.job import Job
 
-MONITOR = "monitor.json"
-"""File of a run with its last state, where the monitor has written one."""
 SECRET = ("webhook.url",)
 """Ends of the names of settings that a report does not show: who has them can post in their name."""
 

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.job.job import Job
 from launch.job.paths import from_here
-from launch.supervisor.discovery import read_record
 from launch.supervisor.resume import earlier_metrics
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
 from launch.supervisor.supervisor import run_cluster
@@ -19,10 +18,14 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.monitor.run_folder import read_record
 from pslib.recorder.callback import Callback
 from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
+
+if TYPE_CHECKING:
+    from pslib.monitor.sources import LiveRun
 
 _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
 
@@ -79,12 +82,18 @@ def run_recorded(
     with recorder:
         rankings = Rankings()
 
+        kept = _Kept(plan, out)
+
         def observe(status: dict[str, Any]) -> None:
-            recorder.observe(of_kind(status, *EVALUATIONS))
+            recorder.observe(kept.with_events(of_kind(status, *EVALUATIONS)))
             for line in rankings.news(status):
                 say(line)
 
-        outcome = run_cluster(launcher, plan, observe=observe, say=say, show=show)
+        try:
+            outcome = run_cluster(launcher, plan, observe=observe, say=say, show=show, began=kept.begin)
+        finally:
+            kept.close()
+        kept.finish(outcome)
         for line in rankings.news(outcome.status):
             say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
@@ -92,7 +101,7 @@ def run_recorded(
         ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
         try:
             if outcome.status:  # newer than the last observed one if the end came in between
-                recorder.observe(of_kind(outcome.status, *EVALUATIONS))
+                recorder.observe(kept.with_events(of_kind(outcome.status, *EVALUATIONS)))
             summary = recorder.finish({**figures, **facts, **ending})
         except OSError as error:
             if outcome.exit_code == EXIT_DONE and recorder.written is None:
@@ -104,6 +113,49 @@ def run_recorded(
             with suppress(OSError):
                 recorder.close()
     return outcome, summary
+
+
+class _Kept:
+    """Writer of a run's ``monitor.json``, once its coordinator listens.
+
+    Parameters
+    ----------
+    plan : Plan
+    out : Path or None
+        Folder of the run; None writes nothing.
+    """
+
+    def __init__(self, plan: Plan, out: Path | None) -> None:
+        self._plan, self._out = plan, out
+        self._live: LiveRun | None = None
+
+    def begin(self, address: str) -> None:
+        """Begin to ask the coordinator."""
+        if self._out is None:
+            return
+        from pslib.cluster import Watcher
+        from pslib.monitor.sources import LiveRun
+
+        plan, folder = self._plan, self._out.absolute()
+        facts = {"name": folder.name, "folder": str(folder), "cluster_id": plan.cluster_id}
+        watcher = Watcher(address, plan.cluster_id, plan.key_of("admin"))
+        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
+
+    def with_events(self, status: dict[str, Any]) -> dict[str, Any]:
+        """Return a status with the run's events in place of the lines for people, if they are known."""
+        if self._out is None:
+            return status
+        return status | {"events": self._live.state()["events"] if self._live else ()}
+
+    def close(self) -> None:
+        """End asking: the coordinator is gone."""
+        if self._live is not None:
+            self._live.close()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the end of the run."""
+        if self._live is not None:
+            self._live.finish(outcome.status, outcome.reason, outcome.exit_code == EXIT_DONE)
 
 
 def _left_out(error: OSError, outcome: Outcome) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from launch.supervisor.discovery import note_cluster
+from launch.supervisor.discovery import note_cluster, note_targets
 from launch.supervisor.exit_report import ExitReport
 from launch.supervisor.graceful_stop import EndSignals, GracefulStop, LastSave, WaitReporter
 from launch.supervisor.launcher_process import this_process
@@ -52,6 +52,7 @@ def run_cluster(
     say: Callable[[str], None] | None = None,
     show: Callable[[str], None] | None = None,
     watch: Callable[[str, str], Watcher] | None = None,
+    began: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
 
@@ -70,6 +71,8 @@ def run_cluster(
     watch : callable
         Called with the coordinator's address and the cluster id; returns a reader of the status. Default: a
         reader with the plan's key.
+    began : callable, optional
+        Called once with the coordinator's address, when it listens.
 
     Raises
     ------
@@ -84,6 +87,7 @@ def run_cluster(
         say or _to_stderr,
         show,
         watch or own_watch,
+        began or (lambda address: None),
     )
     with run.signals.heard():
         try:
@@ -124,8 +128,9 @@ class _Run:
         say: Callable[[str], None],
         show: Callable[[str], None] | None,
         watch: Callable[[str, str], Watcher],
+        began: Callable[[str], None],
     ) -> None:
-        self._launcher = launcher
+        self._launcher, self._began = launcher, began
         self._plan = plan
         self._observe = observe
         self._say = say
@@ -133,6 +138,7 @@ class _Run:
         self._clock = AwakeClock(SystemClock())  # excludes the time in which this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
+        self._noted: dict[str, str] = {}
         self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say, show=show)
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(SystemClock(), self._hurry)
@@ -166,6 +172,7 @@ class _Run:
             plan.logs, address, plan.cluster_id, launch, plan.log, plan.config, launcher=this_process()
         )
         self._starts.the_others()
+        self._began(address)
 
     def _follow(self, until: Callable[[], bool]) -> Verdict | None:
         """Poll until the run is over (its outcome) or ``until`` holds (None)."""
@@ -370,12 +377,23 @@ class _Run:
         """Process received output and the newest status."""
         awake_s = self._clock.now_s()
         self._worker_output.take_in()
+        self._note_metrics()
         if self._worker_output.asked:
             self.signals.told()
         if self._poller is not None and (status := self._poller.news()) is not None:
             self._worker_output.tell_events(status, awake_s)
             self._start_awaited(status)
             self._observe(status)
+
+    def _note_metrics(self) -> None:
+        """Write the addresses of the processes' metrics, when they have changed."""
+        metrics, known = self._plan.metrics, self._worker_output.metrics
+        if metrics is None or known == self._noted:
+            return
+        if not self._noted:
+            self._say(f"metrics: {metrics.targets} tells Prometheus where they are")
+        self._noted = dict(known)
+        note_targets(metrics.targets, known)
 
     def _start_awaited(self, status: Mapping[str, Any]) -> None:
         """Start servers requested by ``pslib scale``, if this place can."""

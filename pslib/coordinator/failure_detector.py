@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from pslib.coordinator.events import Events
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
@@ -22,8 +23,7 @@ class FailureDetector:
     members : Membership
     registry : JobRegistry
         Its leases are freed when a trainer is lost.
-    tell : callable
-        Logs one line.
+    events : Events
     fail : callable
         Ends the run, with the reason.
     note_member : callable
@@ -34,12 +34,15 @@ class FailureDetector:
         self,
         members: Membership,
         registry: JobRegistry,
-        tell: Callable[[str], None],
+        events: Events,
         fail: Callable[[str], None],
         note_member: Callable[[float, str, Member], None],
     ) -> None:
         self._note_member = note_member
-        self._members, self._registry, self._tell, self._fail = members, registry, tell, fail
+        self._members, self._registry, self._fail = members, registry, fail
+        self._tell, self._note = events.tell, events.note
+        self._silent: set[tuple[str, int]] = set()
+        """Roles and incarnations of those whose silence is an event already."""
         self._told: dict[int, int] = {}
 
     def tick(self, now_s: float) -> None:
@@ -47,6 +50,7 @@ class FailureDetector:
         for member in self._members.silent(now_s):
             self._note_member(now_s, "lost", member)
             self.lost(now_s, member)
+        self._note_silence(now_s)
         for member in (*self._members.servers, *self._members.trainers):
             may_come_back = self._members.may_come_back(member.role)
             if member.state == "lost" and may_come_back and self._is_needed(member):
@@ -64,14 +68,20 @@ class FailureDetector:
         else:
             self._lose_trainer(member)
 
-    def replaced(self, now_s: float, before: Member, after: Member) -> None:
-        """Handle a successor that has replaced a member."""
+    def replaced(self, now_s: float, before: Member, after: Member, was_live: bool) -> None:
+        """Handle a successor that has replaced a member, which ``was_live`` until then."""
         self._note_member(now_s, "counted", before)
         if before.role == "trainer":
             self._lose_trainer(before)
+        elif was_live:
+            text = f"server {before.rank} ({before.where}) is gone: another process has its rank"
+            self._note(text, "lost", "server", before.rank)
         self._tell(
             f"{after.role} {after.rank} restarted as {after.where} (generation {after.generation}; "
-            f"was {before.where})"
+            f"was {before.where})",
+            "back",
+            after.role,
+            after.rank,
         )
 
     def trainers_over(self, now_s: float) -> bool:
@@ -86,23 +96,38 @@ class FailureDetector:
 
     # --- the parts ----------------------------------------------------------------------------------------
 
+    def _note_silence(self, now_s: float) -> None:
+        """Add an event for a live member that is silent half as long as a lost one, or heard again."""
+        limit_s = self._members.config.timing.silence_s / 2
+        for member in (*self._members.live("server"), *self._members.live("trainer")):
+            is_silent = now_s - member.heard_s > limit_s
+            own = member.role, member.incarnation
+            if is_silent == (own in self._silent):
+                continue
+            self._silent ^= {own}
+            how = f"has been silent for {limit_s:g} s" if is_silent else "is heard again"
+            kind, about = "silent" if is_silent else "heard", (member.role, member.rank)
+            self._note(f"{member.role} {member.rank} ({member.where}) {how}", kind, *about)
+
     def _lose_trainer(self, member: Member) -> None:
         awaited = self._members.may_come_back("trainer")
         freed = self._registry.free_leases(member, "is lost", fatal=not awaited)
-        self._tell(f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})")
+        text = f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})"
+        self._tell(text, "lost", "trainer", member.rank)
 
     def server_gone(self, member: Member, how: str) -> None:
         """Handle a server that is gone: end the run if no state of it is left, else await its successor."""
         who = f"server {member.rank} at {member.address} ({member.where}) {how}"
         if self._members.map is not None and not self._members.is_owner(member):
             self._members.map = self._members.map.with_address(member.rank, "")
-            self._tell(f"{who}; it owned nothing")
+            self._tell(f"{who}; it owned nothing", "lost", "server", member.rank)
             return
         rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
         restart_s = self._members.config.timing.restart_s
         if self._members.may_come_back("server"):
             how = "come back" if self._members.config.durability == "memory" else "come back from its log"
-            self._tell(f"{who}; waiting up to {restart_s:g} s for it to {how}")
+            text = f"{who}; waiting up to {restart_s:g} s for it to {how}"
+            self._tell(text, "lost", "server", member.rank)
         else:
             self._fail(
                 f"{who}, with about {counted(rows, 'row')} and {counted(updates, 'update')}; {self._kept()}"
@@ -126,7 +151,8 @@ class FailureDetector:
         reports = int(waited_s / timing.report_s)
         if reports > self._told.get(member.incarnation, 0):
             self._told[member.incarnation] = reports
-            self._tell(f"waiting {waited_s:.0f} s for {who} to be started again")
+            text = f"waiting {waited_s:.0f} s for {who} to be started again"
+            self._tell(text, "waiting", member.role, member.rank)
 
     def _work_is_lost(self, now_s: float) -> bool:
         """Return True if work is left without trainers; only a trainer that leaves reports its end."""

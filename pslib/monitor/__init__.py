@@ -1,1 +1,1 @@
-"""What operators see of a run: its state, pages, counters and reports."""
+"""Looks at a run: its state and samples, the page that shows them, its metrics and its report."""

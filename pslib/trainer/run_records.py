@@ -1,4 +1,4 @@
-"""Records of a run without a launcher: progress bar, metrics.jsonl, summary.json and the plot.
+"""Records of a run without a launcher: progress bar, metrics.jsonl, monitor.json, summary.json and the plot.
 
 Under a launcher, `launch.supervisor.run_records` writes them for all trainers together.
 """
@@ -20,6 +20,7 @@ from pslib.clock import SystemClock
 from pslib.cluster import Cluster
 from pslib.coordinator.results import EVALUATIONS, of_kind
 from pslib.errors import ConfigurationError, PslibError
+from pslib.monitor.sources import LiveRun
 from pslib.recorder import RunRecorder
 from pslib.recorder.callback import Callback, of_run
 from pslib.recorder.event_files import TensorBoard, check_event_files
@@ -139,6 +140,10 @@ class _Recording:
         self._cluster, self._recorder, self._place, self._facts = ref(cluster), recorder, place, facts
         self._last: Mapping[str, Any] = {}
         self._over, self._gave_way = threading.Event(), False
+        self._live: LiveRun | None = None
+        if place is not None:
+            about, folder = {"name": os.path.basename(place), "folder": place}, Path(place)
+            self._live = LiveRun(cluster.watcher(), about, "", folder, keeps=True)
         self._thread = threading.Thread(target=self._look, name="pslib-recorder", daemon=True)
         self._thread.start()
 
@@ -146,14 +151,21 @@ class _Recording:
         while not self._over.wait(LOOK_S) and (cluster := self._cluster()) is not None:
             try:
                 self._last = cluster.status()
-                self._recorder.observe(of_kind(self._last, *EVALUATIONS))
+                self._observe(self._last)
             except PslibError:  # the cluster is closing; `end` gets its last status
                 return
             del cluster
 
+    def _observe(self, status: Mapping[str, Any]) -> None:
+        """Observe a status, with the run's events in place of the lines for people, if known."""
+        known = {} if self._live is None else {"events": self._live.state()["events"]}
+        self._recorder.observe(of_kind(status, *EVALUATIONS) | known)
+
     def stop(self) -> None:
         """Stop observing; of a cluster of several processes with its figures as this one leaves it."""
         self._over.set()
+        if self._live is not None:
+            self._live.close()
         self._thread.join(5.0)
         if (cluster := self._cluster()) is not None and not cluster.embedded:
             with suppress(PslibError):
@@ -175,7 +187,9 @@ class _Recording:
         if self._gave_way:
             return
         _recordings.pop(self._place, None)
-        self._recorder.observe(of_kind(status, *EVALUATIONS))
+        if self._live is not None:
+            self._live.finish(status, None, status["phase"] == "done")
+        self._observe(status)
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         try:
             self._recorder.finish({**self._facts, "servers": servers, "trainers": trainers})
