@@ -295,7 +295,7 @@ class Records:
             earlier=earlier_metrics(out),
             callbacks=self._job.trackers.callbacks,
             about={
-                "name": self._job.model.name,
+                "name": out.name,
                 "run_id": self._run_id,
                 "settings": settings_of_job(self._job),
             },

@@ -76,7 +76,11 @@ def run_recorded(
         progress=progress,
         stream=sys.stderr,
         callbacks=callbacks,
-        about={"name": facts.get("job"), "run_id": plan.cluster_id, "settings": settings or {}},
+        about={
+            "name": out.name if out else facts.get("job"),
+            "run_id": plan.cluster_id,
+            "settings": settings or {},
+        },
         earlier=[] if out is None else earlier_metrics(out),
     )
     with recorder:

@@ -300,7 +300,7 @@ def _listed(runs: Sequence[ReportedRun], what: str, columns: Mapping[str, Callab
         for one in list(run.monitor.get(what) or ())[-EVENTS_SHOWN:]
         if isinstance(one, Mapping)
     ]
-    head = ["run", *(name.removesuffix("_s").replace("at", "UTC") for name in columns)]
+    head = ["run", *("UTC" if name == "at_s" else name.removesuffix("_s") for name in columns)]
     return _rows(head, rows) if rows else ""
 
 

@@ -103,7 +103,11 @@ def _start(
         SystemClock(),
         progress=progress,
         callbacks=callbacks,
-        about={"name": type(model).__name__, "run_id": run_id, "settings": plain},
+        about={
+            "name": os.path.basename(place or "") or type(model).__name__,
+            "run_id": run_id,
+            "settings": plain,
+        },
         trainer=ref(trainer),
     )
     recording = _Recording(cluster, recorder, place, {"seed": settings.seed, "settings": plain})
