@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pslib.data.arrow_data import split as split
     from pslib.data.file_watch import StreamSettings as StreamSettings
     from pslib.errors import PslibError as PslibError
+    from pslib.recorder.callback import Callback as Callback
     from pslib.schema import DenseField as DenseField
     from pslib.schema import RaggedField as RaggedField
     from pslib.schema import Schema as Schema
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from pslib.table.wire_format import WireFormat as WireFormat
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
-    from pslib.trainer.callbacks import Callback as Callback
     from pslib.trainer.evaluation.early_stopping import EarlyStopping as EarlyStopping
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.settings import CheckpointSettings as CheckpointSettings
@@ -101,7 +101,7 @@ _NAMES = {
     "pslib.table.tables": "PartSpec TableSpec",
     "pslib.trainer": "EvalResult Trainer",
     "pslib.trainer.settings": "CheckpointSettings CacheSettings",
-    "pslib.trainer.callbacks": "Callback",
+    "pslib.recorder.callback": "Callback",
     "pslib.trainer.evaluation.early_stopping": "EarlyStopping",
     "pslib.table.wire_format": "WireFormat",
     "rec_models.export.formats": "export",

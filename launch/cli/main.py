@@ -28,7 +28,7 @@ GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
     "Use a model": ("predict", "serve", "nearest", "vectors", "eval", "recommend", "export"),
     "Data": ("describe", "data", "convert"),
-    "A running cluster": ("top", "doctor", "logs", "stop", "scale", "server", "forget", "keys"),
+    "A running cluster": ("top", "doctor", "logs", "report", "stop", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
     "Other places": ("k8s", "role"),
     "Planning": ("plan", "bench"),

@@ -39,8 +39,9 @@ from launch.job.yaml12 import read_yaml, write_yaml
 from pslib.config import ClusterConfig, ClusterSettings, Timing
 from pslib.data.data_files import is_data
 from pslib.errors import ConfigurationError
+from pslib.monitor.trackers import TrackerSettings
 from pslib.schema import Schema
-from pslib.settings import NOT_EMPTY, Setting, settings_of
+from pslib.settings import NOT_EMPTY, Setting, flat_settings, settings_of
 from pslib.storage import below, is_uri, parent_and_name
 from pslib.suggestions import unknown_value
 from pslib.table.optimizers import Optimizer, rate_problem
@@ -170,6 +171,7 @@ class Job(Section):
     cluster: Annotated[ClusterSection, BeforeValidator(of_ranges)] = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSettings | None = None
+    trackers: TrackerSettings = TrackerSettings()
     metrics: MetricsSection | None = None
     out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"
 
@@ -239,6 +241,11 @@ class Job(Section):
         for part in parts:
             plain["model"].pop(f"{part.name}_optimizer", None)
         return write_yaml(as_written(plain))
+
+
+def settings_of_job(job: Job) -> dict[str, str]:
+    """Return the effective settings as texts by dotted names, as in its ``job.yaml``."""
+    return flat_settings(read_yaml(job.to_yaml(), "job.yaml"))
 
 
 def saved_place(job: Job) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.job.job import Job
+from launch.job.job import Job, settings_of_job
 from launch.places.identity import ProcessIdentity
 from launch.runs.train import log_folder
 from launch.supervisor.discovery import note_cluster, note_saved
@@ -227,13 +227,14 @@ def _coordinator(
 ) -> int:
     from pslib.coordinator.coordinator import run_coordinator
 
+    job.trackers.check()
     logs = _folder_of_records(job)
 
     def announce(address: str) -> None:
         note_cluster(logs, address, identity.cluster_id, 0, log, config)
         say(f"listening at {address}")
 
-    with Records(job, config) as records:
+    with Records(job, config, identity.cluster_id) as records:
         return run_coordinator(
             config,
             identity.cluster_id,
@@ -272,10 +273,12 @@ class Records:
     ----------
     job : Job
     config : ClusterConfig
+    run_id : str
+        The cluster's.
     """
 
-    def __init__(self, job: Job, config: ClusterConfig) -> None:
-        self._job, self._config = job, config
+    def __init__(self, job: Job, config: ClusterConfig, run_id: str) -> None:
+        self._job, self._config, self._run_id = job, config, run_id
         self._statuses: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write, name="pslib-records", daemon=True)
 
@@ -319,7 +322,18 @@ class Records:
             return
         keep_records(out)
         told: set[str] = set()
-        with RunRecorder(out, SystemClock(), stream=sys.stderr, earlier=earlier_metrics(out)) as recorder:
+        with RunRecorder(
+            out,
+            SystemClock(),
+            stream=sys.stderr,
+            earlier=earlier_metrics(out),
+            callbacks=self._job.trackers.callbacks,
+            about={
+                "name": out.name,
+                "run_id": self._run_id,
+                "settings": settings_of_job(self._job),
+            },
+        ) as recorder:
             while status is not None and status["phase"] not in ENDS:
                 recorder.observe(of_kind(status, *EVALUATIONS))
                 for event in status["events"]:

@@ -23,7 +23,7 @@ from launch.supervisor.run_spec import Launcher, MetricsPlan, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.process.own_packages import taken_names
-from pslib.recorder.event_files import check_event_files
+from pslib.recorder.event_files import TensorBoard, check_event_files
 from pslib.storage import check_local, shown
 
 if TYPE_CHECKING:
@@ -104,7 +104,12 @@ def _launch(
     )
     facts = {"job": Path(script).name}
     outcome, _ = run_recorded(
-        launcher, plan, folder, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
+        launcher,
+        plan,
+        folder,
+        progress=not run.quiet,
+        facts=facts,
+        callbacks=[TensorBoard()] if run.tensorboard else [],
     )
     saved = shown(outcome.status.get("saved") or "")
     if outcome.exit_code in ENDED_EARLY and folder is not None and plan.log is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.job.compatibility import check_same_training
-from launch.job.job import Job, saved_place, unfinished_place
+from launch.job.job import Job, saved_place, settings_of_job, unfinished_place
 from launch.job.model import ranks_items
 from launch.job.paths import from_here
 from launch.job.preflight import (
@@ -56,7 +57,6 @@ from pslib.errors import (
     PreemptedError,
     UnavailableError,
 )
-from pslib.recorder.event_files import check_event_files
 from pslib.storage import shown
 
 if TYPE_CHECKING:
@@ -96,12 +96,17 @@ def run_job(job: Job, run: RunOptions, hosts: RemoteLauncher | None = None, port
     if run.resume and (line := completed(job)):
         print(f"pslib: {line}")
         return EXIT_DONE
-    if run.tensorboard:
-        check_event_files()
+    job = _with_tensorboard(job) if run.tensorboard else job
+    job.trackers.check()
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
     with launcher.hold(job.cluster.servers, job.cluster.trainers):
         return _train(job, run, launcher, own_keys, rows, _again(run, hosts))
+
+
+def _with_tensorboard(job: Job) -> Job:
+    """Return the job with event files, as ``--tensorboard`` asks for them."""
+    return job.model_copy(update={"trackers": replace(job.trackers, tensorboard=True)})
 
 
 def _train(
@@ -142,7 +147,13 @@ def _train(
     tried = 0
     while True:
         outcome, summary = run_recorded(
-            launcher, plan, out, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
+            launcher,
+            plan,
+            out,
+            progress=not run.quiet,
+            facts=facts,
+            callbacks=job.trackers.callbacks,
+            settings=settings_of_job(job),
         )
         if not goes_back(outcome, job, tried):
             break
@@ -208,8 +219,7 @@ def _check(job: Job, hosts: RemoteLauncher | None, resume: bool) -> int | None:
 
 def _again(run: RunOptions, hosts: RemoteLauncher | None) -> str:
     """Return the options that a resumed run needs again."""
-    again = (f" --keys {quote(run.keys)}" if run.keys else "") + (f" {hosts.options}" if hosts else "")
-    return again + (" --tensorboard" if run.tensorboard else "")
+    return (f" --keys {quote(run.keys)}" if run.keys else "") + (f" {hosts.options}" if hosts else "")
 
 
 def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: str) -> None:

@@ -14,7 +14,7 @@ from pslib.config import COORDINATOR_VARIABLE
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
 from pslib.monitor.run_folder import NOTE, RunEnd, cluster_at, ended_run, read_record
 from pslib.storage import is_uri, shown
-from pslib.text import counted, listed
+from pslib.text import counted
 
 if TYPE_CHECKING:
     from launch.job.job import Job

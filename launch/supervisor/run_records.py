@@ -23,6 +23,7 @@ from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
 from pslib.monitor.run_folder import read_record
+from pslib.recorder.callback import Callback
 from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
@@ -40,7 +41,8 @@ def run_recorded(
     *,
     progress: bool,
     facts: Mapping[str, Any],
-    tensorboard: bool = False,
+    callbacks: Sequence[Callback] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Run a cluster and write its records.
 
@@ -54,8 +56,10 @@ def run_recorded(
         True to show a bar.
     facts : mapping
         Further entries of the summary, beside the figures of the run.
-    tensorboard : bool
-        True to write event files for TensorBoard too.
+    callbacks : sequence of Callback
+        Trackers: the recorder calls their methods of a run.
+    settings : mapping, optional
+        Those of the job, for the callbacks; see `pslib.settings.flat_settings`.
 
     Returns
     -------
@@ -75,18 +79,24 @@ def run_recorded(
         SystemClock(),
         progress=progress,
         stream=sys.stderr,
-        tensorboard=tensorboard,
+        callbacks=callbacks,
+        about={
+            "name": out.name if out else facts.get("job"),
+            "run_id": plan.cluster_id,
+            "settings": settings or {},
+        },
         earlier=[] if out is None else earlier_metrics(out),
     )
     with recorder:
         rankings = Rankings()
 
+        kept = _Kept(plan, out)
+
         def observe(status: dict[str, Any]) -> None:
-            recorder.observe(of_kind(status, *EVALUATIONS))
+            recorder.observe(kept.with_events(of_kind(status, *EVALUATIONS)))
             for line in rankings.news(status):
                 say(line)
 
-        kept = _Kept(plan, out)
         try:
             outcome = run_cluster(
                 launcher,
@@ -106,7 +116,7 @@ def run_recorded(
         ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
         try:
             if outcome.status:  # newer than the last observed one if the end came in between
-                recorder.observe(of_kind(outcome.status, *EVALUATIONS))
+                recorder.observe(kept.with_events(of_kind(outcome.status, *EVALUATIONS)))
             summary = recorder.finish({**figures, **facts, **ending})
         except OSError as error:
             if outcome.exit_code == EXIT_DONE and recorder.written is None:
@@ -145,6 +155,12 @@ class _Kept:
         facts = {"name": folder.name, "folder": str(folder), "cluster_id": plan.cluster_id}
         watcher = Watcher(address, plan.cluster_id, plan.key_of("admin"))
         self._live = LiveRun(watcher, facts, address, folder, keeps=True)
+
+    def with_events(self, status: dict[str, Any]) -> dict[str, Any]:
+        """Return a status with the run's events in place of the lines for people, if they are known."""
+        if self._out is None:
+            return status
+        return status | {"events": self._live.state()["events"] if self._live else ()}
 
     def close(self) -> None:
         """End asking: the coordinator is gone."""

@@ -73,6 +73,7 @@ class Client:
         rank_request: RankRequest = FREE_RANK,
     ) -> None:
         link, first_request_id = transport.connect(), secrets.randbits(63)
+        self.cluster_id = cluster_id
         self.endpoint = Endpoint(link, Codec(cluster_id), timing or Timing(), clock, first_request_id)
         self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", rank_request)
         self._specs: tuple[TableSpec, ...] = ()

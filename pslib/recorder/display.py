@@ -1,18 +1,24 @@
-"""Progress display of a run, on a terminal or in a log."""
+"""Progress display of a run: on a terminal, in a notebook, or in a log."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import import_module
 from typing import IO, Any, Protocol
 
+from pslib.recorder.history import History
 from pslib.recorder.status import Status, Window
+from pslib.recorder.svg_charts import chart, panels
 from pslib.text import behind_text, counted, epoch_text
 
 _SPEAKS_OF_TRAINING = ("training", "done", "failed", "preempted", "interrupted")
 PLAIN_EVERY_S = 10.0  # if stderr is a file or a pipe, as in a batch job
+NOTEBOOK_EVERY_S = 1.0
+RECORDS_A_SECOND = 1000  # a drawing of 4,000 takes 56 ms, once in 4 s then
 
 
 class Display(Protocol):
@@ -199,11 +205,83 @@ class _PlainLines:
         """Do nothing: there is nothing to close."""
 
 
+class _Notebook:
+    """Block below the cell of a notebook that trains: figures and charts, drawn again in place.
+
+    The recorder's thread draws it. Each cell that trains has a block of its own, which keeps its last state
+    in the notebook's file; where no HTML is shown it is a line of text.
+    """
+
+    def __init__(self, stream: IO[str], history: History, shell: Any) -> None:
+        self._stream, self._history, self._shell = stream, history, shell
+        self._eta, self._resumption = _Eta(), _Resumption()
+        self._cell: Any = None
+        self._block: Any = None
+        self._phase, self._drawn_s = "", -math.inf
+
+    def show(self, status: Status, window: Window, now_s: float) -> None:
+        if text := self._resumption.news(status):
+            self.say(text)
+        phase, eta_s = _phase_text(status), self._eta.seconds(status, now_s)
+        if status.phase == "training" and self._shell.execution_count != self._cell:
+            self._cell, self._block, self._drawn_s = self._shell.execution_count, None, -math.inf
+        if self._cell is None or (phase == self._phase and now_s - self._drawn_s < self._every_s(status)):
+            return
+        self._phase, self._drawn_s = phase, now_s
+        figures = _figures(status, window, eta_s)
+        total = max(status.examples_total, status.examples, 1)
+        done = f"{phase}: {status.examples:,} of {counted(total, 'example')} in {duration_text(now_s)}"
+        self._draw(
+            {"text/plain": ", ".join([done, *figures]), "text/html": self._html(status, done, figures)}
+        )
+
+    def _every_s(self, status: Status) -> float:
+        """Return the interval of drawing: a long history takes longer, and a run that waits is drawn once."""
+        if status.phase != "training":
+            return math.inf
+        return max(NOTEBOOK_EVERY_S, len(self._history) / RECORDS_A_SECOND)
+
+    def _html(self, status: Status, done: str, figures: Sequence[str]) -> str:
+        total = max(status.examples_total, status.examples, 1)
+        charts = "".join(
+            f'<div style="flex:1 1 300px;max-width:480px">{chart(title, curves)}</div>'
+            for title, curves in panels([("training", self._history.records)]).items()
+        )
+        cells = "".join(f"<td>{escape(figure)}</td>" for figure in figures)
+        return (
+            f'<div>{escape(done)} <progress max="{total}" value="{status.examples}"></progress></div>'
+            f'<table><tr>{cells}</tr></table><div style="display:flex;flex-wrap:wrap">{charts}</div>'
+        )
+
+    def _draw(self, bundle: Mapping[str, str]) -> None:
+        if self._block is None:
+            display = import_module("IPython.display").display  # types that not every machine has
+            self._block = display(bundle, raw=True, display_id=True)
+        else:
+            self._block.update(bundle, raw=True)
+
+    def say(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Do nothing: the block stays."""
+
+
+def notebook_shell() -> Any:
+    """Return IPython's shell if this process is the kernel of a notebook; None elsewhere."""
+    known = sys.modules.get("IPython")  # a kernel has imported it
+    shell = known.get_ipython() if known else None
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
 def is_terminal(stream: IO[str]) -> bool:
     """Return True if lines of a stream can be overwritten: it is a terminal, and no dumb one."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def display_for(stream: IO[str]) -> Display:
-    """Choose a block for a terminal, log lines otherwise."""
+def display_for(stream: IO[str], history: History) -> Display:
+    """Choose a block for a terminal, one with charts of the history for a notebook, log lines otherwise."""
+    if stream is sys.stderr and (shell := notebook_shell()):
+        return _Notebook(stream, history, shell)
     return _Block(stream) if is_terminal(stream) else _PlainLines(stream)

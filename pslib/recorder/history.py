@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pslib.recorder.records import COLUMNS, PROGRESS, Record
+from pslib.recorder.records import COLUMNS, PROGRESS, Record, read_records
 from pslib.text import html_rows
 
 EVERY_S = 1.0
@@ -97,6 +99,15 @@ class History:
         names = [name for name in COLUMNS if any(one[name] is not None for one in last)]
         rows = [[_cell(name, one[name]) for name in names] for one in last]
         return html_rows(f"History: the last {len(last)} of {len(self):,} records", names, rows)
+
+
+def history_of(path: Path) -> History:
+    """Read a ``metrics.jsonl``; empty if it can't be read."""
+    history = History()
+    with suppress(OSError):
+        for record in read_records(path):
+            history.add(record)
+    return history
 
 
 def _cell(name: str, value: Any) -> str:

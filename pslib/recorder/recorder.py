@@ -13,20 +13,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from pslib.clock import Clock
+from pslib.clock import Clock, utc_now_s
 from pslib.coordinator.results import fresh_results
 from pslib.data.atomic_files import atomic_output
-from pslib.recorder.display import Display, display_for, result_text
-from pslib.recorder.event_files import EVENT_FOLDER, EventFile
-from pslib.recorder.history import EVERY_S, History
+from pslib.recorder.callback import Callback, RunCallbacks
+from pslib.recorder.display import Display, display_for, result_text, short
+from pslib.recorder.environment import environment
+from pslib.recorder.history import EVERY_S, History, history_of
 from pslib.recorder.picture import picture
-from pslib.recorder.records import PROGRESS, Record, evaluation_records, read_records
+from pslib.recorder.records import PROGRESS, Record, evaluation_records
 from pslib.recorder.status import NO_WINDOW, Status, WindowMeter, bins_of
 
 log = logging.getLogger(__name__)
@@ -48,10 +48,14 @@ class RunRecorder:
         Show a bar on ``stream``, or a line every 10 s if it is not a terminal.
     stream : text file, optional
         Default: standard error.
-    tensorboard : bool
-        Write the same figures to an event file below ``out/tensorboard``.
     earlier : sequence of Path
         ``metrics.jsonl`` of earlier launches of the run, for ``run.png``.
+    callbacks : sequence of Callback
+        Their methods of a run are called.
+    about : mapping
+        What the caller knows of the run, for `Callback.on_run_begin`.
+    trainer : callable
+        Returns what the callbacks get as ``trainer``.
 
     Notes
     -----
@@ -75,8 +79,10 @@ class RunRecorder:
         *,
         progress: bool = True,
         stream: IO[str] | None = None,
-        tensorboard: bool = False,
         earlier: Sequence[Path] = (),
+        callbacks: Sequence[Callback] = (),
+        about: Mapping[str, Any] | None = None,
+        trainer: Callable[[], Any] = lambda: None,
     ) -> None:
         self._out, self._earlier = out, earlier
         self._clock = clock
@@ -90,14 +96,16 @@ class RunRecorder:
         self._results_seen = 0
         self._history, self._kept_s = History(), -math.inf
         self._lines: IO[str] | None = None
-        self._events: EventFile | None = None
+        self._callbacks, self._ended = RunCallbacks(callbacks, trainer), False
+        self._events_told: set[object] = set()
         self.written: dict[str, Any] | None = None
         """Content of ``summary.json``, once it is written."""
         if out is not None:
             out.mkdir(0o700, parents=True, exist_ok=True)
             self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
-            self._events = EventFile(out / EVENT_FOLDER) if tensorboard else None
-        self._display: Display | None = display_for(self._stream) if progress else None
+        self._display: Display | None = display_for(self._stream, self._history) if progress else None
+        known: dict[str, Any] = {"name": None, "run_id": None, "settings": {}, **(about or {})}
+        self._callbacks.call("on_run_begin", {**known, "folder": None if out is None else str(out)})
 
     def __enter__(self) -> RunRecorder:
         return self
@@ -129,8 +137,10 @@ class RunRecorder:
         epoch_ends = self._observed and self._status.epoch > before.epoch
         if now_s - self._line_s >= EVERY_S or epoch_ends:
             self._write_progress(now_s)
-        self._observed = True
         self._take_results(now_s)
+        if self._callbacks:
+            self._tell_events(before, status)
+        self._observed = True
         if self._display and status.get("phase") not in ENDS:
             self._display.show(self._status, self._window, now_s)
 
@@ -159,34 +169,59 @@ class RunRecorder:
             error = None if "error" in summary else self._status.error  # the caller has reported it
             self._display.show(replace(self._status, error=error), self._window, now_s)
         whole: dict[str, Any] = _plain({**self._summary(now_s), **summary})
-        self.close()
-        if self._out is not None:
-            with atomic_output(self._out / "summary.json") as path:
-                path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-            self.written = whole
-            self._draw(self._out / "run.png", whole)
+        self._close_files()
+        try:
+            if self._out is not None:
+                with atomic_output(self._out / "summary.json") as path:
+                    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+                self.written = whole
+                self._draw(self._out / "run.png", whole)
+        finally:  # a full disk ends no tracker
+            self._end(whole)
         return whole
 
     def close(self) -> None:
         """Close the bar and ``metrics.jsonl``; `finish` does so too; idempotent."""
+        self._close_files()
+        self._end({"phase": self._status.phase})
+
+    def _close_files(self) -> None:
         if self._display:
             self._display.close()
             self._display = None
-        if self._events:
-            self._events.close()
-            self._events = None
         if self._lines:
             self._lines.close()
             self._lines = None
 
+    def _end(self, summary: Mapping[str, Any]) -> None:
+        if not self._ended:
+            self._ended = True
+            self._callbacks.call("on_run_end", summary)
+
     def _write(self, line: Mapping[str, Any]) -> None:
         plain = _plain(line)
-        lines = self._lines
-        if lines and not _is_written(lines, partial(_add_line, lines, plain)):
+        if self._lines and not _is_written(self._lines, plain):
             self._lines = None
-        events, step = self._events, self._status.examples
-        if events and not _is_written(events, partial(events.add, plain, step)):
-            self._events = None
+        self._callbacks.call("on_progress", plain)
+
+    def _tell_events(self, before: Status, status: Mapping[str, Any]) -> None:
+        """Call back for what has happened since the last look: epochs and checkpoints are seen here."""
+        now, found = self._status, list[dict[str, Any]]()
+        for event in status.get("events", ()):
+            key = event.get("number") if isinstance(event, Mapping) else event
+            own = isinstance(event, Mapping) and event.get("kind") in ("epoch", "saved")
+            if not own and key not in self._events_told:
+                self._events_told.add(key)
+                found.append(dict(event) if isinstance(event, Mapping) else {"kind": "note", "text": event})
+        if self._observed and now.epoch > before.epoch:
+            loss, auc = short(self._window.loss), short(self._window.auc_recent)
+            text = f"epoch {now.epoch} of {max(now.epochs, now.epoch)} is done: loss {loss}, AUC {auc}"
+            found.append({"kind": "epoch", "epoch": now.epoch, "text": text})
+        if self._observed and now.saved and now.saved != before.saved:
+            found.append({"kind": "saved", "path": now.saved, "text": f"saved {now.saved}"})
+        for event in found:
+            plain = {"at_s": utc_now_s(), "role": None, "rank": None, **event}
+            self._callbacks.call("on_event", _plain(plain))
 
     def _write_progress(self, now_s: float) -> None:
         status, window = self._status, self._meter.look(self._status, now_s)
@@ -264,10 +299,11 @@ class RunRecorder:
             "pushes_between_max": status.between_max,
             "seed": None,
             "error": status.error,
+            "environment": environment(),
         }
 
     def _draw(self, path: Path, summary: Mapping[str, Any]) -> None:
-        launches = [*map(_history_of, self._earlier), self._history]
+        launches = [*map(history_of, self._earlier), self._history]
         try:
             figure = picture([one.records for one in launches], summary)
             with atomic_output(path) as temporary:
@@ -279,15 +315,6 @@ class RunRecorder:
         except Exception as error:  # whatever a broken matplotlib raises: the run is done
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             self._stream.write(f"no run.png: {line}; `pip install --force-reinstall matplotlib`\n")
-
-
-def _history_of(path: Path) -> History:
-    """Read the ``metrics.jsonl`` of an earlier launch."""
-    history = History()
-    with suppress(OSError):  # the picture is of the launches whose files can be read
-        for record in read_records(path):
-            history.add(record)
-    return history
 
 
 def _cluster_figures(status: Status) -> dict[str, Any]:
@@ -316,15 +343,11 @@ def _cluster_figures(status: Status) -> dict[str, Any]:
     }
 
 
-def _add_line(lines: IO[str], line: Mapping[str, Any]) -> None:
-    lines.write(json.dumps(line) + "\n")
-    lines.flush()
-
-
-def _is_written(file: IO[str] | EventFile, write: Callable[[], object]) -> bool:
-    """Write to a file, or log that it ends: a full disk must not stop the training."""
+def _is_written(file: IO[str], line: Mapping[str, Any]) -> bool:
+    """Write a line, or log that the file ends: a full disk must not stop the training."""
     try:
-        write()
+        file.write(json.dumps(line) + "\n")
+        file.flush()
     except OSError as error:
         log.warning("pslib: %s: %s; it ends here, the run goes on", file.name, error.strerror or error)
         with suppress(OSError):  # closing it can't write the rest

@@ -26,6 +26,8 @@ class Status:
     phase: str = "waiting"
     model: str | None = None
     error: str | None = None
+    saved: str | None = None
+    """Last complete checkpoint."""
     epoch: int = 0
     epochs: int = 0
     examples_total: int = 0

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from pslib.clock import SystemClock
@@ -19,8 +22,13 @@ from pslib.coordinator.results import EVALUATIONS, of_kind
 from pslib.errors import ConfigurationError, PslibError
 from pslib.monitor.sources import LiveRun
 from pslib.recorder import RunRecorder
-from pslib.recorder.event_files import check_event_files
+from pslib.recorder.callback import Callback, of_run
+from pslib.recorder.event_files import TensorBoard, check_event_files
+from pslib.settings import flat_settings
 from pslib.storage import check_local, unwritable
+
+if TYPE_CHECKING:
+    from pslib.trainer.settings import TrainerSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,42 +56,73 @@ def check_out(cluster: Cluster, out: str | os.PathLike[str] | None, tensorboard:
         )
 
 
-def record(
-    cluster: Cluster,
-    out: str | os.PathLike[str] | None,
-    progress: bool,
-    seed: int,
-    tensorboard: bool = False,
-) -> None:
-    """Record an embedded cluster until it closes; do nothing elsewhere, or when nothing is requested.
+def record(cluster: Cluster, settings: TrainerSettings, model: Any, trainer: Any) -> None:
+    """Record a cluster until it closes, as far as something is requested.
 
-    Earlier records in the same folder end: a cell of a notebook that makes a trainer may run again.
+    An embedded one has bar, files and callbacks. Of a cluster of several processes the launcher writes the
+    files, and the trainer of rank 0 calls the callbacks of its script. Earlier records in the same folder
+    end: a cell of a notebook that makes a trainer may run again.
 
     Parameters
     ----------
     cluster : Cluster
         Its end callback receives the last status.
-    out : path or None
-        Folder of the records; None writes no file.
-    progress : bool
-        True to show a bar.
-    seed : int
-        For the summary.
-    tensorboard : bool
-        True to write event files too.
+    settings : TrainerSettings
+    model : TrainableModel
+        For the settings that are recorded.
+    trainer : Trainer
+        What callbacks get; it is not kept.
     """
-    if not cluster.embedded or (out is None and not progress):
+    callbacks = of_run(settings.callbacks)
+    if not cluster.embedded:
+        if callbacks and cluster.rank == 0:
+            _start(cluster, None, False, callbacks, settings, model, trainer)
         return
+    if settings.tensorboard:
+        callbacks.insert(0, TensorBoard())
+    if settings.out is not None or settings.progress or callbacks:
+        _start(cluster, settings.out, settings.progress, callbacks, settings, model, trainer)
+
+
+def _start(
+    cluster: Cluster,
+    out: str | os.PathLike[str] | None,
+    progress: bool,
+    callbacks: Sequence[Callback],
+    settings: TrainerSettings,
+    model: Any,
+    trainer: Any,
+) -> None:
     place = None if out is None else os.path.realpath(out)
     if earlier := _recordings.pop(place, None):
         earlier.give_way()
+    plain = _plain_settings(settings, model)
+    run_id = secrets.token_hex(8) if cluster.embedded else cluster.client.cluster_id
     recorder = RunRecorder(
-        Path(out) if out is not None else None, SystemClock(), progress=progress, tensorboard=tensorboard
+        Path(out) if out is not None else None,
+        SystemClock(),
+        progress=progress,
+        callbacks=callbacks,
+        about={
+            "name": os.path.basename(place or "") or type(model).__name__,
+            "run_id": run_id,
+            "settings": plain,
+        },
+        trainer=ref(trainer),
     )
-    recording = _Recording(cluster, recorder, place, seed)
+    recording = _Recording(cluster, recorder, place, {"seed": settings.seed, "settings": plain})
     if place is not None:
         _recordings[place] = recording
     cluster.at_close(recording.stop, recording.end)
+    if not cluster.embedded:
+        cluster.at_end(recording.end_elsewhere)
+
+
+def _plain_settings(settings: TrainerSettings, model: Any) -> dict[str, str]:
+    """Return the settings of a trainer and its model as texts, without those of the records themselves."""
+    of_records = ("out", "progress", "tensorboard", "callbacks", "share")
+    own = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name not in of_records}
+    return flat_settings({"model": model, **own})
 
 
 class _Recording:
@@ -95,40 +134,57 @@ class _Recording:
     recorder : RunRecorder
     place : str or None
         Folder of its records.
-    seed : int
-        For the summary.
+    facts : mapping
+        Further entries of the summary.
     """
 
-    def __init__(self, cluster: Cluster, recorder: RunRecorder, place: str | None, seed: int) -> None:
-        self._cluster, self._recorder, self._place, self._seed = ref(cluster), recorder, place, seed
+    def __init__(
+        self, cluster: Cluster, recorder: RunRecorder, place: str | None, facts: Mapping[str, Any]
+    ) -> None:
+        self._cluster, self._recorder, self._place, self._facts = ref(cluster), recorder, place, facts
+        self._last: Mapping[str, Any] = {}
         self._over, self._gave_way = threading.Event(), False
         self._live: LiveRun | None = None
         if place is not None:
-            facts, folder = {"name": os.path.basename(place), "folder": place}, Path(place)
-            self._live = LiveRun(cluster.watcher(), facts, "", folder, keeps=True)
+            about, folder = {"name": os.path.basename(place), "folder": place}, Path(place)
+            self._live = LiveRun(cluster.watcher(), about, "", folder, keeps=True)
         self._thread = threading.Thread(target=self._look, name="pslib-recorder", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_S) and (cluster := self._cluster()) is not None:
             try:
-                self._recorder.observe(of_kind(cluster.status(), *EVALUATIONS))
+                self._last = cluster.status()
+                self._observe(self._last)
             except PslibError:  # the cluster is closing; `end` gets its last status
                 return
             del cluster
 
+    def _observe(self, status: Mapping[str, Any]) -> None:
+        """Observe a status, with the run's events in place of the lines for people, if known."""
+        known = {} if self._live is None else {"events": self._live.state()["events"]}
+        self._recorder.observe(of_kind(status, *EVALUATIONS) | known)
+
     def stop(self) -> None:
-        """Stop observing."""
+        """Stop observing; of a cluster of several processes with its figures as this one leaves it."""
         self._over.set()
         if self._live is not None:
             self._live.close()
         self._thread.join(5.0)
+        if (cluster := self._cluster()) is not None and not cluster.embedded:
+            with suppress(PslibError):
+                self._last = cluster.status()
 
     def give_way(self) -> None:
         """End without a summary: the folder's records are those of another trainer from now on."""
         self._gave_way = True
         self.stop()
         self._recorder.close()
+
+    def end_elsewhere(self) -> None:
+        """End the records of a cluster of several processes that this one has left."""
+        if self._last:
+            self.end(self._last)
 
     def end(self, status: Mapping[str, Any]) -> None:
         """Write the last records, with the last status of the cluster."""
@@ -137,10 +193,10 @@ class _Recording:
         _recordings.pop(self._place, None)
         if self._live is not None:
             self._live.finish(status, None, status["phase"] == "done")
-        self._recorder.observe(of_kind(status, *EVALUATIONS))
+        self._observe(status)
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         try:
-            self._recorder.finish({"seed": self._seed, "servers": servers, "trainers": trainers})
+            self._recorder.finish({**self._facts, "servers": servers, "trainers": trainers})
         except OSError as error:  # the script already has its results
             log.warning("pslib: %s: %s; its records are not all there", self._place, error.strerror or error)
 

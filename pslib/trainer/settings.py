@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 from pslib.checkpoint.folders import KEEP_LAST_MAX, UNFINISHED
 from pslib.errors import ConfigurationError
+from pslib.recorder.callback import Callback
 from pslib.settings import NOT_EMPTY, Setting, Settings, setting_of, settings_of
 from pslib.storage import place_of
 from pslib.suggestions import unknown_key
@@ -16,7 +17,6 @@ from pslib.table.optimizers import OPTIMIZERS, Adam, Optimizer, dense_problem, r
 from pslib.table.schedules import SCHEDULES, Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
-from pslib.trainer.callbacks import Callback
 from pslib.trainer.model import ALL_PARTS, ModelInParts, TrainableModel, own_table_of, takes_products
 
 EVERY_S = 600.0

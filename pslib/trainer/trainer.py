@@ -142,7 +142,7 @@ class Trainer:
         self._by_files = False  # whether the position is counted in files, as of a stream, or in epochs
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
-        record(cluster, settings.out, settings.progress, settings.seed, settings.tensorboard)
+        record(cluster, settings, model, self)
 
     if not TYPE_CHECKING:
 

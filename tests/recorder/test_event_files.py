@@ -19,6 +19,7 @@ import pslib
 from launch.cli.main import main
 from pslib.errors import ConfigurationError
 from pslib.recorder import RunRecorder
+from pslib.recorder.event_files import TensorBoard
 from tests.recorder.test_recorder import training
 from tests.support.clusters import cluster_of
 from tests.support.counting import CountingModel, write_examples
@@ -48,7 +49,7 @@ def curves_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def recorded(folder: Path, *looks: dict[str, Any]) -> RunRecorder:
     """A recorder that has seen these looks, one a second."""
-    run = RunRecorder(folder, HandClock(), progress=False, tensorboard=True)
+    run = RunRecorder(folder, HandClock(), progress=False, callbacks=[TensorBoard()])
     for look in looks:
         run._clock.sleep_s(1.0)
         run.observe(look)

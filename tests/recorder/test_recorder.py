@@ -20,6 +20,8 @@ from pslib.recorder.display import duration_text
 from pslib.recorder.picture import picture
 from pslib.recorder.records import COLUMNS
 from pslib.trainer.run_records import record
+from pslib.trainer.settings import TrainerSettings
+from tests.support.counting import CountingModel
 from tests.support.hand_clock import HandClock
 
 
@@ -462,7 +464,8 @@ def test_a_script_whose_records_find_no_space_ends_with_its_results_and_a_line(t
 
     monkeypatch.setattr(recorder, "atomic_output", full)
     with pslib.connect() as cluster:
-        record(cluster, tmp_path, progress=False, seed=1)
+        settings = TrainerSettings(out=tmp_path, progress=False, seed=1)
+        record(cluster, settings, CountingModel(), cluster)
     (line,) = [
         one.getMessage()
         for one in caplog.records

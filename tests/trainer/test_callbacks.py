@@ -14,7 +14,7 @@ import pytest
 
 import pslib
 from pslib.errors import ConfigurationError
-from pslib.trainer.callbacks import METHODS
+from pslib.recorder.callback import METHODS
 from pslib.trainer.evaluation.early_stopping import EarlyStopping
 from rec_models import TwoTower
 from tests.support.clusters import cluster_of

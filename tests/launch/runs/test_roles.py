@@ -237,7 +237,7 @@ def test_a_process_that_is_asked_to_leave_before_it_has_read_its_job_leaves(tmp_
 def test_a_coordinator_that_stays_after_the_end_keeps_no_status(tmp_path: Path) -> None:
     """A coordinator that stays tells two statuses a second until its pod is deleted."""
     job = read_job(job_of(tmp_path))
-    with Records(job, job.cluster_config) as records:
+    with Records(job, job.cluster_config, "a") as records:
         records.put({"phase": "done"})  # a predecessor has written the records
         wait_until(lambda: not records.is_recording, 10, "nothing left to record")
         for _ in range(1000):
