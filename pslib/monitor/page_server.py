@@ -118,6 +118,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen(CONNECTIONS)  # a reader that is quicker than the thread waits
     except OSError as error:
         listening.close()
         raise ConfigurationError(

@@ -5,6 +5,7 @@ import { ago, at, bytes, count, duration, facts, fixed, make, put, rate, set, sh
 import { panels } from "./panels.js";
 
 const SILENT_S = 12;  // two beats of the server, and a little
+const LATE_S = 3;
 const RETRY_S = 2;
 const SAMPLES_S = 10;
 const ANNOUNCED = new Set(["lost", "back", "failed", "fenced", "left"]);
@@ -64,7 +65,7 @@ function showLink() {
   const link = at("link");
   const running = state?.run?.state === "running";
   if (connected) {
-    put(link, running ? `live, updated ${ago(clock() - heard)}` : "from the run's files");
+    put(link, running ? (clock() - heard < LATE_S ? "live" : `live, last news ${ago(clock() - heard)}`) : "from the run's files");
     link.className = "link good";
     return;
   }
@@ -159,7 +160,6 @@ function showHead() {
   else bar.value = done;
   put(bar, share(done));
   const epoch = run.epochs ? `${Math.min(run.epoch + (run.state === "running" ? 1 : 0), run.epochs)} of ${run.epochs}` : count(run.epoch);
-  const saved = run.checkpoint;
   const stale = clock() - heard;
   facts(at("head"), [
     ["Done", done === null ? "–" : share(done)],
@@ -167,13 +167,20 @@ function showHead() {
     ["Examples", run.examples_total ? `${count(run.examples)} of ${count(run.examples_total)}` : count(run.examples)],
     ["Time", duration(run.seconds)],
     run.state === "running" && ["Left", duration(run.eta_s)],
-    ["Checkpoint", saved ? `${run.state === "running" && saved.age_s !== null ? ago(saved.age_s + stale) : ""} ${saved.bytes ? `(${bytes(saved.bytes)})` : ""}`.trim() || "saved" : "none yet"],
+    ["Checkpoint", savedText(run, stale)],
   ]);
   const error = at("error");
   if (error.hidden !== !run.error) error.hidden = !run.error;
   if (run.error) put(error, `Last error: ${run.error}`);
   put(at("foot"), `pslib ${run.pslib ?? ""} · cluster ${run.cluster_id ?? "–"} · ${run.folder ?? ""}`);
   document.title = `${done === null ? "" : `${share(done)} `}${run.name ?? "run"} – pslib`;
+}
+
+function savedText(run, stale) {
+  const saved = run.checkpoint;
+  if (!saved) return "none yet";
+  const size = saved.bytes ? bytes(saved.bytes) : "saved";
+  return run.state === "running" && Number.isFinite(saved.age_s) ? `${ago(saved.age_s + stale)}, ${size}` : size;
 }
 
 /** Renews the ages of all that has a time. */

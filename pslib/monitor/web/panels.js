@@ -44,6 +44,7 @@ function showAttention(state) {
   const found = attention(state);
   const running = state.run?.state === "running";
   const items = found.length ? found : running ? [["good", "Nothing needs attention", null]] : [];
+  at("attention").hidden = !items.length;
   keyed(
     at("attention_list"),
     items,
@@ -64,7 +65,8 @@ const SHOWN_BARS = 6;
 function showTime(body, state) {
   const groups = [];
   for (const role of ["trainer", "server"]) {
-    const own = list(state.processes).filter((one) => one.role === role && one.time && one.state !== "left");
+    const live = state.run?.state === "running" ? ["live"] : ["live", "left"];
+    const own = list(state.processes).filter((one) => one.role === role && one.time && live.includes(one.state));
     if (!own.length) continue;
     const notable = own.filter(troubled);
     const few = own.length <= SHOWN_BARS ? own : notable.slice(0, SHOWN_BARS);
@@ -154,7 +156,7 @@ function makeTraffic() {
   const none = make("p.soft", {}, "No push has been measured yet.");
   const title = make("h3", {}, "Pushes by staleness");
   const charts = make("div.charts.three", { id: "traffic_charts" });
-  body.append(figures, make("div.split", {}, make("div", {}, title, histogram, none)), charts);
+  body.append(make("div", {}, figures, title, histogram, none), charts);
   return (state) => {
     const traffic = state.traffic ?? {};
     facts(figures, [

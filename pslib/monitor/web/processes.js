@@ -6,18 +6,19 @@ import { bar } from "./time_bar.js";
 const SHOWN = 12;
 const ROLES = ["coordinator", "trainer", "server"];
 const COLUMNS = [
-  ["Process", ""], ["State", ""], ["Heard", "number"], ["Where", "where"], ["Rate", "number"], ["Memory", "number rss"],
+  ["Process", ""], ["State", ""], ["Heard", "number heard"], ["Where", "where"], ["Rate", "number"], ["Memory", "number rss"],
   ["Time", "time_cell"], ["Waits for", "waits"], ["", ""],
 ];
 const KINDS = { live: "live", lost: "bad", left: "quiet", absent: "quiet" };
 
+const trouble = (one) => (one.state === "lost" ? 2 : troubled(one) ? 1 : 0);
 export const troubled = (one) => one.state === "lost" || one.straggler || (one.waits ?? []).length > 0;
 
 const text = (one) =>
   `${one.role} ${one.rank} ${one.state} ${one.where} ${one.address} ${(one.waits ?? []).join(" ")} ${one.straggler ? "straggler" : ""}`;
 
 function order(one, other) {
-  return troubled(other) - troubled(one) || ROLES.indexOf(one.role) - ROLES.indexOf(other.role) || one.rank - other.rank;
+  return trouble(other) - trouble(one) || ROLES.indexOf(one.role) - ROLES.indexOf(other.role) || one.rank - other.rank;
 }
 
 /** Makes the panel; `dump` shows the stacks of a process. Returns what shows a state in it. */
@@ -31,9 +32,14 @@ export function processes(dump) {
   }
   const found = make("span.soft", { role: "status" });
   const more = make("button", { type: "button", onclick: () => { all = !all; show(last); } });
-  const heads = COLUMNS.map(([name, kind]) => make("th", { scope: "col", class: kind }, name || make("span.unseen", {}, "Stacks")));
-  const body = make("tbody");
-  const whole = make("table.processes", {}, make("caption.unseen", {}, "Processes"), make("thead", {}, make("tr", {}, ...heads)), body);
+  const heads = COLUMNS.map(([name, kind]) => make("th", { scope: "col", role: "columnheader", class: kind }, name || make("span.unseen", {}, "Stacks")));
+  const body = make("tbody", { role: "rowgroup" });
+  const whole = make(
+    "table.processes",
+    { role: "table", "aria-label": "Processes" },
+    make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)),
+    body,
+  );
   const frame = make("div.scroll", { tabindex: "0", role: "region", "aria-label": "Processes" }, whole);
   at("processes_body").append(make("div.line.filters", {}, make("div.tools", {}, role, words), found), frame, more);
   role.addEventListener("change", () => last && show(last));
@@ -41,20 +47,20 @@ export function processes(dump) {
 
   function create(one) {
     const name = `${one.role} ${one.rank}`;
-    const row = make("tr");
+    const row = make("tr", { role: "row" });
     row.state = make("span.tag");
     row.slow = make("span.tag.warn", { hidden: true }, "straggler");
-    row.heard = make("td.number");
-    row.where = make("td.where");
-    row.rate = make("td.number");
-    row.memory = make("td.number.rss");
+    row.heard = make("td.number.heard", { role: "cell" });
+    row.where = make("td.where", { role: "cell" });
+    row.rate = make("td.number.rate", { role: "cell" });
+    row.memory = make("td.number.rss", { role: "cell" });
     row.bar = bar();
-    row.waits = make("td.waits");
+    row.waits = make("td.waits", { role: "cell" });
     row.stacks = make("button.small", { type: "button", "aria-label": `Stacks of ${name}`, onclick: () => dump(one.role, one.rank, row.stacks) }, "Stacks");
     row.append(
-      make("th", { scope: "row" }, one.role === "coordinator" ? one.role : name),
-      make("td", {}, row.state, " ", row.slow), row.heard, row.where, row.rate, row.memory,
-      make("td.time_cell", {}, row.bar), row.waits, make("td", {}, row.stacks),
+      make("th", { scope: "row", role: "rowheader" }, one.role === "coordinator" ? one.role : name),
+      make("td.state", { role: "cell" }, row.state, " ", row.slow), row.heard, row.where, row.rate, row.memory,
+      make("td.time_cell", { role: "cell" }, row.bar), row.waits, make("td.do", { role: "cell" }, row.stacks),
     );
     return row;
   }
@@ -67,9 +73,10 @@ export function processes(dump) {
     put(row.where, one.where);
     set(row.where, "title", one.address);
     const served = servers.get(one.rank)?.requests_per_s;
-    put(row.rate, one.role === "trainer" ? rate(one.examples_per_s) : one.role === "server" ? (served == null ? NONE : `${count(served)} req/s`) : "");
+    const speed = one.role === "trainer" ? rate(one.examples_per_s) : one.role === "server" ? (served == null ? NONE : `${count(served)} req/s`) : "";
+    put(row.rate, one.state === "lost" ? NONE : speed);
     put(row.memory, bytes(one.rss_bytes));
-    row.bar.hidden = !one.time;
+    row.bar.hidden = !one.time || one.state === "lost";
     row.bar.show(one.time);
     put(row.waits, (one.waits ?? []).join("; "));
     row.stacks.disabled = !(running && one.state === "live");

@@ -75,7 +75,7 @@ export function servers() {
   function others(one) {
     const used = one.memory_limit_bytes ? `${share(one.memory_bytes / one.memory_limit_bytes)} of its memory` : bytes(one.memory_bytes);
     const lines = [measure[0] === "memory" ? `${count(one.rows)} rows` : used];
-    if (measure[0] !== "requests") lines.push(`${rate(one.requests_per_s)} requests`);
+    if (measure[0] !== "requests") lines.push(`${count(one.requests_per_s)} requests/s`);
     lines.push(`p99 ${duration(one.request_p99_s)}`);
     return lines.join("\n");
   }
@@ -144,8 +144,9 @@ export function servers() {
     const moving = new Set(going.flatMap(([, from, to]) => [from, to]));
     const live = all.filter((one) => stateOf.get(one.rank) === "live").length;
     const imbalance = state.imbalance ?? {};
+    const running = state.run?.state === "running";
     facts(figures, [
-      ["Live", `${count(live)} of ${count(all.length)}`, live < all.length ? "bad" : ""],
+      all.length > 0 && ["Live", `${count(live)} of ${count(all.length)}`, running && live < all.length ? "bad" : ""],
       ["Imbalance of rows", times(imbalance.rows)],
       ["of bytes", times(imbalance.bytes)],
       ["of requests", times(imbalance.requests)],
