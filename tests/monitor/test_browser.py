@@ -5,6 +5,7 @@ Playwright and Debian's Chromium are not in the extra `test`: 165 and 400 MB.
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,28 +33,36 @@ def browser():
         browser.close()
 
 
+class Look:
+    """Browser in which pages are opened, which must write nothing to its console and open no dialog."""
+
+    def __init__(self, browser) -> None:
+        self.browser, self.complaints = browser, []
+
+    @contextmanager
+    def at(self, run, width=1280, scheme="light", **settings):
+        """Show a run in a page while the block runs."""
+        with served(run, **settings) as server:
+            context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            try:
+                page = context.new_page()
+                page.set_default_timeout(PATIENCE_MS)
+                page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+                page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+                page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+                page.goto(server.url)
+                page.wait_for_selector("body[data-ready=yes]")
+                page.server = server
+                yield page
+            finally:
+                context.close()
+        assert self.complaints == []
+
+
 @pytest.fixture
 def look(browser):
-    """Function that opens a page, which must write nothing to its console and open no dialog."""
-    opened, complaints = [], []
-
-    def open_page(url: str, width: int = 1280, scheme: str = "light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-        opened.append(context)
-        page.goto(url)
-        page.wait_for_selector("body[data-ready=yes]")
-        return page
-
-    open_page.complaints = complaints
-    yield open_page
-    for context in opened:
-        context.close()
-    assert complaints == []
+    """Browser that looks at runs."""
+    return Look(browser)
 
 
 def shows(page, selector: str, text: str) -> None:
@@ -66,8 +75,7 @@ def large(change=None, seconds=700.0) -> RecordedRun:
 
 
 def test_a_run_of_128_servers_and_64_trainers_is_shown_and_stays_usable(look):
-    with served(large()) as server:
-        page = look(server.url)
+    with look.at(large()) as page:
         assert page.locator("#servers .tile").count() == 128
         shows(page, "#about", "128 servers · 64 trainers")
         assert page.locator(".processes tbody tr").count() == 12
@@ -85,8 +93,7 @@ def test_a_run_of_128_servers_and_64_trainers_is_shown_and_stays_usable(look):
 
 def test_the_page_follows_the_run_and_keeps_the_focus(look):
     run = RecordedRun(4, 4, 200.0)
-    with served(run) as server:
-        page = look(server.url)
+    with look.at(run) as page:
         shows(page, "#head", "3 min 20 s")
         button = page.get_by_role("button", name="Stacks of trainer 1")
         button.focus()
@@ -100,6 +107,7 @@ def test_a_server_that_is_lost_and_comes_back_is_shown_and_said(look):
     lost = []
 
     def change(state):
+        state["partitions"]["moving"] = []
         for one in state["processes"]:
             if one["role"] == "server" and one["rank"] in lost:
                 one["state"], one["silent_s"] = "lost", 3.5
@@ -108,8 +116,7 @@ def test_a_server_that_is_lost_and_comes_back_is_shown_and_said(look):
             state["events"].append(told | {"at_s": state["now_s"], "role": "server", "rank": 2})
 
     run = RecordedRun(4, 2, 100.0, change)
-    with served(run) as server:
-        page = look(server.url)
+    with look.at(run) as page:
         shows(page, "#attention", "Nothing needs attention")
         lost.append(2)
         run.advance()
@@ -134,8 +141,7 @@ def test_texts_of_a_run_are_texts_whatever_they_say(look):
         state["checkpoints"][-1] |= {"path": EVIL, "kind": EVIL}
         state["log"]["durability"] = EVIL
 
-    with served(RecordedRun(2, 2, 200.0, change)) as server:
-        page = look(server.url)
+    with look.at(RecordedRun(2, 2, 200.0, change)) as page:
         for place in ("#name", "#error", "#keys tbody", "#tables tbody", "#events li:first-child"):
             shows(page, place, EVIL)
         shows(page, ".processes tbody tr:first-child", EVIL)
@@ -153,8 +159,7 @@ def test_it_fits_and_passes_the_checks_for_those_who_can_not_see_it(look, width,
         state["ledger"]["missing"] = 2
         state["partitions"]["moving"] = [[7, 0, 5]]
 
-    with served(large(troubled)) as server:
-        page = look(server.url, width, scheme)
+    with look.at(large(troubled), width, scheme) as page:
         for summary in page.locator("summary").all():
             summary.click()
         page.locator("#servers .tile").nth(5).click()
@@ -167,8 +172,7 @@ def test_it_fits_and_passes_the_checks_for_those_who_can_not_see_it(look, width,
 
 
 def test_keys_lead_from_server_to_server_and_show_one(look):
-    with served(RecordedRun(8, 2, 100.0)) as server:
-        page = look(server.url)
+    with look.at(RecordedRun(8, 2, 100.0)) as page:
         page.get_by_label("server 0: live").focus()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
@@ -185,8 +189,7 @@ def test_keys_lead_from_server_to_server_and_show_one(look):
 
 
 def test_a_chart_has_its_values_as_a_table_and_in_words(look):
-    with served(RecordedRun(2, 2, 300.0)) as server:
-        page = look(server.url)
+    with look.at(RecordedRun(2, 2, 300.0)) as page:
         chart = page.locator("figure").filter(has=page.get_by_role("heading", name="AUC"))
         assert "lowest 0." in chart.get_by_role("img").get_attribute("aria-label")
         chart.get_by_text("As a table").click()
@@ -196,8 +199,7 @@ def test_a_chart_has_its_values_as_a_table_and_in_words(look):
 
 def test_stacks_are_shown_on_request_and_the_focus_returns(look):
     run = RecordedRun(2, 2, 100.0)
-    with served(run) as server:
-        page = look(server.url)
+    with look.at(run) as page:
         button = page.get_by_role("button", name="Stacks of server 1")
         button.focus()
         page.keyboard.press("Enter")
@@ -211,24 +213,23 @@ def test_stacks_are_shown_on_request_and_the_focus_returns(look):
 
 def test_a_page_without_its_run_says_so_and_goes_on_when_it_is_back(look):
     run = RecordedRun(2, 2, 100.0)
-    with served(run) as server:
-        page = look(server.url)
-        server.close()
+    with look.at(run) as page:
+        page.server.close()
         shows(page, "#link", "disconnected")
         shows(page, "#offline", "No connection to the run: what is shown is ")
         assert page.locator(".stale").count() == 1
-        port = int(server.url.split(":")[2].strip("/"))
+        port = int(page.server.url.split(":")[2].strip("/"))
         after = RecordedRun(2, 2, 400.0)
         with served(after, port=port):
             shows(page, "#head", "6 min 40 s")
             assert page.locator("#offline").is_hidden()
-    look.complaints[:] = [one for one in look.complaints if "ERR_" not in one]  # of the browser itself
+            page.context.close()
+        look.complaints[:] = [one for one in look.complaints if "ERR_" not in one]  # of the browser itself
 
 
 def test_colours_follow_the_system_until_the_reader_chooses_and_the_choice_stays(look):
     background = "getComputedStyle(document.body).backgroundColor"
-    with served(RecordedRun(1, 1, 60.0)) as server:
-        page = look(server.url, scheme="dark")
+    with look.at(RecordedRun(1, 1, 60.0), scheme="dark") as page:
         dark = page.evaluate(background)
         page.get_by_role("button", name="Auto").click()
         light = page.evaluate(background)
@@ -248,8 +249,7 @@ def test_a_run_that_has_failed_shows_how_it_ended_and_what_is_known(look):
         state |= {"servers": [], "traffic": {}, "keys": {}, "tables": [], "checkpoints": []}
         state |= {"imbalance": {}, "ledger": {}, "log": {}, "partitions": {}}
 
-    with served(RecordedRun(2, 2, 100.0, ended)) as server:
-        page = look(server.url)
+    with look.at(RecordedRun(2, 2, 100.0, ended)) as page:
         shows(page, "#state", "failed")
         shows(page, "#error", "Last error: all servers are gone")
         shows(page, "#link", "from the run's files")
@@ -265,16 +265,14 @@ def test_a_run_of_which_nothing_is_known_yet_is_shown_too(look):
         state |= {"format": 1, "now_s": 1.0, "run": {"name": name, "state": "running", "phase": "starting"}}
 
     run = RecordedRun(1, 1, 0.5, nothing)
-    with served(run) as server:
-        page = look(server.url)
+    with look.at(run) as page:
         shows(page, "#state", "running: starting")
         assert page.locator("text=/NaN|undefined|null|Infinity/").count() == 0
 
 
 def test_the_token_is_exchanged_and_leaves_the_address(look):
-    with served(RecordedRun(1, 1, 60.0), token="a-token-of-some-length-123") as server:
-        page = look(server.url)
-        assert page.url == server.url.partition("?")[0]
+    with look.at(RecordedRun(1, 1, 60.0), token="a-token-of-some-length-123") as page:
+        assert page.url == page.server.url.partition("?")[0]
         page.reload()
         shows(page, "#name", "clicks")
 
@@ -286,8 +284,7 @@ def test_the_token_is_exchanged_and_leaves_the_address(look):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pictures_for_people_to_look_at(look, width, scheme):
     for name, run in (("small", RecordedRun(4, 4, 630.0)), ("large", large())):
-        with served(run) as server:
-            page = look(server.url, width, scheme)
+        with look.at(run, width, scheme) as page:
             file = Path(os.environ["PSLIB_SHOTS"]) / f"{name}_{width}_{scheme}.png"
             page.screenshot(path=file, full_page=True)
             assert file.stat().st_size > 10_000

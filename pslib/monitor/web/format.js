@@ -94,7 +94,7 @@ export function make(kind, attributes = {}, ...children) {
   if (classes.length) node.className = classes.join(" ");
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else set(node, name, value === true ? "" : value);
+    else set(node, name, value === true ? (name.startsWith("aria-") ? "true" : "") : value);
   }
   node.append(...children.filter((child) => child !== null && child !== undefined));
   return node;
@@ -155,7 +155,7 @@ export function table(caption, columns) {
     make("thead", {}, make("tr", {}, ...heads)),
     body,
   );
-  const frame = make("div.scroll", { tabindex: "0", role: "region", "aria-label": caption }, whole);
+  const frame = make("div.scroll", { tabindex: "0", role: "group", "aria-label": caption }, whole);
   frame.body = body;
   return frame;
 }

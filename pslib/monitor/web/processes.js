@@ -40,7 +40,7 @@ export function processes(dump) {
     make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)),
     body,
   );
-  const frame = make("div.scroll", { tabindex: "0", role: "region", "aria-label": "Processes" }, whole);
+  const frame = make("div.scroll", { tabindex: "0", role: "group", "aria-label": "Processes" }, whole);
   at("processes_body").append(make("div.line.filters", {}, make("div.tools", {}, role, words), found), frame, more);
   role.addEventListener("change", () => last && show(last));
   words.addEventListener("input", () => last && show(last));
