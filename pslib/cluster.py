@@ -25,7 +25,7 @@ from pslib.client.membership import FREE_RANK, RankRequest
 from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, KEYS_VARIABLE, ClusterConfig, Timing
-from pslib.errors import ConfigurationError, PslibError, UnavailableError
+from pslib.errors import ConfigurationError, PslibError, UnavailableError, WaitTimeoutError
 from pslib.process.excepthook import uncaught_in_a_line
 from pslib.process.shutdown import preemption
 from pslib.server.embedded import Embedded
@@ -36,10 +36,13 @@ from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 from pslib.validation import came, checked, checked_calls
 from pslib.wire.codec import Codec
 from pslib.wire.fields import Message
-from pslib.wire.messages import Result, SaveSoon, Scale, Stats, Status, Stop
+from pslib.wire.messages import DumpStacks, Events, Result, SaveSoon, Scale, Stats, Status, Stop
 
 log = logging.getLogger("pslib")
 
+
+STACKS_POLL_S = 0.2
+"""Interval of requests for stacks that have not come."""
 
 _embedded: WeakSet[Cluster] = WeakSet()
 """Clusters inside this process."""
@@ -208,6 +211,12 @@ class Cluster:
         assert isinstance(answer, Result)
         return dict(answer.values)
 
+    def watcher(self) -> Watcher:
+        """Return an observer of an embedded cluster; close it before the cluster."""
+        assert self._embedded is not None
+        embedded = self._embedded
+        return Watcher(embedded.address, embedded.cluster_id, transport=embedded.transport)
+
     def at_close(self, before: Callable[[], None], after: Callable[[dict[str, Any]], None]) -> None:
         """Call ``before`` when an embedded cluster begins to close, and ``after`` with its last status."""
         self._at_close.append((before, after))
@@ -363,7 +372,7 @@ def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Clu
     return cluster
 
 
-@checked_calls("status", "server_stats", "ask", "stop", "scale")
+@checked_calls("status", "events", "stacks", "server_stats", "ask", "stop", "scale")
 class Watcher:
     """Observer of a cluster: reads its status, can scale or end it, and takes no part in its work.
 
@@ -405,6 +414,41 @@ class Watcher:
         answer = self.ask(self._coordinator, Status(details), timeout_s)
         assert isinstance(answer, Result)
         return dict(answer.values)
+
+    def events(self, after: int = 0) -> dict[str, Any]:
+        """Return the run's last ``events`` with numbers above ``after``, and the number of the ``last``."""
+        answer = self.ask(self._coordinator, Events(after), 3.0)
+        assert isinstance(answer, Result)
+        return dict(answer.values)
+
+    def stacks(self, role: str, rank: int, timeout_s: float = 15.0) -> str:
+        """Return where the threads of a process are, as text: lines of code, and no values.
+
+        The process sends it with a heartbeat. One that is stopped sends none.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such live process.
+        AccessError
+            If the key is not that of an administrator or a server.
+        WaitTimeoutError
+            If the process sends nothing in time.
+        """
+        check_timeout(timeout_s, or_none="")
+        clock = SystemClock()
+        until_s = clock.now_s() + timeout_s
+        while True:
+            answer = self.ask(self._coordinator, DumpStacks(role, rank), 3.0)
+            assert isinstance(answer, Result)
+            if (text := answer.values["stacks"]) is not None:
+                return str(text)
+            if clock.now_s() > until_s:
+                raise WaitTimeoutError(
+                    f"waited {timeout_s:g} s for the stacks of {role} {rank}, which has sent none; is it "
+                    "stopped, or cut off? pslib doctor says when it was heard"
+                )
+            clock.sleep_s(STACKS_POLL_S)
 
     def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
         """Counters of each server, asked all at once; None for one that has not answered in time.

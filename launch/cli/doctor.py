@@ -8,8 +8,9 @@ from typing import Any
 
 from launch.cli.command import command, json_option, key_option, show, where_options
 from launch.supervisor.diagnosis import Finding, diagnose
-from launch.supervisor.discovery import ended_run, find_cluster
+from launch.supervisor.discovery import end_line, find_cluster
 from pslib.errors import EXIT_DONE, AccessError, PslibError
+from pslib.monitor.run_folder import ended_run
 from pslib.storage import shown
 from pslib.text import counted, epoch_text
 
@@ -35,7 +36,7 @@ def doctor_command(where: str | None, cluster_id: str | None, key_file: str | No
     """
     ended = ended_run(where) if where and "://" not in where else None
     if ended is not None:
-        show({"ended": asdict(ended)}, [ended.line()], as_json)
+        show({"ended": asdict(ended)}, [end_line(ended)], as_json)
         return EXIT_DONE if ended.exit_code == EXIT_DONE else EXIT_UNHEALTHY
     address, found_id = find_cluster(where, cluster_id)
     status, stats, findings = _look(address, found_id, key_file)

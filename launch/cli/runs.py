@@ -45,18 +45,19 @@ def stop_command(run: str) -> int:
     It returns when the run has ended. pslib train --resume goes on with it.
     """
     from launch.job.paths import from_here
-    from launch.supervisor.discovery import ended_run
+    from launch.supervisor.discovery import end_line
     from launch.supervisor.launcher_process import stop_launcher
+    from pslib.monitor.run_folder import ended_run
 
     if ended := ended_run(run):
-        print(ended.line())
+        print(end_line(ended))
         return EXIT_DONE
     pid = stop_launcher(run, lambda line: print(f"pslib: {line}", file=sys.stderr, flush=True))
     ended = ended_run(run)
     if ended is None:
         print(f"pid {pid}, the launcher of {run}, has ended without a summary")
         return EXIT_DONE
-    print(ended.line())
+    print(end_line(ended))
     if ended.exit_code != EXIT_DONE and (ended.folder / "job.yaml").exists():
         print(f"go on with: pslib train --resume {quote(from_here(ended.folder))}")
     return EXIT_DONE

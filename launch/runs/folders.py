@@ -11,9 +11,10 @@ from shlex import quote
 
 from launch.job.paths import from_here
 from launch.job.preflight import RUN_FILES, hold_out, is_held, let_out_go
-from launch.supervisor.discovery import NOTE, can_go_on, ended_run
+from launch.supervisor.discovery import can_go_on
 from launch.supervisor.run_records import say
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.monitor.run_folder import NOTE, ended_run
 
 
 @contextmanager

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.job.paths import from_here
-from pslib.clock import utc_text
-from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
+from pslib.config import COORDINATOR_VARIABLE
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
+from pslib.monitor.run_folder import NOTE, RunEnd, cluster_at, ended_run, read_record
 from pslib.storage import is_uri, shown
 from pslib.text import counted
 
@@ -22,12 +20,6 @@ if TYPE_CHECKING:
     from launch.job.job import Job
     from pslib.config import ClusterConfig
 
-
-NOTE = "cluster.json"
-"""File in the folder of a run's logs: the coordinator's address and the cluster's id."""
-
-METRICS = "metrics.jsonl"
-"""File in the folder of a run: its records."""
 
 BEGAN_WITH = ("servers", "partition_bits", "dense_blocks")
 """Settings of the first launch that determine the layout of rows in a run's logs."""
@@ -65,100 +57,24 @@ def note_cluster(
         (logs / NOTE).write_text(text, encoding="utf-8")
 
 
-def read_record(file: Path) -> dict[str, Any]:
-    """Read a JSON object from a run's folder; empty if the file is missing, unreadable or something else."""
-    with suppress(OSError, ValueError):
-        plain = json.loads(file.read_text(encoding="utf-8"))
-        return plain if isinstance(plain, dict) else {}
-    return {}
-
-
 def logs_of(out: Path) -> str | None:
     """Return the folder of a run's logs; None: it has none, or this machine does not see them."""
     log = read_record(out / "logs" / NOTE).get("log")
     return log if isinstance(log, str) and Path(log).is_dir() else None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRun:
-    """End of a run, from its ``summary.json``.
-
-    Attributes
-    ----------
-    folder : Path
-    ended_utc : str
-    exit_code : int or None
-        None: that of a script without a launcher, whose training was not done.
-    error : str or None
-    epochs, examples : int
-        Finished epochs and trained examples of the whole training.
-    """
-
-    folder: Path
-    ended_utc: str
-    exit_code: int | None
-    error: str | None
-    epochs: int
-    examples: int
-
-    def line(self) -> str:
-        """One line for the user: time, result, and remaining files."""
-        code = "not done" if self.exit_code is None else f"exit code {self.exit_code}"
-        how = "done" if self.exit_code == EXIT_DONE else code
-        said = f": {self.error}" if self.error else ""
-        trained = f"{counted(self.epochs, 'finished epoch')}, {counted(self.examples, 'example')}"
-        left = what_is_left(self.folder, self.exit_code == EXIT_DONE)
-        return f"{self.folder}: that run ended at {self.ended_utc}, {how}{said} ({trained}); {left}"
-
-
-def ended_run(where: str | Path) -> EndedRun | None:
-    """Return the ended run in a folder; None while it runs, or if unknown.
-
-    Parameters
-    ----------
-    where : str or Path
-        Folder of the run or of its logs, or that a script without a launcher has as ``out``.
-    """
-    for folder in (Path(where), Path(where).parent):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            note, told = folder / "logs" / NOTE, folder / "summary.json"
-            noted_s = (note if note.exists() else folder / METRICS).stat().st_mtime
-            ended_s = told.stat().st_mtime
-            if ended_s < noted_s:  # of an earlier launch: the run continues
-                return None
-            plain = json.loads(told.read_text(encoding="utf-8"))
-            if "exit_code" in plain:
-                code: int | None = int(plain["exit_code"])
-            else:  # of a script, whose own is unknown
-                code = EXIT_DONE if plain["phase"] == "done" else None
-            error = plain.get("error")
-            counts = (int(plain.get("epochs") or 0), int(plain.get("examples") or 0))
-            return EndedRun(folder, utc_text(ended_s), code, None if error is None else str(error), *counts)
-    return None
-
-
-def records_of_script(where: str | Path) -> str | None:
-    """Describe the records of a script without a launcher in a folder; None if it holds something else."""
-    from pslib.recorder.records import read_records
-
-    file = Path(where) / METRICS
-    if (Path(where) / "logs").exists() or not file.exists():
-        return None
-    last = deque(read_records(file), maxlen=1)
-    how = (f": {counted(one.epoch, 'finished epoch')}, {counted(one.examples, 'example')}" for one in last)
-    at = utc_text(file.stat().st_mtime)
-    return f"{where}: records of a training in a script's own process, the last of {at}{''.join(how)}"
+def end_line(ended: RunEnd) -> str:
+    """Describe an ended run in one line for the user: time, result, and remaining files."""
+    code = "not done" if ended.exit_code is None else f"exit code {ended.exit_code}"
+    how = "done" if ended.exit_code == EXIT_DONE else code
+    said = f": {ended.error}" if ended.error else ""
+    trained = f"{counted(ended.epochs, 'finished epoch')}, {counted(ended.examples, 'example')}"
+    left = what_is_left(ended.folder, ended.exit_code == EXIT_DONE)
+    return f"{ended.folder}: that run ended at {ended.ended_utc}, {how}{said} ({trained}); {left}"
 
 
 def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
-    """Return address and id of the named cluster.
-
-    Parameters
-    ----------
-    where : str or None
-        ``tcp://host:port``, or the folder of a run or of its logs; None: from the environment.
-    cluster_id : str or None
-        For an address; default: the environment's PSLIB_CLUSTER_ID.
+    """Return address and id of the named cluster, as `cluster_at` does.
 
     Raises
     ------
@@ -168,23 +84,9 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
         When the run in this folder has ended.
     """
     where = where or os.environ.get(COORDINATOR_VARIABLE)
-    if not where:
-        raise ConfigurationError("which cluster? give the folder of its run, or the coordinator's address")
-    if "://" in where:
-        known = cluster_id or os.environ.get(CLUSTER_ID_VARIABLE)
-        if not known:
-            raise ConfigurationError(f"coordinator {where}: its cluster id is missing; give --cluster-id ID")
-        return where, known
-    if ended := ended_run(where):
-        raise UnavailableError(f"{ended.line()}; nothing of it runs any more")
-    for note in map(read_record, (Path(where) / NOTE, Path(where) / "logs" / NOTE)):
-        if {"coordinator", "cluster_id"} <= note.keys():
-            return str(note["coordinator"]), str(note["cluster_id"])
-    if about := records_of_script(where):
-        raise ConfigurationError(f"{about}; it has no address to ask: only {METRICS} tells how it goes")
-    raise ConfigurationError(
-        f"{where}: expected the folder of a run that has started, with logs/{NOTE}, or tcp://host:port"
-    )
+    if where and "://" not in where and (ended := ended_run(where)):
+        raise UnavailableError(f"{end_line(ended)}; nothing of it runs any more")
+    return cluster_at(where, cluster_id)
 
 
 def _newest_with_print(folder: str) -> tuple[str, str]:

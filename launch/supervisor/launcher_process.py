@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.supervisor.discovery import NOTE, ended_run, logs_of, read_record, records_of_script
+from launch.supervisor.discovery import logs_of
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError, UnavailableError
+from pslib.monitor.run_folder import NOTE, ended_run, read_record, records_of_script
 
 if TYPE_CHECKING:
     import psutil

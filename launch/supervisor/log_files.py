@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.supervisor.discovery import ended_run, records_of_script
 from launch.supervisor.launcher_process import gone_launcher
 from launch.worker.log_lines import MESSAGE
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
+from pslib.monitor.run_folder import ended_run, records_of_script
 
 LOOK_S = 0.2
 

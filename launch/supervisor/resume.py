@@ -14,10 +14,11 @@ from typing import Any
 from launch.job.job import Job, saved_place, unfinished_place
 from launch.job.paths import from_here, literal
 from launch.job.yaml12 import read_yaml
-from launch.supervisor.discovery import BEGAN_WITH, NOTE, ended_run, from_checkpoint, logs_of, read_record
+from launch.supervisor.discovery import BEGAN_WITH, from_checkpoint, logs_of
 from launch.supervisor.run_spec import Identity, Outcome, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
+from pslib.monitor.run_folder import NOTE, ended_run, read_record
 from pslib.storage import below, parent_and_name, shown
 from pslib.text import counted
 from pslib.trainer.settings import LoadSettings

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.job.job import Job
 from launch.job.paths import from_here
-from launch.supervisor.discovery import read_record
 from launch.supervisor.resume import earlier_metrics
 from launch.supervisor.run_spec import Launcher, Outcome, Plan
 from launch.supervisor.supervisor import run_cluster
@@ -19,9 +18,13 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.monitor.run_folder import read_record
 from pslib.storage import shown
 from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
+
+if TYPE_CHECKING:
+    from pslib.monitor.sources import LiveRun
 
 _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
 
@@ -79,7 +82,12 @@ def run_recorded(
             for line in rankings.news(status):
                 say(line)
 
-        outcome = run_cluster(launcher, plan, observe=observe, say=say, show=show)
+        kept = _Kept(plan, out)
+        try:
+            outcome = run_cluster(launcher, plan, observe=observe, say=say, show=show, began=kept.begin)
+        finally:
+            kept.close()
+        kept.finish(outcome)
         for line in rankings.news(outcome.status):
             say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
@@ -99,6 +107,43 @@ def run_recorded(
             with suppress(OSError):
                 recorder.close()
     return outcome, summary
+
+
+class _Kept:
+    """Writer of a run's ``monitor.json``, once its coordinator listens.
+
+    Parameters
+    ----------
+    plan : Plan
+    out : Path or None
+        Folder of the run; None writes nothing.
+    """
+
+    def __init__(self, plan: Plan, out: Path | None) -> None:
+        self._plan, self._out = plan, out
+        self._live: LiveRun | None = None
+
+    def begin(self, address: str) -> None:
+        """Begin to ask the coordinator."""
+        if self._out is None:
+            return
+        from pslib.cluster import Watcher
+        from pslib.monitor.sources import LiveRun
+
+        plan, folder = self._plan, self._out.absolute()
+        facts = {"name": folder.name, "folder": str(folder), "cluster_id": plan.cluster_id}
+        watcher = Watcher(address, plan.cluster_id, plan.key_of("admin"))
+        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
+
+    def close(self) -> None:
+        """End asking: the coordinator is gone."""
+        if self._live is not None:
+            self._live.close()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the end of the run."""
+        if self._live is not None:
+            self._live.finish(outcome.status, outcome.reason, outcome.exit_code == EXIT_DONE)
 
 
 def _left_out(error: OSError, outcome: Outcome) -> str:

@@ -52,6 +52,7 @@ def run_cluster(
     say: Callable[[str], None] | None = None,
     show: Callable[[str], None] | None = None,
     watch: Callable[[str, str], Watcher] | None = None,
+    began: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
 
@@ -70,6 +71,8 @@ def run_cluster(
     watch : callable
         Called with the coordinator's address and the cluster id; returns a reader of the status. Default: a
         reader with the plan's key.
+    began : callable, optional
+        Called once with the coordinator's address, when it listens.
 
     Raises
     ------
@@ -84,6 +87,7 @@ def run_cluster(
         say or _to_stderr,
         show,
         watch or own_watch,
+        began or (lambda address: None),
     )
     with run.signals.heard():
         try:
@@ -124,8 +128,9 @@ class _Run:
         say: Callable[[str], None],
         show: Callable[[str], None] | None,
         watch: Callable[[str, str], Watcher],
+        began: Callable[[str], None],
     ) -> None:
-        self._launcher = launcher
+        self._launcher, self._began = launcher, began
         self._plan = plan
         self._observe = observe
         self._say = say
@@ -166,6 +171,7 @@ class _Run:
             plan.logs, address, plan.cluster_id, launch, plan.log, plan.config, launcher=this_process()
         )
         self._starts.the_others()
+        self._began(address)
 
     def _follow(self, until: Callable[[], bool]) -> Verdict | None:
         """Poll until the run is over (its outcome) or ``until`` holds (None)."""

@@ -22,10 +22,11 @@ from pslib.errors import PslibError, ServerLostError, SupersededError, Unavailab
 from pslib.process.health import health
 from pslib.process.machine import allow_peers
 from pslib.process.shutdown import preemption
+from pslib.process.stacks import stacks_text
 from pslib.table.partition_map import PartitionMap
 from pslib.wire.error_codes import COUNTS_AS_LOST
 from pslib.wire.fields import Message
-from pslib.wire.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Register, Registered
+from pslib.wire.messages import NOWHERE, STACKS, Beat, CutReady, Heartbeat, Leave, Register, Registered
 
 log = logging.getLogger("pslib")
 CUT_BEAT_S = 0.01
@@ -121,6 +122,7 @@ class MemberHandle:
         self.on_hand: Callable[[], None] = lambda: None
         self.on_cut: Callable[[Mapping[str, Any]], None] | None = None
         self._cut: Mapping[str, Any] = {}
+        self._stacks_wanted = False
         self._aside = -1
         self._bits = 0
         self._next_s = 0.0
@@ -211,6 +213,8 @@ class MemberHandle:
         self._next_s = now_s + self._pause_s
         waits = [list(one) for one in self.endpoint.waits(WAITS_S)] if self.role == "trainer" else []
         progress = self._cut_progress() or self.progress() | {"waits": waits}
+        if self._stacks_wanted:
+            progress, self._stacks_wanted = progress | {STACKS: stacks_text()}, False
         about = (self.role, self.rank, self.incarnation, self.map_version)
         message = Heartbeat(*about, progress, self.term)
         self._waiting, self._asked_s = True, self.endpoint.machine_clock.now_s()
@@ -244,6 +248,8 @@ class MemberHandle:
         if beat.cut or self._cut:
             self._hear_of_cut(beat.cut)
         self._beat_soon()
+        if beat.order == "go" and beat.reason == STACKS:
+            self._stacks_wanted, self._next_s = True, 0.0
         self._obey(beat.order, beat.reason)
 
     def _hear_of_cut(self, cut: Mapping[str, Any]) -> None:

@@ -17,10 +17,11 @@ reported; so no cut begins before that lease is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pslib.coordinator.events import Events
 from pslib.coordinator.jobs import CollectiveJob, JobRegistry
 from pslib.coordinator.leases import RankedLeases
 from pslib.coordinator.membership import Member, Membership
@@ -67,8 +68,7 @@ class CheckpointBarrier:
     members : Membership
     registry : JobRegistry
         Its jobs; the details of a job have the schedule (``checkpoint``: ``every_s``, ``every_batches``).
-    say : callable
-        Logs one line.
+    events : Events
     term : int
         The coordinator's term: part of a cut's number, since cuts are not journalled.
 
@@ -82,10 +82,8 @@ class CheckpointBarrier:
         Called with path and moment of each committed checkpoint.
     """
 
-    def __init__(
-        self, members: Membership, registry: JobRegistry, say: Callable[[str], None], term: int = 0
-    ) -> None:
-        self._members, self._registry, self._say = members, registry, say
+    def __init__(self, members: Membership, registry: JobRegistry, events: Events, term: int = 0) -> None:
+        self._members, self._registry, self._events = members, registry, events
         self._cut: _Cut | None = None
         self._number = term * CUTS_A_TERM
         self._last_s: float | None = None
@@ -337,19 +335,20 @@ class CheckpointBarrier:
         self.asked = self.asked and not cut.asked
         self._cut, self._again_s = None, AGAIN_S
         self._last_s, self._last_batches = cut.began_s, self._batches()
-        size = float(details.get("bytes", 0)) / 1e6
+        size, took_s = int(details.get("bytes", 0)), now_s - cut.paused_s
         kind = "an increment" if details.get("increment") else "all"
-        self._say(
-            f"saved {shown(path)} ({kind}, {size:.0f} MB) in {now_s - cut.paused_s:.1f} s, "
-            f"pause {cut.pause_s:.3f} s"
-        )
+        about: dict[str, Any] = {"path": shown(path)}
+        about |= {"kind": "increment" if details.get("increment") else "full"}
+        about |= {"bytes": size, "took_s": took_s, "pause_s": cut.pause_s}
+        text = f"saved {shown(path)} ({kind}, {size / 1e6:.0f} MB) in {took_s:.1f} s, "
+        self._events.saved(f"{text}pause {cut.pause_s:.3f} s", about)
 
     def _cancel(self, now_s: float, why: str) -> None:
         if self._cut is not None:
             self._held_in_vain = self._cut.what == "fit" and not self._registry.jobs[self._cut.job].over
         self._cut = None
         self._not_before_s = now_s + self._again_s
-        self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")
+        self._events.tell(f"checkpoint not made: {why}; again in {self._again_s:.0f} s", "unsaved")
         self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
 
 

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pslib.clock import AwakeClock, Clock, SystemClock
+from pslib.clock import AwakeClock, Clock, SystemClock, utc_now_s
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
 from pslib.process.health import health
 from pslib.process.machine import allow_peers
+from pslib.process.stacks import stacks_text
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 from pslib.update_log.coordinator_log import has_begun
@@ -60,6 +61,7 @@ class Coordinator:
         ranks_named: bool = False,
     ) -> None:
         self.session = CoordinatorSession(config, journal.term if journal else 0, ranks_named)
+        self.session.history.unix_s, self.session.stacks.own = utc_now_s, stacks_text
         self._codec = Codec(cluster_id)
         self._clock, self._journal = AwakeClock(clock), journal
         last_s = self._replay()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from pslib.coordinator.events import Tell
 from pslib.coordinator.membership import Membership
 from pslib.coordinator.rebalance import Rebalance
 from pslib.text import counted
@@ -21,11 +20,11 @@ class Elasticity:
     members : Membership
     moves : Rebalance
         Its target is raised when servers have joined and stayed.
-    say : callable
-        Logs one line.
+    say : Tell
+        Adds an event.
     """
 
-    def __init__(self, members: Membership, moves: Rebalance, say: Callable[[str], None]) -> None:
+    def __init__(self, members: Membership, moves: Rebalance, say: Tell) -> None:
         self._members, self._moves, self._say = members, moves, say
         self._joined: frozenset[int] = frozenset()
         self._since_s = 0.0
@@ -46,12 +45,16 @@ class Elasticity:
         if joined - self._joined:  # one that has left costs the others no time
             self._since_s = now_s
             ranks = ", ".join(map(str, sorted(joined - self._joined)))
-            self._say(f"server {ranks} has joined: rows move to it when it has stayed for {HOLD_S:g} s")
+            self._say(
+                f"server {ranks} has joined: rows move to it when it has stayed for {HOLD_S:g} s", "scaled"
+            )
         self._joined = joined
         if joined and not busy and not self._moves.moving and now_s - self._since_s >= HOLD_S:
             owners = len(self._moves.targets())
             count = counted(owners + len(joined), "server")
-            self._say(f"server {', '.join(map(str, sorted(joined)))} has stayed: rows move to {count}")
+            self._say(
+                f"server {', '.join(map(str, sorted(joined)))} has stayed: rows move to {count}", "scaled"
+            )
             self._moves.grow(now_s, owners + len(joined))
             self._joined = frozenset()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from pslib.coordinator.events import Tell
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
@@ -22,8 +23,8 @@ class FailureDetector:
     members : Membership
     registry : JobRegistry
         Its leases are freed when a trainer is lost.
-    tell : callable
-        Logs one line.
+    tell : Tell
+        Adds an event.
     fail : callable
         Ends the run, with the reason.
     note_member : callable
@@ -34,7 +35,7 @@ class FailureDetector:
         self,
         members: Membership,
         registry: JobRegistry,
-        tell: Callable[[str], None],
+        tell: Tell,
         fail: Callable[[str], None],
         note_member: Callable[[float, str, Member], None],
     ) -> None:
@@ -71,7 +72,10 @@ class FailureDetector:
             self._lose_trainer(before)
         self._tell(
             f"{after.role} {after.rank} restarted as {after.where} (generation {after.generation}; "
-            f"was {before.where})"
+            f"was {before.where})",
+            "back",
+            after.role,
+            after.rank,
         )
 
     def trainers_over(self, now_s: float) -> bool:
@@ -89,20 +93,22 @@ class FailureDetector:
     def _lose_trainer(self, member: Member) -> None:
         awaited = self._members.may_come_back("trainer")
         freed = self._registry.free_leases(member, "is lost", fatal=not awaited)
-        self._tell(f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})")
+        text = f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})"
+        self._tell(text, "lost", "trainer", member.rank)
 
     def server_gone(self, member: Member, how: str) -> None:
         """Handle a server that is gone: end the run if no state of it is left, else await its successor."""
         who = f"server {member.rank} at {member.address} ({member.where}) {how}"
         if self._members.map is not None and not self._members.is_owner(member):
             self._members.map = self._members.map.with_address(member.rank, "")
-            self._tell(f"{who}; it owned nothing")
+            self._tell(f"{who}; it owned nothing", "lost", "server", member.rank)
             return
         rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
         restart_s = self._members.config.timing.restart_s
         if self._members.may_come_back("server"):
             how = "come back" if self._members.config.durability == "memory" else "come back from its log"
-            self._tell(f"{who}; waiting up to {restart_s:g} s for it to {how}")
+            text = f"{who}; waiting up to {restart_s:g} s for it to {how}"
+            self._tell(text, "lost", "server", member.rank)
         else:
             self._fail(
                 f"{who}, with about {counted(rows, 'row')} and {counted(updates, 'update')}; {self._kept()}"
@@ -126,7 +132,8 @@ class FailureDetector:
         reports = int(waited_s / timing.report_s)
         if reports > self._told.get(member.incarnation, 0):
             self._told[member.incarnation] = reports
-            self._tell(f"waiting {waited_s:.0f} s for {who} to be started again")
+            text = f"waiting {waited_s:.0f} s for {who} to be started again"
+            self._tell(text, "waiting", member.role, member.rank)
 
     def _work_is_lost(self, now_s: float) -> bool:
         """Return True if work is left without trainers; only a trainer that leaves reports its end."""

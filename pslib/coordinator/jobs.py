@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.coordinator.events import Tell
 from pslib.coordinator.leases import (
     Ballots,
     Grant,
@@ -112,6 +113,12 @@ class CollectiveJob:
     def _examples_applied(self) -> int:
         sizes = [int(self.details.get(name, 0)) for name in ("examples", "lease_rows", "batch_rows")]
         return self.book.examples_trained(*sizes)
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs of this job whose leases are all done."""
+        epochs, leases = int(self.details.get("epochs", 0)), self.book.windows.size
+        return epochs * self.book.done_count // leases if leases else epochs
 
     @property
     def is_of_before(self) -> bool:
@@ -234,8 +241,8 @@ class JobRegistry:
         The cluster's members.
     fail : callable
         Ends the run, with the reason, when work can no longer be done.
-    tell : callable
-        Logs one line.
+    tell : Tell
+        Adds an event.
 
     Attributes
     ----------
@@ -247,14 +254,17 @@ class JobRegistry:
         `Load` without a stem. Empty: initial values.
     moment : str
         The moment of that state: trainers count what is acknowledged since.
+    on_saved : callable
+        Called with path and seconds of a checkpoint that all trainers have saved.
     """
 
-    def __init__(self, members: Membership, fail: Callable[[str], None], tell: Callable[[str], None]) -> None:
+    def __init__(self, members: Membership, fail: Callable[[str], None], tell: Tell) -> None:
         self._members, self._fail, self._tell = members, fail, tell
         self.jobs: list[CollectiveJob] = []
         self._first_open = 0
         self.saved = self.moment = ""
         self.basis: list[dict[str, Any]] = []
+        self.on_saved: Callable[[str, float], None] = lambda _path, _seconds: None
 
     def note_saved(self, path: str, moment: str) -> None:
         """Record a checkpoint of all servers, as they were at a moment."""
@@ -504,7 +514,10 @@ class JobRegistry:
                 continue
             job.give_up(now_s)
             leases = counted(job.book.windows.size, "lease")
-            self._tell(f"call {number} ({job.what}) is given up, with {job.book.done_count} of {leases} done")
+            self._tell(
+                f"call {number} ({job.what}) is given up, with {job.book.done_count} of {leases} done",
+                "gave up",
+            )
 
     def _leave_earlier(self, now_s: float, message: OpenJob) -> None:
         """Release a trainer's leases of earlier calls: it is through with them, done or not.
@@ -552,6 +565,7 @@ class JobRegistry:
         place = place or str(job.details.get("path", ""))
         if job.what == "save":
             self.note_saved(place, moment)
+            self.on_saved(shown(place), now_s - job.opened_s)
         elif job.what == "load" and load:
             before = self.basis if load["tables"] else []
             self.basis, self.moment = [*before, {**load, "path": place}], moment
@@ -679,8 +693,7 @@ def epochs_done(fits: Sequence[CollectiveJob]) -> int:
     """Return the completed epochs of the training."""
     if not fits:
         return 0
-    epochs, leases = int(fits[-1].details.get("epochs", 0)), fits[-1].book.windows.size
-    return _begun_after(fits) + (epochs * fits[-1].book.done_count // leases if leases else epochs)
+    return _begun_after(fits) + fits[-1].epochs_done
 
 
 def _begun_after(fits: Sequence[CollectiveJob]) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
 from pslib.wire.fields import Message
-from pslib.wire.journal import Entry
+from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import (
     EndLease,
     Failure,
@@ -58,6 +58,7 @@ class CoordinatorJournal:
         self.append: Callable[[Sequence[Entry]], None] = lambda _entries: None
         self.replaying = False
         self._written_s: dict[int, float] = {}
+        self._events: list[Note] = []
         self._changes = self._jobs = 0
         self._version = 0
 
@@ -73,12 +74,27 @@ class CoordinatorJournal:
         """Record a request that has changed the session."""
         kept = self._kept(now_s, message, answer)
         if kept is not None and not self.replaying:
-            self.append([{"note": "asked", "at_s": now_s}, kept])
+            events = {"events": self._take_events()} if self._events else {}
+            self.append([{"note": "asked", "at_s": now_s, **events}, kept])
+        self.write_events(now_s)
 
     def note(self, now_s: float, what: str, **values: Any) -> None:
         """Record an event that no request carries."""
         if not self.replaying:
             self.append([{"note": what, "at_s": now_s, **values}])
+
+    def happened(self, event: Note) -> None:
+        """Record an event of the run soon: with the request that caused it, else with `write_events`."""
+        self._events.append(event)
+
+    def write_events(self, now_s: float) -> None:
+        """Record the events that no request has caused."""
+        if self._events:
+            self.note(now_s, "events", events=self._take_events())
+
+    def _take_events(self) -> list[Note]:
+        events, self._events = self._events, []
+        return events
 
     def note_member(self, now_s: float, what: str, member: Member) -> None:
         """Record an event of a member, with the member's counters."""

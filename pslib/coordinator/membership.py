@@ -37,6 +37,8 @@ class Member:
     """True if it registered without its predecessor's state, and begins at a checkpoint."""
     followed_bare: bool = False
     """True if its successor did so."""
+    fenced: bool = False
+    """True if it has been heard after it was lost."""
     call: int = -1
     """For a trainer: the last call that its script has made; -1 before the first."""
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.coordinator.decommission import Decommission
+from pslib.coordinator.events import Tell
 from pslib.coordinator.membership import Membership, Wave
 from pslib.errors import ConfigurationError
 from pslib.table.partition_map import PartitionMap
@@ -37,6 +38,8 @@ VERSIONS_A_WAVE = 1 << 16
 
 New addresses may be published under versions in between, and none of these is taken for the end of the wave.
 """
+MOVES_TOLD = 1000
+"""Moves under way that a status has; it must fit a message."""
 SCALE_REQUESTS_KEPT = 1000
 """Number of answers kept. Duplicates arrive seconds later at most, and scale requests are rare."""
 
@@ -89,8 +92,8 @@ class Rebalance:
     ----------
     members : Membership
         The cluster's members; their map is read and replaced.
-    say : callable
-        Logs one line.
+    say : Tell
+        Adds an event.
     wave_units : int
         Units of one source that move at once.
 
@@ -104,7 +107,7 @@ class Rebalance:
         Called with each record before it counts; a journal keeps them for `replay`.
     """
 
-    def __init__(self, members: Membership, say: Callable[[str], None], wave_units: int = WAVE_UNITS) -> None:
+    def __init__(self, members: Membership, say: Tell, wave_units: int = WAVE_UNITS) -> None:
         self.members = members
         self._most_units = wave_units
         self.wanted = members.config.servers
@@ -145,7 +148,7 @@ class Rebalance:
         if message.servers:  # overrides earlier requests to leave
             self._drained.clear()
         self.progress = MoveProgress(asked_s=now_s)
-        self._say(f"scaling to {counted(wanted, 'server')}: {self._in_words(wanted, len(staying))}")
+        self._say(f"scaling to {counted(wanted, 'server')}: {self._in_words(wanted, len(staying))}", "scaled")
         return self._answer(now_s, "")
 
     def grow(self, now_s: float, wanted: int) -> None:
@@ -292,7 +295,8 @@ class Rebalance:
         here = len(self.targets())
         self._say(
             f"{counted(self.awaited, 'server has', 'servers have')} not joined in time: "
-            f"scaling to {counted(here, 'server')} instead; scale again when all are running"
+            f"scaling to {counted(here, 'server')} instead; scale again when all are running",
+            "scaled",
         )
         self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
@@ -346,7 +350,7 @@ class Rebalance:
             self.progress.stopped = (
                 f"{counted(len(kept), 'unit stays', 'units stay')} with server {message.rank}: {why}"
             )
-            self._say(f"moves end: {self.progress.stopped}")
+            self._say(f"moves end: {self.progress.stopped}", "moved")
 
     def _publish(self, now_s: float) -> None:
         """Publish the map of the wave: all its units are done."""
@@ -363,7 +367,8 @@ class Rebalance:
             seconds, moved = now_s - self.progress.began_s, self.progress.moved
             size_mb = self.progress.bytes / 1e6
             self._say(
-                f"moved {counted(moved, 'unit')} ({size_mb:.1f} MB) in {seconds:.1f} s; shares are even"
+                f"moved {counted(moved, 'unit')} ({size_mb:.1f} MB) in {seconds:.1f} s; shares are even",
+                "moved",
             )
 
     def _published(self) -> int:
@@ -383,6 +388,15 @@ class Rebalance:
     def on_their_way(self, rank: int) -> list[list[int]]:
         """Return ``[unit, map version]`` of what a server gives away in this wave, arrived or not."""
         return [] if self.wave is None else self.wave.given_by(rank, self._over)
+
+    def under_way(self) -> list[list[int]]:
+        """Return ``[partition, from, to]`` of partitions of the wave that have not arrived; at most 1000."""
+        wave, found = self.wave, []
+        if wave is not None:
+            told = zip(wave.units.tolist(), wave.sources.tolist(), wave.targets.tolist(), strict=True)
+            partitions = self.members.config.partitions
+            found = [list(one) for one in told if one[0] < partitions and one[0] not in self._over]
+        return found[:MOVES_TOLD]
 
     def lost_by(self, rank: int) -> None:
         """Handle a server that lost the units received in this wave: their sources still have images."""

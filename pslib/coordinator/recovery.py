@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pslib.coordinator.events import Tell
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.leases import RankedLeases, stream_of
 from pslib.coordinator.membership import Member, Membership
@@ -30,8 +31,8 @@ class Recovery:
         Has the last checkpoint and the positions of leases.
     moves : Rebalance
         Has the units that are moving.
-    tell : callable
-        Logs one line.
+    tell : Tell
+        Adds an event.
     fail : callable
         Ends the run, with the reason.
     """
@@ -41,7 +42,7 @@ class Recovery:
         members: Membership,
         registry: JobRegistry,
         moves: Rebalance,
-        tell: Callable[[str], None],
+        tell: Tell,
         fail: Callable[[str], None],
     ) -> None:
         self._members, self._registry, self._moves = members, registry, moves
@@ -102,7 +103,10 @@ class Recovery:
             return
         self._moves.lost_by(server.rank)
         self._tell(
-            f"{who}: its {units} units begin at {self.beginning}; what was pushed to them since is lost"
+            f"{who}: its {units} units begin at {self.beginning}; what was pushed to them since is lost",
+            "back",
+            "server",
+            server.rank,
         )
 
     @property

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.coordinator.checkpoint_barrier import CheckpointBarrier
 from pslib.coordinator.elasticity import Elasticity
+from pslib.coordinator.events import Events
 from pslib.coordinator.failure_detector import FailureDetector
-from pslib.coordinator.jobs import CollectiveJob, JobRegistry
+from pslib.coordinator.jobs import CollectiveJob, JobRegistry, epochs_done
 from pslib.coordinator.journal import CoordinatorJournal
 from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.recovery import Recovery
+from pslib.coordinator.stack_dumps import StackDumps
 from pslib.coordinator.status import details_of, figures_of, phase_of
 from pslib.text import counted
 from pslib.wire.counters import is_sound
@@ -28,11 +30,13 @@ from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
 from pslib.wire.fields import Message, plain_of
 from pslib.wire.journal import Entry, Note
 from pslib.wire.messages import (
+    STACKS,
     Beat,
     Clock,
     CutReady,
     CutStep,
     Done,
+    DumpStacks,
     EndLease,
     Failure,
     Heartbeat,
@@ -51,11 +55,10 @@ from pslib.wire.messages import (
     Status,
     Stop,
 )
+from pslib.wire.messages import Events as AskEvents
 from pslib.wire.permissions import refusal
 
 NO_OWNERS = np.empty(0, np.uint16)
-EVENTS_TOLD = 100
-"""Entries kept; a status must fit a message."""
 
 
 class CoordinatorSession:
@@ -80,20 +83,25 @@ class CoordinatorSession:
         """True if a member knows a coordinator of a higher term: then this one ends."""
         self.members = Membership(config, ranks_named)
         self.error = ""
-        self.events: list[str] = []
-        self.registry = JobRegistry(self.members, self.fail, self.events.append)
+        self.history = Events()
+        tell = self.history.tell
+        self.registry = JobRegistry(self.members, self.fail, tell)
+        self.registry.on_saved = self._saved_by_call
         self.stopping = False
         self._work_over = False  # a server has been told that the work is over
         self.journal = CoordinatorJournal(self.members, self.registry)
+        self.history.on_event = self.journal.happened
+        self.history.replaying = lambda: self.journal.replaying
         self.failure_detector = FailureDetector(
-            self.members, self.registry, self.events.append, self.fail, self.journal.note_member
+            self.members, self.registry, tell, self.fail, self.journal.note_member
         )
-        self.moves = Rebalance(self.members, self.events.append)
+        self.moves = Rebalance(self.members, tell)
         self.moves.on_record = lambda record: self.journal.note(self._now_s, "move", record=record)
-        self.elasticity = Elasticity(self.members, self.moves, self.events.append)
-        self.cuts = CheckpointBarrier(self.members, self.registry, self.events.append, term)
+        self.elasticity = Elasticity(self.members, self.moves, tell)
+        self.cuts = CheckpointBarrier(self.members, self.registry, self.history, term)
         self.cuts.on_saved = self._saved
-        self.recoveries = Recovery(self.members, self.registry, self.moves, self.events.append, self.fail)
+        self.recoveries = Recovery(self.members, self.registry, self.moves, tell, self.fail)
+        self.stacks = StackDumps(self.members)
         self._started_s: float | None = None
         self._run_began_s = 0.0
         self._now_s = 0.0
@@ -103,7 +111,7 @@ class CoordinatorSession:
             Heartbeat: self._heartbeat,
             OpenJob: self._open_job,
             NextLease: self._next_lease,
-            EndLease: self.registry.end_lease,
+            EndLease: self._end_lease,
             Clock: self.registry.clock,
             JobResult: self.registry.job_result,
             Status: self._status,
@@ -115,6 +123,8 @@ class CoordinatorSession:
             CutReady: self._cut_ready,
             CutStep: self.cuts.step,
             SaveSoon: self.cuts.ask,
+            AskEvents: self._events_after,
+            DumpStacks: self.stacks.ask,
         }
 
     def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:
@@ -144,6 +154,7 @@ class CoordinatorSession:
         self.elasticity.tick(now_s, busy)
         self.moves.tick(now_s, busy)
         self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
+        self.journal.write_events(now_s)
 
     def begin(self, now_s: float) -> None:
         """Start the cluster's time, at the first request."""
@@ -163,7 +174,7 @@ class CoordinatorSession:
             "saved": self.registry.saved,
             "basis": [self.registry.basis, self.registry.moment],
             "moves": self.moves.records(),
-            "events": self.events[-EVENTS_TOLD:],
+            "history": self.history.plain(),
             "error": self.error,
             "stopping": self.stopping,
             "pushes_missing": self.pushes_missing,
@@ -181,7 +192,8 @@ class CoordinatorSession:
         self.registry.basis, self.registry.moment = plain.get("basis", ([], ""))
         for record in plain["moves"]:
             self.moves.replay(record)
-        self.events += plain["events"]
+        if "history" in plain:  # an older version had lines only
+            self.history.restore(plain["history"])
         self.error, self.stopping = plain["error"], plain["stopping"]
         self.pushes_missing = plain["pushes_missing"]
         self._missed = {(trainer, server) for trainer, server in plain.get("missed", ())}
@@ -203,6 +215,8 @@ class CoordinatorSession:
                 self.handle(note["at_s"], entries[1])
             else:
                 self._redo(note)
+            for event in note.get("events", ()):
+                self.history.replay(event)
         finally:
             self.journal.replaying = False
         return float(note["at_s"])
@@ -222,7 +236,7 @@ class CoordinatorSession:
             self.moves.replay(note["record"])
         elif what == "saved":
             self.registry.note_saved(note["path"], note["moment"])
-        else:
+        elif what != "events":
             self._redo_of_member(note)
 
     def _redo_of_member(self, note: Mapping[str, Any]) -> None:
@@ -249,7 +263,12 @@ class CoordinatorSession:
         if not self.error:
             self.journal.note(self._now_s, "fail", reason=reason)
             self.error = reason
-            self.events.append(reason)
+            self.history.tell(reason, "failed")
+
+    @property
+    def events(self) -> list[str]:
+        """Return the lines for people."""
+        return self.history.lines
 
     @property
     def has_ended_early(self) -> bool:
@@ -278,21 +297,23 @@ class CoordinatorSession:
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
         own = (message.incarnation, message.address, where, message.rank, message.generation)
+        changes = self.members.changes
         member = self.members.register(now_s, message.role, *own)
         if isinstance(member, str):
             return Failure("configuration", member)
-        if before is None and message.role == "trainer" and self.members.has_started:
-            self._tell_once(f"trainer {member.rank} ({where}) has joined")
+        if before is None and self.members.changes > changes:  # it registers again until all are there
+            self._note_joined(member)
         if before is not None and member is not before and member.rank == before.rank:
             self.failure_detector.replaced(now_s, before, member)
             if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
         return self._registered(member, self.members.missing(now_s, message.role))
 
-    def _tell_once(self, event: str) -> None:
-        """Add an event; a process registers again until all that it needs is there."""
-        if event not in self.events:
-            self.events.append(event)
+    def _note_joined(self, member: Member) -> None:
+        """Add an event for a new member: a line for people where a trainer comes after the start."""
+        late = member.role == "trainer" and self.members.has_started
+        add = self.history.tell if late else self.history.note
+        add(f"{member.role} {member.rank} ({member.where}) has joined", "joined", member.role, member.rank)
 
     def _refused(self, now_s: float, message: Register) -> Failure | None:
         """Return the refusal of a registration, whatever rank it asks for; None if there is none."""
@@ -346,8 +367,10 @@ class CoordinatorSession:
             now_s, message.role, message.rank, message.incarnation, message.map_version
         )
         if member is None:
+            self._note_fenced(message)
             return self._beat(message, "fail", self._why_fenced(message))
         if member.state == "live":
+            self.stacks.heard(now_s, member, message.progress)
             self._take_progress(member, message.progress)
             self.cuts.heard(now_s, member, self.since_s(now_s))
         if self.error:
@@ -356,7 +379,17 @@ class CoordinatorSession:
             return self._beat(message, "leave", "")
         if message.progress.get("leaving") and (refused := self._drain(now_s, member)):
             return self._beat(message, "leave", refused)
-        return self._beat(message, "go", "")
+        return self._beat(message, "go", STACKS if self.stacks.is_wanted(now_s, member) else "")
+
+    def _note_fenced(self, message: Heartbeat) -> None:
+        """Add an event for a member that counts as lost and beats again, once."""
+        former = (one for one in self.members.ever(message.role) if one.incarnation == message.incarnation)
+        member = next(former, None)
+        if member is None or member.fenced:
+            return
+        member.fenced = True
+        text = f"{message.role} {message.rank} is alive and fenced: {self._why_fenced(message)}"
+        self.history.note(text, "fenced", message.role, message.rank)
 
     def _drain(self, now_s: float, server: Member) -> str:
         """Drain a server that was asked to leave; return why not, or an empty string."""
@@ -387,7 +420,11 @@ class CoordinatorSession:
         return Beat(order, reason, below, version, addresses, owners, hand, self.term, cut)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
-        told = {key: value for key, value in progress.items() if key != "streams" and is_sound(key, value)}
+        told = {
+            key: value
+            for key, value in progress.items()
+            if key not in ("streams", STACKS) and is_sound(key, value)
+        }
         member.progress.update(told)
         self.registry.progress(member, progress.get("streams", ()))
 
@@ -395,6 +432,8 @@ class CoordinatorSession:
         member = self.members.heard(now_s, message.role, message.rank, message.incarnation, 0)
         if member:
             self._take_progress(member, message.progress)
+            if member.state != "left":
+                self.history.note(f"{member.role} {member.rank} has left", "left", member.role, member.rank)
             member.state = "left"
             member.preempted = message.preempted
             if member.role == "trainer":
@@ -429,7 +468,7 @@ class CoordinatorSession:
             f"that it had acknowledged to trainer {message.rank}: "
             + (f"it began at {self.recoveries.beginning}" if bare else "its log has lost its end")
         )
-        self.events.append(loss)
+        self.history.tell(loss, "missing", "server", message.server)
         if self.config.recovery != "partial":
             self.fail(
                 f"{loss}; start again from a checkpoint, or with recovery partial to go on without them"
@@ -441,9 +480,16 @@ class CoordinatorSession:
         self.journal.note(self._now_s, "saved", path=path, moment=moment)
         self.registry.note_saved(path, moment)
 
+    def _saved_by_call(self, path: str, seconds: float) -> None:
+        """Note a checkpoint that the trainers' script has saved; its size is not known here."""
+        about = {"path": path, "kind": "full", "bytes": None, "took_s": seconds, "pause_s": None}
+        self.history.saved(f"saved {path} in {seconds:.1f} s", about, told=False)
+
     def _stop(self, now_s: float, message: Stop) -> Message:
         if message.failed:
             self.fail(message.reason)
+        elif not self.stopping:
+            self.history.note(f"the run was asked to end: {message.reason}", "stopped")
         self.stopping = True
         return Done()
 
@@ -468,6 +514,16 @@ class CoordinatorSession:
         if not self.journal.replaying and self._must_wait(message.job):  # journalled leases were granted
             return self.registry.fenced(message) or Lease("wait", 0, 0, 0, 0)
         return self.registry.next_lease(now_s, message, self.since_s(now_s))
+
+    def _end_lease(self, now_s: float, message: EndLease) -> Message:
+        jobs = self.registry.jobs
+        job = jobs[message.job] if message.job < len(jobs) else None
+        epochs = 0 if job is None or job.what != "fit" or "files" in job.details else job.epochs_done
+        answer = self.registry.end_lease(now_s, message)
+        if job is not None and job.what == "fit" and job.epochs_done > epochs and "files" not in job.details:
+            done = epochs_done([one for one in jobs if one.what == "fit"])
+            self.history.note(f"epoch {done} is done", "epoch")
+        return answer
 
     def _must_wait(self, number: int) -> bool:
         """Return True if no lease of a job may be granted now: saves and loads need constant rows."""
@@ -496,11 +552,17 @@ class CoordinatorSession:
             "moves": self.moves.status(now_s),
             "seconds": self.run_s(now_s),
             "error": self.error or None,
-            "events": self.events[-EVENTS_TOLD:],
+            "events": self.events,
             "saves_soon": self.cuts.asked,
             "pushes_missing": self.pushes_missing,
         }
 
     def _status(self, now_s: float, message: Status) -> Message:
-        details = details_of(self.members, self.registry, self.config, now_s) if message.details else {}
+        if not message.details:
+            return Result(self.status(now_s))
+        details = details_of(self.members, self.registry, self.config, now_s)
+        details |= {"moving": self.moves.under_way(), "checkpoints": self.history.checkpoints}
         return Result(self.status(now_s) | details)
+
+    def _events_after(self, now_s: float, message: AskEvents) -> Message:
+        return Result({"events": self.history.after(message.after), "last": self.history.last})

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
 from pslib.coordinator.jobs import JobRegistry, epochs_done, examples_of, planned_of, results_of
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
 from pslib.text import counted
-from pslib.wire.counters import APPLIED_COUNTERS, LARGEST_COUNTERS, SERVER_COUNTERS, TRAINER_COUNTERS
+from pslib.wire.counters import (
+    APPLIED_COUNTERS,
+    LARGEST_COUNTERS,
+    SERVER_COUNTERS,
+    TRAINER_COUNTERS,
+    merge_results,
+)
 
 _PHASES = {
     "fit": "training",
@@ -23,7 +30,10 @@ _PHASES = {
     "window": "waiting for files",
     "vote": "agreeing whether to stop",
 }
-_LONG = ("bins_", "staleness_counts")
+_LONG = ("bins_", "staleness_counts", "tables", "field_")
+"""Beginnings of the names of lists and mappings that details have not of each member."""
+RUNS_MAX = 20_000
+"""Longest list of owners in details, in runs of partitions with one owner; it must fit a message."""
 
 
 def figures_of(members: Membership, registry: JobRegistry, over: bool, now_s: float) -> dict[str, Any]:
@@ -148,11 +158,19 @@ def details_of(
     running = None if registry.all_done else registry.jobs[registry.first_open]
     held = running.book.held_by_rank() if running else {}
     book = running.book if running else None
+    owned = _partitions_owned(members)
     return {
         "members": [
-            *(_member(one, now_s) | {"units": members.units_of(one)} for one in members.servers),
+            *(
+                _member(one, now_s)
+                | {"units": members.units_of(one), "partitions": int(owned[one.rank : one.rank + 1].sum())}
+                for one in members.servers
+            ),
             *(_member(one, now_s) for one in members.trainers),
         ],
+        "owners": _owners(members),
+        "tables": merge_results([one.progress.get("tables", {}) for one in members.servers]),
+        "fields": _fields(members),
         "timing": {"silence_s": config.timing.silence_s, "report_s": config.timing.report_s},
         "durability": config.durability,
         "partition_bits": config.partition_bits,
@@ -162,6 +180,38 @@ def details_of(
             "free": book.windows.size - book.done_count - sum(held.values()) if book else 0,
         },
     }
+
+
+def _partitions_owned(members: Membership) -> NDArray[np.int64]:
+    """Return the number of partitions of each server, by rank."""
+    if members.map is None:
+        return np.zeros(0, np.int64)
+    return np.bincount(members.map.owners[: members.map.partitions])
+
+
+def _owners(members: Membership) -> list[list[int]]:
+    """Return ``[owner, count]`` of partitions in a row with one owner; empty where there are too many."""
+    if members.map is None:
+        return []
+    owners = members.map.owners[: members.map.partitions]
+    starts = np.flatnonzero(np.diff(owners, prepend=owners[0] ^ 1))
+    if starts.size > RUNS_MAX:
+        return []
+    counts = np.diff(starts, append=owners.size)
+    return np.stack([owners[starts].astype(np.int64), counts], axis=1).tolist()
+
+
+def _fields(members: Membership) -> dict[str, Any]:
+    """Return the keys of fields that trainers have counted: sums over those with the same fields."""
+    told = [one.progress for one in members.trainers if one.progress.get("field_names")]
+    names = told[0]["field_names"] if told else []
+    alike = [one for one in told if one["field_names"] == names]
+    sums: dict[str, list[int]] = {}
+    for name in ("keys", "distinct"):
+        lists = [one[f"field_{name}"] for one in alike if len(one.get(f"field_{name}", ())) == len(names)]
+        sums[name] = [sum(column) for column in zip(*lists, strict=True)]
+    batches = sum(one.get("field_batches", 0) for one in alike)
+    return {"names": names, "batches": batches, **sums} if told else {}
 
 
 def _member(member: Member, now_s: float) -> dict[str, Any]:

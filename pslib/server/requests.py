@@ -245,7 +245,7 @@ def shard_stats(shard: Shard) -> dict[str, Any]:
     """Return the counters of one shard, to be summed over shards and servers.
 
     ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` give its parts, and the
-    work of policies.
+    work of policies. ``tables`` has some of them by table.
     """
     totals = {
         "pushes_applied": shard.counters.pushes_applied,
@@ -258,6 +258,7 @@ def shard_stats(shard: Shard) -> dict[str, Any]:
         "parameters": 0,
         "memory_bytes": 0,
     } | dict.fromkeys(STORE_COUNTERS, 0)
+    tables: dict[str, dict[str, int]] = {}
     for name, store in shard.stores.items():
         stats, spec = store.stats(), shard.tables[name]
         totals["rows"] += stats["rows"]
@@ -265,10 +266,20 @@ def shard_stats(shard: Shard) -> dict[str, Any]:
         totals["memory_bytes"] += stats["resident_bytes"]
         for counter in STORE_COUNTERS:
             totals[counter] += stats[counter]
+        tables[name] = {
+            "rows": stats["rows"],
+            "memory_bytes": stats["resident_bytes"],
+            "admitted": stats["admitted"],
+            "turned_away": stats["turned_away"],
+            "evicted": sum(stats[counter] for counter in EVICTED_COUNTERS),
+        }
     if shard.dense:
         totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
         totals["steps_refused"] += shard.dense.steps_refused
-    return totals
+    return totals | {"tables": tables}
+
+
+EVICTED_COUNTERS = ("evicted_age", "evicted_norm", "evicted_score", "evicted_share")
 
 
 class ShardTurns:

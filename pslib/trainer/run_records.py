@@ -1,4 +1,4 @@
-"""Records of a run without a launcher: progress bar, metrics.jsonl, summary.json and the plot.
+"""Records of a run without a launcher: progress bar, metrics.jsonl, monitor.json, summary.json and the plot.
 
 Under a launcher, `launch.supervisor.run_records` writes them for all trainers together.
 """
@@ -17,6 +17,7 @@ from pslib.clock import SystemClock
 from pslib.cluster import Cluster
 from pslib.coordinator.results import EVALUATIONS, of_kind
 from pslib.errors import ConfigurationError, PslibError
+from pslib.monitor.sources import LiveRun
 from pslib.recorder import RunRecorder
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local, unwritable
@@ -101,6 +102,10 @@ class _Recording:
     def __init__(self, cluster: Cluster, recorder: RunRecorder, place: str | None, seed: int) -> None:
         self._cluster, self._recorder, self._place, self._seed = ref(cluster), recorder, place, seed
         self._over, self._gave_way = threading.Event(), False
+        self._live: LiveRun | None = None
+        if place is not None:
+            facts, folder = {"name": os.path.basename(place), "folder": place}, Path(place)
+            self._live = LiveRun(cluster.watcher(), facts, "", folder, keeps=True)
         self._thread = threading.Thread(target=self._look, name="pslib-recorder", daemon=True)
         self._thread.start()
 
@@ -115,6 +120,8 @@ class _Recording:
     def stop(self) -> None:
         """Stop observing."""
         self._over.set()
+        if self._live is not None:
+            self._live.close()
         self._thread.join(5.0)
 
     def give_way(self) -> None:
@@ -128,6 +135,8 @@ class _Recording:
         if self._gave_way:
             return
         _recordings.pop(self._place, None)
+        if self._live is not None:
+            self._live.finish(status, None, status["phase"] == "done")
         self._recorder.observe(of_kind(status, *EVALUATIONS))
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         try:

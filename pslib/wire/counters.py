@@ -5,6 +5,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+BOUNDS_S = tuple(2.0**power for power in range(-13, 6))
+"""Upper bounds of durations, 0.12 ms to 32 s, each twice the one before; a last bucket has the rest."""
+
 STORE_COUNTERS = (
     "narrow_rows",
     "index_bytes",

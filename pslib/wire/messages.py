@@ -37,6 +37,11 @@ NOBODY = 0xFFFF
 """Owner in a refusal when the server does not know one: retry a little later, or wait for the map."""
 NOWHERE = (1 << 64) - 1
 """Value of `CutReady.reached` for a trainer without a next batch."""
+STACKS = "stacks"
+"""Reason of a `Beat` whose order is ``go``: the next heartbeat is to have the stacks of its process, under
+this name in its progress."""
+STACKS_BYTES_MAX = 1 << 16
+"""Longest text of stacks."""
 
 
 # --- between client and server -----------------------------------------------------------------------------
@@ -444,6 +449,7 @@ class Heartbeat(Message):
 class Beat(Message):
     """Reply to a heartbeat: an order (``go``, ``leave`` or ``fail``), and the map when it has changed.
 
+    With ``go`` the reason is empty or `STACKS`.
     ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
     ``term`` counts the starts of the coordinator: a process that knows a higher one ignores this.
     ``cut`` tells a trainer of a cut that is under way: its ``number``, ``phase``, ``leader`` and ``step``
@@ -618,6 +624,29 @@ class Status(Message):
 
     senders = ANYBODY
     details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Events(Message):
+    """Request: the last events of the run, with numbers above ``after``.
+
+    Reply: `Result` with ``events`` (`pslib.coordinator.events`), and ``last``, the number of the last one.
+    """
+
+    senders = ANYBODY
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks(Message):
+    """Request: the stacks of a process, which it sends with one of its next heartbeats (`Beat.reason`).
+
+    Reply: `Result` with ``stacks``, None until they are there: ask again. They are given once.
+    """
+
+    senders = SERVING
+    role: str
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)

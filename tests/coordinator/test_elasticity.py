@@ -21,7 +21,7 @@ class World(MoveWorld):
 
     def __init__(self, most: int = 4) -> None:
         super().__init__(config=replace(CONFIG, servers_max=most))
-        self.rule = Elasticity(self.members, self.moves, self.lines.append)
+        self.rule = Elasticity(self.members, self.moves, self.say)
 
     def tick(self, seconds: float = 0.5, busy: bool = False) -> None:
         self.now_s += seconds

@@ -149,6 +149,7 @@ def test_a_reader_of_a_journal_is_where_its_writer_was(seed: int, steps: int) ->
         successor.replay(entries_of(record))
     assert written == []  # reading writes nothing
     assert state_of(successor) == state_of(talk.session)
+    assert successor.history.plain() == talk.session.history.plain()
 
 
 def test_what_changes_nothing_is_not_written() -> None:
@@ -167,7 +168,10 @@ def test_what_changes_nothing_is_not_written() -> None:
         talk.ask(Heartbeat("server", 0, 10, 1, {"rows": number}))
         talk.ask(NextLease(0, 10, 0, NO_WINDOWS.astype(np.uint64)))
         talk.session.tick(talk.now_s)
-    assert [entries_of(record)[0]["note"] for record in talk.records[written:]] == ["lost", "lost"]
+    notes: list[Any] = [entries_of(record)[0] for record in talk.records[written:]]
+    assert [note["note"] for note in notes if note["note"] != "events"] == ["lost", "lost"]
+    told = [event["kind"] for note in notes for event in note.get("events", ())]
+    assert (told[:2], set(told[2:])) == (["lost", "lost"], {"waiting"})
 
 
 def test_positions_are_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

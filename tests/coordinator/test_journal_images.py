@@ -51,6 +51,7 @@ def test_a_reader_of_an_image_is_where_its_writer_was_and_goes_on_like_it(
     successor.session, successor.now_s = heir_of(talk.session, talk.now_s), talk.now_s
     successor.choice, successor.incarnations = twin, dict(talk.incarnations)
     assert state_of(successor.session) == state_of(talk.session)
+    assert successor.session.history.plain() == talk.session.history.plain()
     for _ in range(after):
         talk.step()
         successor.step()

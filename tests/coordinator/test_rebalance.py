@@ -311,7 +311,7 @@ class TestAgain:
 
     def _restart(self, world: World) -> None:
         records, before = list(world.records), world.members.map
-        again = Rebalance(world.members, world.lines.append, wave_units=64)
+        again = Rebalance(world.members, world.say, wave_units=64)
         world.members.map = first_map(world)
         for record in records:
             again.replay(record)

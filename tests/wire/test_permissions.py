@@ -22,7 +22,8 @@ ANSWERS = {"Beat", "Clocks", "CutTable", "Done", "Failure", "Hand", "Image", "Le
     "Result",
 }
 MOVES = {"Release", "Adopt", "Keep", "NextHand", "Scale"}
-READS = {"Pull", "Reserve", "Stats", "Status", "JobResult"}
+ENDS = {"Stop", "DumpStacks"}
+READS = {"Pull", "Reserve", "Stats", "Status", "JobResult", "Events"}
 CODEC = Codec("demo")
 
 
@@ -46,7 +47,7 @@ def test_a_reader_only_looks() -> None:
 
 
 def test_a_trainer_does_all_of_training_and_neither_ends_the_cluster_nor_moves_it() -> None:
-    assert may("trainer") == set(ALL_MESSAGES) - ANSWERS - MOVES - {"Stop"}
+    assert may("trainer") == set(ALL_MESSAGES) - ANSWERS - MOVES - ENDS
 
 
 def test_an_admin_may_ask_everything() -> None:
@@ -54,7 +55,7 @@ def test_an_admin_may_ask_everything() -> None:
 
 
 def test_a_server_is_a_member_that_never_trains() -> None:
-    assert may("server") == READS | MOVES | {"Register", "Heartbeat", "Leave", "Stop", "Setup"}
+    assert may("server") == READS | MOVES | ENDS | {"Register", "Heartbeat", "Leave", "Setup"}
 
 
 @pytest.mark.parametrize("kind", [Register, Heartbeat, Leave])

@@ -19,9 +19,10 @@ from launch.cli.command import (
     show,
     where_options,
 )
-from launch.supervisor.discovery import EndedRun, ended_run, find_cluster
+from launch.supervisor.discovery import end_line, find_cluster
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
+from pslib.monitor.run_folder import RunEnd, ended_run
 from pslib.text import counted
 
 LOOK_S = 0.2
@@ -131,7 +132,7 @@ def watch_moves(
     watcher: Scaling,
     say: Callable[[str], None],
     more: str,
-    ended: Callable[[], EndedRun | None],
+    ended: Callable[[], RunEnd | None],
     clock: Clock | None = None,
 ) -> dict[str, Any]:
     """Report the progress of moves until they are over.
@@ -163,7 +164,7 @@ def watch_moves(
     told = moved = False
     while True:
         status = _status_of(watcher, say, ended, clock)
-        if isinstance(status, EndedRun):
+        if isinstance(status, RunEnd):
             say(_end_of(status, moved))
             return {"ended": asdict(status)}
         moves, now_s = status["moves"], clock.now_s()
@@ -187,8 +188,8 @@ def watch_moves(
 
 
 def _status_of(
-    watcher: Scaling, say: Callable[[str], None], ended: Callable[[], EndedRun | None], clock: Clock
-) -> dict[str, Any] | EndedRun:
+    watcher: Scaling, say: Callable[[str], None], ended: Callable[[], RunEnd | None], clock: Clock
+) -> dict[str, Any] | RunEnd:
     """Return the status; wait for a coordinator that restarts, not for one whose run has ended."""
     end_s = clock.now_s() + PATIENCE_S
     while True:
@@ -203,10 +204,10 @@ def _status_of(
             clock.sleep_s(LOOK_S)
 
 
-def _end_of(run: EndedRun, moved: bool) -> str:
+def _end_of(run: RunEnd, moved: bool) -> str:
     if not moved:
-        raise UnavailableError(f"{run.line()}; it ended before all units had moved")
-    return f"{run.line()}; all units had moved"
+        raise UnavailableError(f"{end_line(run)}; it ended before all units had moved")
+    return f"{end_line(run)}; all units had moved"
 
 
 def _have_moved(moves: Mapping[str, Any]) -> bool:

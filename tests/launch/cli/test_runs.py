@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from launch.cli.main import main
-from launch.supervisor.discovery import NOTE, note_cluster
+from launch.supervisor.discovery import note_cluster
 from launch.supervisor.log_files import LogFiles
+from pslib.monitor.run_folder import NOTE
 from pslib.recorder.records import PROGRESS, Record
 from tests.support.processes.counting_runs import Start, write_job
 

@@ -13,8 +13,9 @@ import pytest
 
 from launch.cli.main import main
 from launch.runs.folders import folder_of_run
-from launch.supervisor.discovery import NOTE, note_cluster
+from launch.supervisor.discovery import note_cluster
 from pslib.errors import ConfigurationError
+from pslib.monitor.run_folder import NOTE
 
 DONE, INTERRUPTED = 0, 130
 

@@ -18,8 +18,7 @@ import pslib
 from launch.cli.main import main
 from launch.job.job import read_job
 from launch.supervisor.discovery import (
-    NOTE,
-    ended_run,
+    end_line,
     find_cluster,
     from_checkpoint,
     note_cluster,
@@ -28,6 +27,7 @@ from launch.supervisor.discovery import (
     what_is_left,
 )
 from pslib.errors import CheckpointError, UnavailableError
+from pslib.monitor.run_folder import NOTE, ended_run
 from pslib.trainer.settings import LoadSettings
 from rec_models import LR
 
@@ -58,11 +58,11 @@ def test_an_ended_run_tells_when_and_how(tmp_path: Path) -> None:
     assert ended is not None
     when = "ended at 2027-01-15T08:00:00+00:00"
     folder = tmp_path / "run"
-    assert ended.line() == (
+    assert end_line(ended) == (
         f"{folder}: that run {when}, done (2 finished epochs, 6 examples); its folder holds no checkpoint"
     )
     (folder / "checkpoint").mkdir()
-    assert ended.line().endswith("; its folder holds no checkpoint")
+    assert end_line(ended).endswith("; its folder holds no checkpoint")
     (folder / "checkpoint" / "rows-a.arrow").touch()
     assert ended_run(folder / "logs") == ended
 
@@ -85,7 +85,7 @@ def test_of_a_summary_that_nobody_can_read_nothing_is_said(tmp_path: Path, text:
 def test_a_run_that_has_ended_before_it_trained_has_no_epochs(tmp_path: Path) -> None:
     ended = ended_run(run_in(tmp_path / "run", {"exit_code": 64, "epochs": None}))
     assert ended is not None
-    assert ", exit code 64 (0 finished epochs, 0 examples); its folder holds" in ended.line()
+    assert ", exit code 64 (0 finished epochs, 0 examples); its folder holds" in end_line(ended)
 
 
 @pytest.mark.parametrize(("summary", "code"), [(DONE, 0), (FAILED, 1)])
@@ -351,7 +351,7 @@ def test_what_an_ended_run_has_left_is_what_a_resume_would_begin_with(tmp_path: 
             assert what_is_left(folder, done=True) == f"its checkpoint is {tmp_path / place}"
     ended = ended_run(folder)
     assert ended is not None
-    assert ended.line().endswith(f"; its checkpoint is {folder / 'checkpoint'}")
+    assert end_line(ended).endswith(f"; its checkpoint is {folder / 'checkpoint'}")
     rows = next((folder / "checkpoint").glob("*.arrow"))
     rows.unlink()
     assert what_is_left(folder, done=True) == (

@@ -23,7 +23,7 @@ class World:
         self.members = Membership(config)
         self.lines: list[str] = []
         self.records: list[dict[str, Any]] = []
-        self.moves = Rebalance(self.members, self.lines.append, wave_units=64)
+        self.moves = Rebalance(self.members, self.say, wave_units=64)
         self.moves.on_record = self.records.append
         self.now_s = 0.0
         self.names = count(1)
@@ -31,6 +31,9 @@ class World:
             self.join()
         self.members.register(0.0, "trainer", 900, "", "")
         self.beat()
+
+    def say(self, text: str, *_about: object) -> None:
+        self.lines.append(text)
 
     def join(self) -> None:
         number = len(self.members.servers)

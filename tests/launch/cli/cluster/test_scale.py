@@ -10,8 +10,8 @@ import pytest
 
 from launch.cli.cluster.scale import watch_moves
 from launch.cli.main import main
-from launch.supervisor.discovery import EndedRun
 from pslib.errors import UnavailableError, WaitTimeoutError
+from pslib.monitor.run_folder import RunEnd
 
 DONE = {"moving": False, "moved": 20, "units": 20, "bytes": 3_000_000, "seconds": 1.5}
 MOVES = {"wanted": 4, "awaited": 0, "leaving": [], "stopped": None}
@@ -50,7 +50,7 @@ class Played:
         self._now_s += seconds
         assert self._now_s < 100, "it never ends"
 
-    def lines(self, ended: EndedRun | None = None) -> list[str]:
+    def lines(self, ended: RunEnd | None = None) -> list[str]:
         said: list[str] = []
         watch_moves(self, said.append, "pslib server --coordinator x", lambda: ended, self)
         return said
@@ -99,7 +99,7 @@ def test_a_coordinator_that_is_started_again_is_waited_for() -> None:
         Played({}).lines()
 
 
-ENDED = EndedRun(Path("runs/x"), "2026-11-23 10:00 UTC", 0, None, 2, 48_000)
+ENDED = RunEnd(Path("runs/x"), "2026-11-23 10:00 UTC", 0, None, 2, 48_000)
 SAID = "runs/x: that run ended at 2026-11-23 10:00 UTC, done (2 finished epochs, 48,000 examples); "
 
 
