@@ -27,7 +27,7 @@ GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
     "Use a model": ("predict", "nearest", "vectors", "eval", "recommend"),
     "Data": ("describe", "data", "convert"),
-    "A running cluster": ("doctor", "logs", "stop", "scale", "server", "forget", "keys"),
+    "A running cluster": ("ui", "doctor", "logs", "stop", "scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
     "Other places": ("k8s", "role"),
     "Planning": ("plan", "bench"),

@@ -30,6 +30,7 @@ from launch.job.sections import (
     ClusterSection,
     DataSection,
     ModelSection,
+    PageSection,
     Section,
     TrainingSection,
     of_ranges,
@@ -168,6 +169,7 @@ class Job(Section):
     cluster: Annotated[ClusterSection, BeforeValidator(of_ranges)] = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSettings | None = None
+    ui: PageSection | None = None
     out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"
 
     def build_model(self) -> Model:

@@ -179,6 +179,15 @@ class CheckpointSection(Settings):
             yield "incremental: expected every_s or every_batches with it"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PageSection(Settings):
+    """Page of the run in the browser, served on loopback by the launcher; ``pslib ui`` shows any run."""
+
+    AT = ""
+
+    port: Annotated[int, Setting("Port on the launcher's machine; 0: any free one.", ge=0, le=65_535)] = 0
+
+
 LINE_CHARS = 100
 NO_BREAK = "\x00"
 """Stands for a space at which a line must not be broken."""

@@ -94,6 +94,8 @@ class RunOptions:
         True to write event files for TensorBoard into the folder.
     quiet : bool
         True to show no progress.
+    ui : int or None
+        Port of the run's page on this machine, 0 for any; None: that of the job file, or no page.
     """
 
     out: str | None = None
@@ -102,6 +104,7 @@ class RunOptions:
     resume: bool = False
     tensorboard: bool = False
     quiet: bool = False
+    ui: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse to replace the run that is to be continued."""

@@ -21,6 +21,7 @@ from launch.supervisor.run_records import keep_log, run_recorded, say
 from launch.supervisor.run_spec import Launcher, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.monitor.page_server import check_page
 from pslib.process.own_packages import taken_names
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import check_local, shown
@@ -59,6 +60,8 @@ def run_script(
         check_event_files()
         if run.out is None:
             raise ConfigurationError("--tensorboard: expected --out beside it, the folder of its files")
+    if run.ui is not None:
+        check_page(port=run.ui)
     check_local("--log", log)
     if log and config.durability == "memory":
         raise ConfigurationError("--log: expected --durability log or disk with it; else nothing is logged")
@@ -97,7 +100,7 @@ def _launch(
     )
     facts = {"job": Path(script).name}
     outcome, _ = run_recorded(
-        launcher, plan, folder, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
+        launcher, plan, folder, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard, ui=run.ui
     )
     saved = shown(outcome.status.get("saved") or "")
     if outcome.exit_code in ENDED_EARLY and folder is not None and plan.log is not None:

@@ -55,6 +55,7 @@ from pslib.errors import (
     PreemptedError,
     UnavailableError,
 )
+from pslib.monitor.page_server import check_page
 from pslib.recorder.event_files import check_event_files
 from pslib.storage import shown
 
@@ -97,6 +98,8 @@ def run_job(job: Job, run: RunOptions, hosts: RemoteLauncher | None = None, port
         return EXIT_DONE
     if run.tensorboard:
         check_event_files()
+    if (ui := _port_of_page(job, run)) is not None:
+        check_page(port=ui)
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
     with launcher.hold(job.cluster.servers, job.cluster.trainers):
@@ -139,7 +142,13 @@ def _train(
     tried = 0
     while True:
         outcome, summary = run_recorded(
-            launcher, plan, out, progress=not run.quiet, facts=facts, tensorboard=run.tensorboard
+            launcher,
+            plan,
+            out,
+            progress=not run.quiet,
+            facts=facts,
+            tensorboard=run.tensorboard,
+            ui=_port_of_page(job, run),
         )
         if not goes_back(outcome, job, tried):
             break
@@ -157,6 +166,11 @@ def _train(
     else:
         _tell_end(job, plan, effective, outcome, again)
     return outcome.exit_code
+
+
+def _port_of_page(job: Job, run: RunOptions) -> int | None:
+    """Return the port of the run's page; None: no page."""
+    return job.ui.port if run.ui is None and job.ui is not None else run.ui
 
 
 def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | None:

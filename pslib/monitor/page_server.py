@@ -15,6 +15,9 @@ from pslib.monitor.access import TOKEN, Access, is_loopback
 if TYPE_CHECKING:
     from pslib.monitor.app import Source
 
+HOST = "127.0.0.1"
+"""Where the page listens if nothing else is said."""
+
 CONNECTIONS = 64
 """Connections at once, those included that a dropped client has not closed."""
 
@@ -25,13 +28,13 @@ TOKEN_CHARS_MIN = 20
 """Shortest token of a file: shorter ones can be guessed."""
 
 
-def check_page() -> None:
-    """Check that the page can be served, before a run begins.
+def check_page(host: str = HOST, port: int = 0) -> None:
+    """Check that the page can be served there, before a run begins.
 
     Raises
     ------
     ConfigurationError
-        If Starlette or uvicorn is not installed.
+        If Starlette or uvicorn is not installed, or the address can't be listened on.
     """
     try:
         import starlette  # noqa: F401
@@ -41,6 +44,7 @@ def check_page() -> None:
             f"the page of a run needs {error.name}, which is not installed; "
             "`pip install starlette uvicorn` brings all it needs"
         ) from error
+    _listen(host, port).close()
 
 
 class PageServer:
@@ -63,10 +67,8 @@ class PageServer:
         When the address can't be listened on, or the extra ``ui`` is not installed.
     """
 
-    def __init__(
-        self, source: Source, host: str = "127.0.0.1", port: int = 0, token: str | None = None
-    ) -> None:
-        check_page()
+    def __init__(self, source: Source, host: str = HOST, port: int = 0, token: str | None = None) -> None:
+        check_page(host, port)
         import uvicorn
 
         from pslib.monitor.app import page_app
@@ -122,7 +124,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ConfigurationError(
-            f"the page can't listen on {host}, port {port}: {error.strerror}; give another --port, or 0"
+            f"the page can't listen on {host}, port {port}: {error.strerror}; give another port, or 0 for any"
         ) from error
     return listening
 

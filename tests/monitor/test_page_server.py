@@ -15,7 +15,7 @@ def test_a_port_that_is_taken_is_said_in_one_line():
     pytest.importorskip("starlette", reason="the extra `ui` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        why = "Address already in use; give another --port, or 0"
+        why = "Address already in use; give another port, or 0 for any"
         with pytest.raises(ConfigurationError) as told, served(RecordedRun(1, 1, 1.0), port=port):
             pass
     assert str(told.value) == f"the page can't listen on 127.0.0.1, port {port}: {why}"
