@@ -39,7 +39,7 @@ function options(chart, width) {
     width,
     height: chart.height,
     legend: { show: false },
-    padding: [8, 12, 0, 0],
+    padding: [8, 24, 0, 0],
     cursor: { sync: { key: chart.over }, drag: { x: true, y: false }, points: { size: 6 } },
     scales: { x: { time: false } },
     axes: [

@@ -69,17 +69,17 @@ function showLink() {
     link.className = "link good";
     return;
   }
-  link.className = "link bad";
-  put(link, "disconnected");
-  document.documentElement.classList.add("stale");
+  const again = `pslib ui ${state?.run?.folder ?? "RUN"}`;
+  const over = state && !running;
+  link.className = over ? "link soft" : "link bad";
+  put(link, over ? "over" : "disconnected");
+  document.documentElement.classList.toggle("stale", !over);
   const box = at("offline");
   box.hidden = false;
-  put(
-    box,
-    state
-      ? `No connection to the run: what is shown is ${duration(clock() - heard)} old. Trying again. If the run has ended: pslib ui ${state.run?.folder ?? "RUN"}`
-      : "No connection to the run. Trying again.",
-  );
+  box.className = over ? "banner info" : "banner warn";
+  if (over) put(box, `The run is over, and this is its last state. See it again with: ${again}`);
+  else if (!state) put(box, "No connection to the run. Trying again.");
+  else put(box, `No connection to the run: what is shown is ${duration(clock() - heard)} old. Trying again. If the run has ended: ${again}`);
 }
 
 function take(next) {

@@ -1,6 +1,6 @@
 // Table of all processes, the troubled ones first, with a filter; hundreds are collapsed to the first rows.
 
-import { NONE, ago, at, bytes, count, keyed, make, put, rate, set } from "./format.js";
+import { NONE, ago, at, bytes, count, keyed, make, plural, put, rate, set } from "./format.js";
 import { bar } from "./time_bar.js";
 
 const SHOWN = 12;
@@ -9,7 +9,7 @@ const COLUMNS = [
   ["Process", ""], ["State", ""], ["Heard", "number heard"], ["Where", "where"], ["Rate", "number"], ["Memory", "number rss"],
   ["Time", "time_cell"], ["Waits for", "waits"], ["", ""],
 ];
-const KINDS = { live: "live", lost: "bad", left: "quiet", absent: "quiet" };
+const KINDS = { live: "live", lost: "bad", left: "quiet", absent: "quiet", ended: "quiet" };
 
 const trouble = (one) => (one.state === "lost" ? 2 : troubled(one) ? 1 : 0);
 export const troubled = (one) => one.state === "lost" || one.straggler || (one.waits ?? []).length > 0;
@@ -66,10 +66,11 @@ export function processes(dump) {
   }
 
   function update(row, one, running, servers) {
-    put(row.state, one.state);
-    row.state.className = `tag ${KINDS[one.state] ?? "info"}`;
+    const now = !running && one.state === "live" ? "ended" : one.state;
+    put(row.state, now);
+    row.state.className = `tag ${KINDS[now] ?? "info"}`;
     row.slow.hidden = !one.straggler;
-    put(row.heard, one.state === "live" || one.state === "lost" ? ago(one.silent_s) : NONE);
+    put(row.heard, running && (one.state === "live" || one.state === "lost") ? ago(one.silent_s) : NONE);
     put(row.where, one.where);
     set(row.where, "title", one.address);
     const served = servers.get(one.rank)?.requests_per_s;
@@ -95,7 +96,8 @@ export function processes(dump) {
     keyed(body, shown, (one) => `${one.role} ${one.rank}`, create, (row, one) => update(row, one, running, servers));
     frame.classList.toggle("tall", all);
     const live = matching.filter((one) => one.state === "live").length;
-    put(found, matching.length ? `${count(live)} of ${count(matching.length)} live` : "no process matches");
+    const known = running ? `${count(live)} of ${count(matching.length)} live` : plural(matching.length, "process", "processes");
+    put(found, matching.length ? known : "no process matches");
     more.hidden = matching.length <= SHOWN;
     put(more, all ? `Show the first ${SHOWN}` : `Show all ${count(matching.length)}`);
     set(more, "aria-expanded", String(all));

@@ -77,10 +77,11 @@ export function servers() {
     const lines = [measure[0] === "memory" ? `${count(one.rows)} rows` : used];
     if (measure[0] !== "requests") lines.push(`${count(one.requests_per_s)} requests/s`);
     lines.push(`p99 ${duration(one.request_p99_s)}`);
-    return lines.join("\n");
+    return lines.filter((line) => !line.includes(NONE)).join("\n");
   }
 
   function showTiles(state, all, stateOf, moving) {
+    const running = state.run?.state === "running";
     const largest = Math.max(1e-9, ...all.map((one) => measure[2](one) ?? 0));
     map.classList.toggle("large", all.length <= LARGE_TILES);
     keyed(
@@ -100,13 +101,14 @@ export function servers() {
       },
       (tile, one) => {
         const value = measure[2](one);
-        const now = stateOf.get(one.rank) ?? "absent";
+        const known = stateOf.get(one.rank) ?? "absent";
+        const now = known === "live" && !running ? "ended" : known;
         const moves = moving.has(one.rank);
         tile.fill.style.setProperty("height", `${Math.round((100 * (value ?? 0)) / largest)}%`);
         put(tile.text, `${measure[3](value)}${measure[4]}`);
         put(tile.more, others(one));
-        put(tile.mark, now === "live" ? (moves ? "→" : "") : "✕");
-        set(tile, "data-state", now);
+        put(tile.mark, known === "live" ? (moves ? "→" : "") : "✕");
+        set(tile, "data-state", known);
         set(tile, "data-moves", moves || null);
         set(tile, "aria-pressed", String(chosen === one.rank));
         set(tile, "aria-label", `server ${one.rank}: ${now}, ${measure[1].toLowerCase()} ${measure[3](value)}${moves ? ", a partition is moving" : ""}`);
@@ -146,7 +148,7 @@ export function servers() {
     const imbalance = state.imbalance ?? {};
     const running = state.run?.state === "running";
     facts(figures, [
-      all.length > 0 && ["Live", `${count(live)} of ${count(all.length)}`, running && live < all.length ? "bad" : ""],
+      running && all.length > 0 && ["Live", `${count(live)} of ${count(all.length)}`, live < all.length ? "bad" : ""],
       ["Imbalance of rows", times(imbalance.rows)],
       ["of bytes", times(imbalance.bytes)],
       ["of requests", times(imbalance.requests)],
