@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import rich_click as click
@@ -31,17 +31,34 @@ def schema_command() -> int:
     examples="""
 pslib config page > docs/reference/settings.md
 pslib config page commands > docs/reference/cli.md
+pslib config page dashboard > dashboard.json
+pslib config page alerts > alert_rules.yaml
 """,
 )
 @click.argument(
-    "which", type=click.Choice(("settings", "commands")), default="settings", help="default: settings"
+    "which",
+    type=click.Choice(("settings", "commands", "metrics", "dashboard", "alerts")),
+    default="settings",
+    help="default: settings",
 )
 @click.pass_context
 def page_command(context: click.Context, which: str) -> int:
-    """Write the reference page of settings, or of the command line."""
-    from launch.job.settings_reference import settings_page
+    """Write a reference page, or a file for other programs.
 
-    print(settings_page() if which == "settings" else commands_page(context.find_root().command), end="")
+    These are the pages of settings and of the command line, the section of metrics for Prometheus, a
+    dashboard of Grafana, and alert rules of Prometheus.
+    """
+    from launch.job.settings_reference import settings_page
+    from pslib.monitor.prometheus import file_text, metrics_section
+
+    pages: dict[str, Callable[[], str]] = {
+        "settings": settings_page,
+        "commands": lambda: commands_page(context.find_root().command),
+        "metrics": metrics_section,
+        "dashboard": lambda: file_text("grafana_dashboard.json"),
+        "alerts": lambda: file_text("alert_rules.yaml"),
+    }
+    print(pages[which](), end="")
     return EXIT_DONE
 
 

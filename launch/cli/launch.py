@@ -64,6 +64,12 @@ pslib launch --on ray --servers 4 --trainers 8 train.py data/
 )
 @option("--log", "DIR", "folder of the logs, where servers run (default: log below --out)", FOLDER)
 @option("--restarts", "N", "how often a process that dies is started again (default 3)", int)
+@option(
+    "--metrics-port",
+    "PORT",
+    "serve /metrics for Prometheus, the coordinator there, others at free ports (0: it too)",
+    click.IntRange(0, 65535),
+)
 @run_options("folder for logs and records (default: logs in a temporary one)")
 @machine_options
 @click.pass_context
@@ -79,6 +85,7 @@ def launch_command(
     recovery: str,
     log: str | None,
     restarts: int | None,
+    metrics_port: int | None,
     run: RunOptions,
 ) -> int:
     """Run a script of yours in every trainer of a cluster, unchanged.
@@ -101,4 +108,4 @@ def launch_command(
         recovery=recovery,
         restarts=RESTARTS if restarts is None else restarts,
     )
-    return run_script(script, arguments, machines, config, log, run)
+    return run_script(script, arguments, machines, config, log, run, metrics_port)

@@ -29,6 +29,7 @@ from launch.job.sections import (
     CheckpointSection,
     ClusterSection,
     DataSection,
+    MetricsSection,
     ModelSection,
     PageSection,
     Section,
@@ -169,6 +170,7 @@ class Job(Section):
     cluster: Annotated[ClusterSection, BeforeValidator(of_ranges)] = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSettings | None = None
+    metrics: MetricsSection | None = None
     ui: PageSection | None = None
     out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"
 

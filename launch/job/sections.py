@@ -180,6 +180,23 @@ class CheckpointSection(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetricsSection(Settings):
+    """Metrics of each process for Prometheus, at ``/metrics``."""
+
+    AT = ""
+
+    port: Annotated[
+        int,
+        Setting(
+            "Port of the coordinator, and with ``pslib role`` of each process; 0: any free one. Other "
+            "processes of a launcher take free ones; ``metrics_targets.json`` has all addresses.",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class PageSection(Settings):
     """Page of the run in the browser, served on loopback by the launcher; ``pslib ui`` shows any run."""
 

@@ -24,7 +24,7 @@ from launch.runs.train import log_folder
 from launch.supervisor.discovery import note_cluster, note_saved
 from launch.supervisor.resume import earlier_metrics, keep_records
 from launch.supervisor.run_records import best_possible, say, summary_lines, summary_of
-from launch.worker.health_server import serve_health
+from launch.worker.health_server import serve_health, serve_metrics
 from launch.worker.main import keep_memory, set_threads
 from pslib.clock import SystemClock
 from pslib.config import (
@@ -72,7 +72,7 @@ class RoleOptions:
     insecure_network : bool
         True to listen without encryption.
     health : int or None
-        Port of the probes; None: no probes.
+        Port of the probes and metrics, on all addresses; None: no probes, and metrics as the job says.
     """
 
     key_file: str | None = None
@@ -108,6 +108,8 @@ def run_role(job: Job, identity: ProcessIdentity, options: RoleOptions) -> int:
         if options.health is not None:
             serve_health(options.health)
         say(identity.line())
+        if options.health is None and job.metrics is not None:
+            say(f"metrics: http://{serve_metrics(_metrics_address(identity, job.metrics.port))}/metrics")
         set_threads(identity.role)
         if identity.role == "trainer":
             return _trainer(job, identity, keys)
@@ -122,6 +124,14 @@ def run_role(job: Job, identity: ProcessIdentity, options: RoleOptions) -> int:
         return code
     finally:
         preemption.over()
+
+
+def _metrics_address(identity: ProcessIdentity, port: int) -> str:
+    """Return the address for metrics: where it listens; of a trainer loopback if the coordinator is there."""
+    if identity.listen:
+        return f"{identity.listen.rpartition(':')[0]}:{port}"
+    host = identity.coordinator.removeprefix("tcp://").rpartition(":")[0]
+    return f"tcp://{'127.0.0.1' if host in ('127.0.0.1', 'localhost') else '0.0.0.0'}:{port}"
 
 
 def _config_of(job: Job) -> ClusterConfig:

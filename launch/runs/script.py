@@ -16,9 +16,10 @@ from launch.places.local import LocalLauncher
 from launch.places.options import HostOptions, RunOptions, selected_launcher
 from launch.runs.folders import folder_of_run
 from launch.runs.train import ENDED_EARLY, log_folder
+from launch.supervisor.discovery import TARGETS
 from launch.supervisor.resume import identity_of
 from launch.supervisor.run_records import keep_log, run_recorded, say
-from launch.supervisor.run_spec import Launcher, Plan
+from launch.supervisor.run_spec import Launcher, MetricsPlan, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.monitor.page_server import check_page
@@ -37,6 +38,7 @@ def run_script(
     config: ClusterConfig,
     log: str | None,
     run: RunOptions,
+    metrics_port: int | None = None,
 ) -> int:
     """Run a script and return the run's exit code.
 
@@ -50,6 +52,8 @@ def run_script(
     log : str or None
         Folder of update logs; None: ``log`` in that of the run.
     run : RunOptions
+    metrics_port : int or None
+        Port of the coordinator's metrics; 0 is any free one; None: no metrics.
 
     Raises
     ------
@@ -69,7 +73,7 @@ def run_script(
     config = replace(config, servers=servers, trainers=trainers)
     keys = keys_of_run(run.keys, getattr(launcher, "open_addresses", ()), machines.insecure_network)
     with launcher.hold(servers, trainers):
-        return _launch(script, arguments, config, log, run, launcher, keys)
+        return _launch(script, arguments, config, log, run, launcher, keys, metrics_port)
 
 
 def _launch(
@@ -80,6 +84,7 @@ def _launch(
     run: RunOptions,
     launcher: Launcher,
     keys: Mapping[str, Keys] | None,
+    metrics_port: int | None,
 ) -> int:
     """Run a script whose options are checked."""
     folder = None if run.out is None else _folder(run.out, run)
@@ -97,6 +102,7 @@ def _launch(
         keys=keys,
         saves=update_log is None,
         log=update_log,
+        metrics=None if metrics_port is None else MetricsPlan(metrics_port, (folder or logs) / TARGETS),
     )
     facts = {"job": Path(script).name}
     outcome, _ = run_recorded(

@@ -26,7 +26,7 @@ from launch.job.preflight import (
 from launch.places.keys import keys_of_run
 from launch.places.local import LocalLauncher
 from launch.places.options import RemoteLauncher, RunOptions
-from launch.supervisor.discovery import from_checkpoint, note_earlier, note_saved, what_saves
+from launch.supervisor.discovery import TARGETS, from_checkpoint, note_earlier, note_saved, what_saves
 from launch.supervisor.resume import (
     check_no_logs,
     completed,
@@ -46,7 +46,7 @@ from launch.supervisor.run_records import (
     say,
     summary_lines,
 )
-from launch.supervisor.run_spec import Identity, Launcher, Outcome, Plan
+from launch.supervisor.run_spec import Identity, Launcher, MetricsPlan, Outcome, Plan
 from pslib.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -131,6 +131,7 @@ def _train(
         keys=own_keys,
         saves=log is None,
         log=log,
+        metrics=None if job.metrics is None else MetricsPlan(job.metrics.port, out / TARGETS),
     )
     best = best_possible(job)
     facts = {

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pslib.config import ClusterConfig
 
 
+TARGETS = "metrics_targets.json"
+"""File in the folder of a run: where its processes serve metrics, as Prometheus reads it."""
+
 BEGAN_WITH = ("servers", "partition_bits", "dense_blocks")
 """Settings of the first launch that determine the layout of rows in a run's logs."""
 
@@ -55,6 +58,26 @@ def note_cluster(
         about |= {"launcher": launcher} if launcher else {}
         text = json.dumps(about)
         (logs / NOTE).write_text(text, encoding="utf-8")
+
+
+def note_targets(file: Path, metrics: Mapping[str, str]) -> None:
+    """Write the addresses of the processes' metrics, for ``file_sd_configs`` of Prometheus.
+
+    A full disk does not end the run.
+
+    Parameters
+    ----------
+    file : Path
+    metrics : mapping of str to str
+        ``host:port`` by the name of the process.
+    """
+    targets = [
+        {"targets": [address], "labels": {"process": name}} for name, address in sorted(metrics.items())
+    ]
+    with suppress(OSError):  # replaced at once: Prometheus reads the file when it changes
+        written = file.with_name(f".{file.name}")
+        written.write_text(json.dumps(targets, indent=1) + "\n", encoding="utf-8")
+        written.replace(file)
 
 
 def logs_of(out: Path) -> str | None:

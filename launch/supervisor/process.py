@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from launch.supervisor.run_spec import Command, Identity, Launcher, Plan, Process, Task
+from launch.supervisor.run_spec import Command, Identity, Launcher, MetricsPlan, Plan, Process, Task
 from launch.supervisor.worker_output import WorkerOutput
 from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, log_line
 from launch.worker.watchdog import FROM_INPUT, LEAVE
@@ -279,6 +279,8 @@ class Starts:
         arguments = ("--generation", str(generation), *own) if again else own
         if role != "trainer":
             arguments = ("--listen", self._listen(task), *arguments)
+        if self._plan.metrics is not None:
+            arguments = ("--metrics", self._metrics_address(task, self._plan.metrics), *arguments)
         key = self._plan.key_of(role)
         task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
         command = self._launcher.command(task)
@@ -299,6 +301,11 @@ class Starts:
                 f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"
             ) from error
         return task
+
+    def _metrics_address(self, task: Task, metrics: MetricsPlan) -> str:
+        """Return the address of a process's metrics: where it listens, so on loopback if all are here."""
+        address = self._launcher.listen(task).rpartition(":")[0]
+        return f"{address}:{metrics.port if task.role == 'coordinator' else 0}"
 
     def _listen(self, task: Task) -> str:
         """Return the listen address; a coordinator's successor keeps the known one."""

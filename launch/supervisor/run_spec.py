@@ -191,6 +191,22 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsPlan:
+    """Metrics of a run's processes.
+
+    Attributes
+    ----------
+    port : int
+        Port of the coordinator's metrics; 0 is any free one, as of all other processes.
+    targets : Path
+        File for Prometheus with their addresses.
+    """
+
+    port: int
+    targets: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Description of a run.
 
@@ -213,6 +229,8 @@ class Plan:
         Identity in a resumed run; None: a new run.
     saves : bool
         True to save when the launcher is asked to leave.
+    metrics : MetricsPlan or None
+        None: no process serves metrics.
     """
 
     config: ClusterConfig
@@ -224,6 +242,7 @@ class Plan:
     log: str | None = None
     launch: Identity | None = None
     saves: bool = False
+    metrics: MetricsPlan | None = None
 
     def key_of(self, role: str) -> Keys | None:
         """Return the key of a coordinator, server or trainer, or of the launcher itself ("admin")."""

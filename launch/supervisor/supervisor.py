@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from launch.supervisor.discovery import note_cluster
+from launch.supervisor.discovery import note_cluster, note_targets
 from launch.supervisor.exit_report import ExitReport
 from launch.supervisor.graceful_stop import EndSignals, GracefulStop, LastSave, WaitReporter
 from launch.supervisor.launcher_process import this_process
@@ -138,6 +138,7 @@ class _Run:
         self._clock = AwakeClock(SystemClock())  # excludes the time in which this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
+        self._noted: dict[str, str] = {}
         self._worker_output = WorkerOutput(echo=plan.echo, trainers=plan.config.trainers, say=say, show=show)
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(SystemClock(), self._hurry)
@@ -376,12 +377,23 @@ class _Run:
         """Process received output and the newest status."""
         awake_s = self._clock.now_s()
         self._worker_output.take_in()
+        self._note_metrics()
         if self._worker_output.asked:
             self.signals.told()
         if self._poller is not None and (status := self._poller.news()) is not None:
             self._worker_output.tell_events(status, awake_s)
             self._start_awaited(status)
             self._observe(status)
+
+    def _note_metrics(self) -> None:
+        """Write the addresses of the processes' metrics, when they have changed."""
+        metrics, known = self._plan.metrics, self._worker_output.metrics
+        if metrics is None or known == self._noted:
+            return
+        if not self._noted:
+            self._say(f"metrics: {metrics.targets} tells Prometheus where they are")
+        self._noted = dict(known)
+        note_targets(metrics.targets, known)
 
     def _start_awaited(self, status: Mapping[str, Any]) -> None:
         """Start servers requested by ``pslib scale``, if this place can."""

@@ -13,7 +13,7 @@ from launch.supervisor.run_spec import Task
 from launch.worker.log_lines import LOG_PREFIX, MESSAGE_PREFIX, PEOPLE_PREFIX
 from pslib.process.shutdown import ACKNOWLEDGED, ASKED
 
-WORDS = ("started", "listening", "result", "over", "final", "asked")
+WORDS = ("started", "listening", "metrics", "result", "over", "final", "asked")
 FAILED_S = 2.0
 """Delay of a failure's cause: a failed run ends within a heartbeat or two; a hanging one shows it."""
 
@@ -49,6 +49,8 @@ class WorkerOutput:
         Process id of each worker on its own machine.
     hosts : dict of Task to str
         Host name of that machine; empty if a worker has not reported it.
+    metrics : dict of str to str
+        Address of the metrics of each process, by its name.
     said : set of str
         Lines shown to the user.
     final : set of Task
@@ -75,6 +77,7 @@ class WorkerOutput:
         self.last_status: dict[str, Any] = {}
         self.pids: dict[Task, int] = {}
         self.hosts: dict[Task, str] = {}
+        self.metrics: dict[str, str] = {}
         self.said: set[str] = set()
         self.final: set[Task] = set()
         self.asked = self.leaving = False
@@ -134,6 +137,8 @@ class WorkerOutput:
     def _take_message(self, task: Task, word: str, rest: str) -> None:
         if word == "listening" and task.role == "coordinator":
             self.address = rest
+        if word == "metrics":
+            self.metrics[task.name] = rest
         self.asked |= word == "asked" and not rest
         if word == "final" and not rest:
             (self.echoes if self.final - {task} else self.final).add(task)

@@ -1,8 +1,8 @@
 """``python -m launch.worker.main ROLE``: one process of a cluster, started by a launcher.
 
 It prints lines for its launcher: ``pslib-started PID HOST``, ``pslib-listening ADDRESS``, ``pslib-result
-JSON``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its successor
-would meet again, and ``pslib-asked`` when a signal to all processes asks it to leave
+JSON``, ``pslib-metrics HOST:PORT``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an
+error that its successor would meet again, and ``pslib-asked`` when a signal to all processes asks it to leave
 (`pslib.process.shutdown`). Lines ``pslib-log TEXT`` on standard error are for its log only
 (`launch.worker.log_lines`). All other output is for the user. Errors are one line on standard error and an
 exit code, see `pslib.errors`.
@@ -75,6 +75,10 @@ def _run(options: argparse.Namespace, line: str) -> int:
         set_threads(options.role)
         if options.role != "coordinator":
             keep_memory()
+        if options.metrics:
+            from launch.worker.health_server import serve_metrics
+
+            _tell("metrics", serve_metrics(options.metrics))
         return _with_keys(roles[options.role], options, line)
     finally:
         preemption.over()
@@ -104,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("coordinator", "server", "trainer"):
         role = roles.add_parser(name)
         role.add_argument("--cluster-id", required=True)
+        role.add_argument("--metrics", metavar="ADDRESS", help="serve /metrics at tcp://address:port")
         role.add_argument("--keys", metavar="FILE", help="a key file; -: the first line of standard input")
         if name != "trainer":
             role.add_argument("--listen", required=True, help="tcp://address:port, port 0 for any")

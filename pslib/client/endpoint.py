@@ -104,6 +104,11 @@ class Endpoint:
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster, which is in every message."""
+        return self._codec.cluster_id
+
     def begin_heartbeats(self, beat: Callable[[], None]) -> None:
         """Call ``beat`` in the thread, now and on each turn that it is due."""
         self.every_heartbeat, self._looks_s = beat, 0.0

@@ -21,6 +21,7 @@ from pslib.coordinator.checkpoint_barrier import moment_of_cut
 from pslib.errors import PslibError, ServerLostError, SupersededError, UnavailableError, WaitTimeoutError
 from pslib.process.health import health
 from pslib.process.machine import allow_peers
+from pslib.process.reported import Reporter, reported
 from pslib.process.shutdown import preemption
 from pslib.process.stacks import stacks_text
 from pslib.table.partition_map import PartitionMap
@@ -163,9 +164,14 @@ class MemberHandle:
         """Return the machine-clock time until which it cannot; each answered heartbeat extends it."""
         return self._vouched_s + self.endpoint.timing.silence_s
 
+    @property
+    def _reporter(self) -> Reporter:
+        return Reporter(self.role, self.rank, self.endpoint.cluster_id, f"{self.incarnation:x}")
+
     def stop_heartbeats(self) -> None:
         """Stop heartbeats."""
         self.endpoint.every_heartbeat = None
+        reported.forget(self._reporter)
 
     def report(self, message: Message) -> None:
         """Send the coordinator a report that it must have before this process leaves."""
@@ -212,7 +218,10 @@ class MemberHandle:
             return
         self._next_s = now_s + self._pause_s
         waits = [list(one) for one in self.endpoint.waits(WAITS_S)] if self.role == "trainer" else []
-        progress = self._cut_progress() or self.progress() | {"waits": waits}
+        progress = self._cut_progress()
+        if not progress:
+            progress = self.progress() | {"waits": waits}
+            reported.show(self._reporter, progress)
         if self._stacks_wanted:
             progress, self._stacks_wanted = progress | {STACKS: stacks_text()}, False
         about = (self.role, self.rank, self.incarnation, self.map_version)

@@ -104,6 +104,7 @@ class RequestTable:
         self.shares = ClientShares(share_bytes)
         self.outbox: list[Outgoing] = []
         self.resent = 0
+        self.pushes_resent = 0
         self._next_id = first_request_id
         self._next_ticket = 1
         self._open: dict[int, Request] = {}
@@ -329,8 +330,13 @@ class RequestTable:
         return f"{kind} of {request.cost:,} bytes, for credit: {flying:,} of {share:,} are in flight"
 
     def _go(self, request: Request) -> None:
-        self.resent += bool(request.attempts)
+        self._count_resent(request)
         self._attempt(self._now_s, request, self.codec.encode(self._next_id, request.message))
+
+    def _count_resent(self, request: Request) -> None:
+        if request.attempts:
+            self.resent += 1
+            self.pushes_resent += isinstance(request.message, Push)
 
     def _attempt(self, now_s: float, request: Request, frames: list[Buffer]) -> None:
         """Send frames that were encoded under the next request_id."""
@@ -372,7 +378,7 @@ class RequestTable:
         request, request_id = self._by_reserve.pop(reserve, (None, 0))
         if request is None or request.ticket not in self._open or request_id in self._by_attempt:
             return
-        self.resent += bool(request.attempts)
+        self._count_resent(request)
         self._sent(request, request_id, self.codec.encode(request_id, request.message))
 
     def _tell(self, peer: str, message: Message) -> int:

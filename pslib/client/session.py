@@ -46,6 +46,7 @@ from pslib.client.routing import first_unit, parts_of, pulled_fits, store_pulled
 from pslib.errors import LocalProtocolError, PslibError, UnavailableError, WaitTimeoutError
 from pslib.table.partition_map import BlockBounds, PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
+from pslib.wire.counters import Durations
 from pslib.wire.dense_delta import KnownDense
 from pslib.wire.error_codes import error_of
 from pslib.wire.fields import Message
@@ -93,6 +94,8 @@ class ClientSession:
         self.pushes_sent = 0
         self.updates_sent = 0
         self.between = StalenessCounter()
+        self.acks = Durations()
+        """From the begin of each push to its last acknowledgement."""
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._bounds = BlockBounds(dense_length, partition_map.dense_blocks)
@@ -305,6 +308,8 @@ class ClientSession:
         call.open_parts -= 1
         self._take(now_s, call, part, message)
         if call.open_parts == 0 and part.call in self._calls:
+            if isinstance(call, PushCall):
+                self.acks.add(now_s - call.started_s)
             self._finish(part.call, None)
         return True
 

@@ -12,6 +12,8 @@ from pslib.coordinator.session import CoordinatorSession
 from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
 from pslib.process.health import health
 from pslib.process.machine import allow_peers
+from pslib.process.platform import resident_bytes
+from pslib.process.reported import Reporter, reported
 from pslib.process.stacks import stacks_text
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
@@ -71,6 +73,9 @@ class Coordinator:
         self._stopped = False
         self._failure = ""
         self._last_status_s: float | None = None
+        self._reporter = Reporter("coordinator", 0, cluster_id, str(self.session.term))
+        self._saves, self._saved_s = self.session.registry.saves, utc_now_s()
+        """Number of checkpoints, and the time of the last one, or of this start."""
 
     @property
     def address(self) -> str:
@@ -106,7 +111,7 @@ class Coordinator:
             True to serve on when all work is done: trainers that come later learn that it is.
         """
         over_s: float | None = None
-        told_s = -TELL_S
+        told_s = shown_s = -TELL_S
         try:
             with health.loop("coordinator") as turned:
                 while not self._stopped and not self.session.superseded:
@@ -116,13 +121,32 @@ class Coordinator:
                     if tell is not None and now_s - told_s >= TELL_S:
                         told_s = now_s
                         tell(self.status())
+                    if reported.wanted and now_s - shown_s >= TELL_S:
+                        shown_s = now_s
+                        reported.show(self._reporter, self._figures())
                     if self.session.over and over_s is None:
                         over_s = now_s
                     lingers = over_s is not None and (now_s - over_s > LINGER_S or self._last_status_s)
                     if lingers and not (stays and not self.session.error):
                         break
         finally:
+            reported.forget(self._reporter)
             self._link.close()
+
+    def _figures(self) -> dict[str, Any]:
+        """Return the values of `pslib.wire.counters.COORDINATOR`."""
+        status = self.status()
+        if status["saves"] != self._saves:
+            self._saves, self._saved_s = status["saves"], utc_now_s()
+        return status | {
+            "lost_servers": len(status["servers_lost"]),
+            "lost_trainers": len(status["trainers_lost"]),
+            "training": int(status["phase"] == "training"),
+            "examples_done": status["examples"],
+            "checkpoints": self._saves,
+            "checkpoint_s": self._saved_s,
+            "rss_bytes": resident_bytes(),
+        }
 
     def _listen(self, transport: Transport, address: str, timing: Timing) -> ServerLink:
         """Listen; a successor waits, and logs it, while another process still has the address."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from pslib.coordinator.events import Tell
+from pslib.coordinator.events import Events
 from pslib.coordinator.jobs import JobRegistry
 from pslib.coordinator.membership import Member, Membership
 from pslib.storage import shown
@@ -23,8 +23,7 @@ class FailureDetector:
     members : Membership
     registry : JobRegistry
         Its leases are freed when a trainer is lost.
-    tell : Tell
-        Adds an event.
+    events : Events
     fail : callable
         Ends the run, with the reason.
     note_member : callable
@@ -35,12 +34,15 @@ class FailureDetector:
         self,
         members: Membership,
         registry: JobRegistry,
-        tell: Tell,
+        events: Events,
         fail: Callable[[str], None],
         note_member: Callable[[float, str, Member], None],
     ) -> None:
         self._note_member = note_member
-        self._members, self._registry, self._tell, self._fail = members, registry, tell, fail
+        self._members, self._registry, self._fail = members, registry, fail
+        self._tell, self._note = events.tell, events.note
+        self._silent: set[tuple[str, int]] = set()
+        """Roles and incarnations of those whose silence is an event already."""
         self._told: dict[int, int] = {}
 
     def tick(self, now_s: float) -> None:
@@ -48,6 +50,7 @@ class FailureDetector:
         for member in self._members.silent(now_s):
             self._note_member(now_s, "lost", member)
             self.lost(now_s, member)
+        self._note_silence(now_s)
         for member in (*self._members.servers, *self._members.trainers):
             may_come_back = self._members.may_come_back(member.role)
             if member.state == "lost" and may_come_back and self._is_needed(member):
@@ -65,11 +68,14 @@ class FailureDetector:
         else:
             self._lose_trainer(member)
 
-    def replaced(self, now_s: float, before: Member, after: Member) -> None:
-        """Handle a successor that has replaced a member."""
+    def replaced(self, now_s: float, before: Member, after: Member, was_live: bool) -> None:
+        """Handle a successor that has replaced a member, which ``was_live`` until then."""
         self._note_member(now_s, "counted", before)
         if before.role == "trainer":
             self._lose_trainer(before)
+        elif was_live:
+            text = f"server {before.rank} ({before.where}) is gone: another process has its rank"
+            self._note(text, "lost", "server", before.rank)
         self._tell(
             f"{after.role} {after.rank} restarted as {after.where} (generation {after.generation}; "
             f"was {before.where})",
@@ -89,6 +95,19 @@ class FailureDetector:
         return (one_has_left and all_done) or not self._members.awaited(now_s, "trainer")
 
     # --- the parts ----------------------------------------------------------------------------------------
+
+    def _note_silence(self, now_s: float) -> None:
+        """Add an event for a live member that is silent half as long as a lost one, or heard again."""
+        limit_s = self._members.config.timing.silence_s / 2
+        for member in (*self._members.live("server"), *self._members.live("trainer")):
+            is_silent = now_s - member.heard_s > limit_s
+            own = member.role, member.incarnation
+            if is_silent == (own in self._silent):
+                continue
+            self._silent ^= {own}
+            how = f"has been silent for {limit_s:g} s" if is_silent else "is heard again"
+            kind, about = "silent" if is_silent else "heard", (member.role, member.rank)
+            self._note(f"{member.role} {member.rank} ({member.where}) {how}", kind, *about)
 
     def _lose_trainer(self, member: Member) -> None:
         awaited = self._members.may_come_back("trainer")

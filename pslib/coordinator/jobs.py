@@ -249,6 +249,8 @@ class JobRegistry:
     jobs : list of CollectiveJob
     saved : str
         Path of the last saved checkpoint, credentials in it included; empty before the first.
+    saves : int
+        Number of checkpoints saved, as far as this coordinator knows of them.
     basis : list of dict
         Checkpoints that, loaded in order, restore the last state that was saved or loaded: fields of
         `Load` without a stem. Empty: initial values.
@@ -263,12 +265,14 @@ class JobRegistry:
         self.jobs: list[CollectiveJob] = []
         self._first_open = 0
         self.saved = self.moment = ""
+        self.saves = 0
         self.basis: list[dict[str, Any]] = []
         self.on_saved: Callable[[str, float], None] = lambda _path, _seconds: None
 
     def note_saved(self, path: str, moment: str) -> None:
         """Record a checkpoint of all servers, as they were at a moment."""
         self.saved, self.basis, self.moment = path, [{"path": path}], moment
+        self.saves += 1
 
     # --- requests -----------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class CoordinatorSession:
         self.history.on_event = self.journal.happened
         self.history.replaying = lambda: self.journal.replaying
         self.failure_detector = FailureDetector(
-            self.members, self.registry, tell, self.fail, self.journal.note_member
+            self.members, self.registry, self.history, self.fail, self.journal.note_member
         )
         self.moves = Rebalance(self.members, tell)
         self.moves.on_record = lambda record: self.journal.note(self._now_s, "move", record=record)
@@ -296,6 +296,7 @@ class CoordinatorSession:
             return self._registered(held, f"{message.role} {held.rank}, {held.where}, which is alive, to end")
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
+        was_live = before is not None and before.state == "live"
         own = (message.incarnation, message.address, where, message.rank, message.generation)
         changes = self.members.changes
         member = self.members.register(now_s, message.role, *own)
@@ -304,7 +305,7 @@ class CoordinatorSession:
         if before is None and self.members.changes > changes:  # it registers again until all are there
             self._note_joined(member)
         if before is not None and member is not before and member.rank == before.rank:
-            self.failure_detector.replaced(now_s, before, member)
+            self.failure_detector.replaced(now_s, before, member, was_live)
             if not self.recoveries.joined(before, member, message.empty):
                 return Failure("unavailable", self.error)
         return self._registered(member, self.members.missing(now_s, message.role))

@@ -66,6 +66,7 @@ def figures_of(members: Membership, registry: JobRegistry, over: bool, now_s: fl
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
         "saved": shown(registry.saved),
+        "saves": registry.saves,
     }
 
 

@@ -1,1 +1,1 @@
-"""Monitoring of runs: their state, samples over time, and who shows them."""
+"""Looks at a run: its state and samples, the page that shows them, its metrics and its report."""

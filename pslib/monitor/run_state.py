@@ -115,7 +115,7 @@ def run_state(
         "ledger": {
             "sent": status.get("pushes_sent", 0),
             "applied": status.get("pushes_applied", 0),
-            "resent": _sum(one.get("pushes_resent") for one in trainers),
+            "resent": status.get("pushes_resent"),
             "missing": status.get("pushes_missing", 0),
         },
         "checkpoints": list(status.get("checkpoints", ())),

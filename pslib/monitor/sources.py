@@ -21,7 +21,7 @@ from pslib.monitor.run_folder import (
 )
 from pslib.monitor.run_state import FORMAT, run_state
 from pslib.monitor.samples import Samples
-from pslib.monitor.track import KEEP_S, Track
+from pslib.monitor.track import KEEP_S, Track, ended
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
@@ -168,10 +168,10 @@ class LiveRun:
 
     def _miss(self) -> None:
         """Note that the coordinator does not answer: it is silent, or the run is over."""
-        ended = None if self._folder is None or self._keeps else ended_run(self._folder)
+        end = None if self._folder is None or self._keeps else ended_run(self._folder)
         with self._turn:
-            if ended is not None and self._track.state["run"]["state"] == "running":
-                self._track.end(ended.error, ended.exit_code == EXIT_DONE)
+            if end is not None and self._track.state["run"]["state"] == "running":
+                self._track.end(end.error, end.exit_code == EXIT_DONE)
             elif self._track.state["run"]["state"] == "running":
                 self._track.silent(self._clock.now_s() - self._heard_s, utc_now_s())
             self._turn.notify_all()
@@ -249,24 +249,23 @@ class EndedRun:
             return False
         self._written = written
         recorded, summary = map(read_record, files)
-        state = recorded.get("state")
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
+        state, samples = recorded.get("state"), recorded.get("samples")
+        plain = run_state(summary, facts={"name": self._folder.name, "folder": str(self._folder)})
+        if not isinstance(state, dict) or state.get("format") != FORMAT or state.keys() != plain.keys():
             if not summary:
                 return False
-            state = run_state(summary, facts={"name": self._folder.name, "folder": str(self._folder)})
+            state = plain
         self._state, self._number = self._ended(state), self._number + 1
-        self._samples = Samples.of(recorded.get("samples") or {})
+        self._samples = Samples.of(samples if isinstance(samples, dict) else {})
         return True
 
     def _ended(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return a state with the end of the run, where the files or the caller know it."""
-        ended = ended_run(self._folder)
-        if ended is not None:
-            how = "ended" if ended.exit_code == EXIT_DONE else "failed"
-            return state | {"run": state["run"] | {"state": how, "error": ended.error, "eta_s": None}}
-        if self._error:
-            return state | {"run": state["run"] | {"state": "failed", "error": self._error, "eta_s": None}}
-        return state
+        end = ended_run(self._folder)
+        if end is None and not self._error:
+            return state
+        error, done = (self._error, False) if end is None else (end.error, end.exit_code == EXIT_DONE)
+        return state | {"run": ended(state["run"], error, done)}
 
 
 def _changed_s(file: Path) -> float:

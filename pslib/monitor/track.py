@@ -24,6 +24,11 @@ KEEP_S = 10.0
 """Interval of writes of ``monitor.json``."""
 
 
+def ended(run: Mapping[str, Any], error: str | None, done: bool) -> dict[str, Any]:
+    """Return the ``run`` of a state as that of a run that is over."""
+    return {**run, "state": "ended" if done else "failed", "error": error, "eta_s": None}
+
+
 class Track:
     """State and samples of a run.
 
@@ -80,10 +85,19 @@ class Track:
         self._replace(self.state | {"now_s": now_s, "processes": [first, *others]})
 
     def end(self, error: str | None, done: bool) -> None:
-        """Mark the run as over: a launcher knows more of the end than its coordinator."""
-        how = "ended" if done else "failed"
-        error = error or self.state["run"]["error"]
-        self._replace(self.state | {"run": self.state["run"] | {"state": how, "error": error, "eta_s": None}})
+        """Mark the run as over: a launcher knows more of the end than its coordinator.
+
+        Its speed is then that of the whole training.
+        """
+        run, status = self.state["run"], self._status
+        fit_s = float(status.get("fit_seconds", 0.0))
+        own = int(status.get("examples", 0)) - int(status.get("examples_before", 0))
+        run = run | {"examples_per_s": own / fit_s if fit_s else run["examples_per_s"]}
+        gone = [
+            one | {"silent_s": None, "state": "left" if done and one["state"] == "live" else one["state"]}
+            for one in self.state["processes"]
+        ]
+        self._replace(self.state | {"run": ended(run, error or run["error"], done), "processes": gone})
 
     def _replace(self, state: dict[str, Any]) -> None:
         self.state = state

@@ -69,6 +69,8 @@ class ShardRequest:
         True if its reply has been built; a push of a sync step may be refused before all shards are done.
     taker : callable or None
         Takes the reply, for a request of the server itself.
+    arrived_s : float
+        Time of its arrival; 0: a request of the server itself.
     """
 
     peer: bytes
@@ -81,6 +83,7 @@ class ShardRequest:
     results: dict[int, Any] = field(default_factory=dict)
     answered: bool = False
     taker: Callable[[Message], None] | None = None
+    arrived_s: float = 0.0
 
     @property
     def key_count(self) -> int:

@@ -15,8 +15,10 @@ from pslib.clock import Clock, SystemClock
 from pslib.config import ANY_RANK, NEXT_GENERATION, ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
 from pslib.process.health import health
+from pslib.process.platform import resident_bytes
 from pslib.process.shutdown import preemption
 from pslib.server.durable_ack import DurableAck
+from pslib.server.hot_keys import hot_share
 from pslib.server.migration_thread import MigrationThread
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
@@ -90,6 +92,8 @@ class Server:
         self._streams_done_below = 0
         self._stopped = False
         self._tick_s = 0.0
+        self._busy_s = 0.0
+        """Work of the receive thread on requests."""
         self._failure: BaseException | None = None
         self._hands: MigrationThread | None = None
         codec = Codec(cluster_id)
@@ -271,15 +275,22 @@ class Server:
         if len(self._threads) == 1:
             self._threads[0].drain(TICK_S)
         came = self._receive(patience_s)
+        began_s = self._clock.now_s() if came else 0.0
+        answered = 0
         for peer, frames in came:
             with self._lock:
                 request = self._session.receive(peer, frames)
             if request:
-                self._serve(request)
+                request.arrived_s = began_s
+                answered += self._serve(request)
         now_s = self._clock.now_s()
         if not came and now_s < self._tick_s:
             return
+        if came:
+            self._busy_s += now_s - began_s
         with self._lock:
+            if answered:  # these answers leave together, below
+                self._session.durations.add(now_s - began_s, answered)
             if now_s >= self._tick_s:
                 self._session.tick(now_s)
                 self._tick_s = now_s + TICK_S
@@ -295,8 +306,12 @@ class Server:
         with self._lock:
             return self._link.receive()
 
-    def _serve(self, request: ShardRequest) -> None:
-        """Serve a request at once if it is short and its shards are idle; otherwise queue it."""
+    def _serve(self, request: ShardRequest) -> bool:
+        """Serve a request at once if it is short and its shards are idle, else queue it.
+
+        Return whether it is answered.
+        """
+        answered = False
         short = request.is_short(SHORT_ROWS)
         for index in request.shards:
             outcome = self._threads[index].serve_now(request) if short else None
@@ -304,12 +319,15 @@ class Server:
                 self._threads[index].put(request)
             else:
                 with self._lock:
-                    self._session.complete(request, index, outcome[0])
+                    answered = self._session.complete(request, index, outcome[0])
+        return answered
 
     def _done(self, request: ShardRequest, shard_index: int, result: Any) -> None:
         """Record a shard thread's result; the last one sends the reply, without waking another thread."""
+        now_s = self._clock.now_s()
         with self._lock:
-            self._session.complete(request, shard_index, result)
+            if self._session.complete(request, shard_index, result) and request.arrived_s:
+                self._session.durations.add(now_s - request.arrived_s)
             self._send_and_wake()
 
     def _send_and_wake(self) -> None:
@@ -336,7 +354,24 @@ class Server:
                 thread.put(lambda shard: shard.finish_streams(below))
             thread.put(thread.refresh_stats)
         self._streams_done_below = max(below, self._streams_done_below)
-        return merge_results([thread.stats for thread in self._threads]) | queues
+        return merge_results([thread.stats for thread in self._threads]) | queues | self._work()
+
+    def _work(self) -> dict[str, Any]:
+        """Return the counters of requests."""
+        with self._lock:
+            session, durations = self._session, self._session.durations
+            counters = {
+                "requests": session.requests,
+                "pulls": session.pulls,
+                "pushes": session.pushes,
+                "request_counts": list(durations.counts),
+                "request_s": durations.sum_s,
+            }
+            counts = session.hot.counts()
+        if (share := hot_share(counts)) is not None:
+            counters["hot_share"] = share
+        busy_s = self._busy_s + sum(thread.busy_s for thread in self._threads)
+        return counters | {"busy_s": busy_s, "rss_bytes": resident_bytes()}
 
     def _queues(self) -> dict[str, Any]:
         """Return the waiting requests and what they wait for, for `pslib doctor`."""

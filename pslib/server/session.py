@@ -17,6 +17,7 @@ from cython_ext.wire.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.server.checks import RequestChecks
 from pslib.server.durable_ack import DurableAck
+from pslib.server.hot_keys import EVERY, HotKeys
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
 from pslib.shard.key_slices import KeySlice
@@ -24,7 +25,7 @@ from pslib.shard.serving import ShardPart
 from pslib.shard.shard import Shard
 from pslib.shard.sync_steps import refused_in_step
 from pslib.wire.codec import Buffer, Codec, Reply
-from pslib.wire.counters import merge_results
+from pslib.wire.counters import Durations, merge_results
 from pslib.wire.dense_delta import DenseDelta
 from pslib.wire.error_codes import fitting
 from pslib.wire.fields import Message
@@ -101,6 +102,10 @@ class ServerSession:
         self.rejoin: Rejoin | None = None
         """Rejoin of a server that has lost its state: no request is answered until it is complete."""
         self._everybody = tuple(range(len(shards)))
+        self.requests = self.pulls = self.pushes = 0
+        self.hot = HotKeys()
+        self.durations = Durations()
+        """From the arrival of each request to its answer."""
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
 
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> ShardRequest | None:
@@ -124,6 +129,12 @@ class ServerSession:
         if isinstance(request.message, Reserve):
             self._reserve(peer, request.request_id, request.message)
             return None
+        self.requests += 1
+        if isinstance(request.message, Pull):
+            self.pulls += 1
+            if self.pulls % EVERY == 0:
+                self.hot.add(request.message.keys.values())
+        self.pushes += isinstance(request.message, Push)
         self._prepare(request)
         self._open.add((peer, request.request_id))
         return request
@@ -148,12 +159,15 @@ class ServerSession:
         self.rejoin = None
         return False
 
-    def complete(self, request: ShardRequest, shard_index: int, result: Any) -> None:
-        """Take one shard's result; the last one builds the reply, as does one that refuses part of a step."""
+    def complete(self, request: ShardRequest, shard_index: int, result: Any) -> bool:
+        """Take one shard's result; the last one builds the reply, as does one that refuses part of a step.
+
+        Return whether this one has built it.
+        """
         message = request.message
         request.results[shard_index] = result
         if request.answered:
-            return
+            return False
         splits = isinstance(message, Push) and message.sync and getattr(result, "refused", None)
         if splits or len(request.results) == len(request.shards):
             request.answered = True
@@ -161,6 +175,8 @@ class ServerSession:
                 self._send_answer(request)
             else:
                 self.gate.pass_when_durable(request.shards, partial(self._send_answer, request))
+            return True
+        return False
 
     def _send_answer(self, request: ShardRequest) -> None:
         self._open.discard((request.peer, request.request_id))

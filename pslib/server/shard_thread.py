@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from cython_ext.common.cores import CoreTurns
+from pslib.clock import SystemClock
 from pslib.errors import (
     CheckpointError,
     LogError,
@@ -157,6 +158,7 @@ class ShardThread:
         self._done, self._failed = done, failed
         self._loads = _Loads(log)
         self._turns = ShardTurns(shard, self._loads)
+        self._now_s = SystemClock().now_s
         shard.cuts.opener = SnapshotThread
         self._image = SnapshotTurns(shard)
         self.turn = threading.Lock()
@@ -164,6 +166,8 @@ class ShardThread:
         self.given = self.settled = 0
         """Number of queued pieces of work; and the same number when none was left to do."""
         self._taken = 0
+        self.busy_s = 0.0
+        """Work of this thread on requests."""
         self._drained = threading.Event()
         self._work: SimpleQueue[ShardRequest | Work | None] = SimpleQueue()
         self._ending = False
@@ -229,7 +233,9 @@ class ShardThread:
             while self._take():
                 turns = self._core_turns(turns)
                 with self.turn:
+                    began_s = self._now_s()
                     over = self._turns.turn()
+                    self.busy_s += self._now_s() - began_s
                 for request, result in over:
                     self._done(request, self.shard.index, result)
                 if turns is not None and self.waiting:
@@ -306,7 +312,9 @@ class ShardThread:
         """Refresh the counters of the next heartbeat, in the thread that owns them."""
         self.stats = shard_stats(self.shard)
         if self._log is not None:
-            self.stats |= {"log_bytes": self._log.log.size_bytes, "log_rounds": [self._log.rounds]}
+            log = self._log.log
+            self.stats |= {"log_bytes": log.disk_bytes, "log_replay_bytes": log.size_bytes}
+            self.stats["log_rounds"] = [self._log.rounds]
         self.held, self.step_waits = self.shard.sync.held, self.shard.sync.missing()
 
     @property

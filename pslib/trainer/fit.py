@@ -94,8 +94,10 @@ class Fit:
             ahead=mode.ahead,
             gate=tools.gate.begin_job(settings.consistency == "sync"),
             interruption=interruption,
+            times=tools.progress.times,
             began_s=began_s,
         )
+        tools.progress.keys.use_fields(tools.model.schema)
         threads, overlap = settings.compute_threads, pipeline.pushes_behind
         with closing(reader), ModelThreads(tools.model, threads, overlap, settings.products) as model:
             computer = Computer(

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.batch import Batch
 from pslib.client.client import Client
+from pslib.clock import Clock
 from pslib.metrics.metrics import LogitBins
+from pslib.process.platform import resident_bytes
 from pslib.recorder.status import Status
+from pslib.schema import Schema
+from pslib.wire.counters import STALENESS_BINS, Durations
 from pslib.wire.staleness import StalenessCounter
 
-STALENESS_BINS = 33
-"""Histogram bins of staleness: 0, 1, ... 31, and more."""
+FIELDS_MAX = 256
+"""Fields whose keys are counted: their lists are in every heartbeat."""
+FIELDS_EVERY = 64
+"""Batches of which one has its keys counted by field, which takes 0.3 ms for 26 fields of 4,096 examples."""
 
 
 class CacheCounters:
@@ -28,6 +36,119 @@ class CacheCounters:
         self.lookups += lookups
         self.hits += hits
         self.bytes_saved += bytes_saved
+
+
+class StageTimes:
+    """Seconds that a trainer's pipeline has spent in its stages; each attribute has one writing thread.
+
+    Parameters
+    ----------
+    clock : Clock
+
+    Attributes
+    ----------
+    now_s : callable
+        The clock's time.
+    read_s : float
+        The reader at work.
+    pace_s, pull_s : float
+        The puller held by the staleness bound; and at work, or waiting for credit.
+    wait_batch_s, wait_rows_s, wait_pace_s, compute_s : float
+        The computing thread waiting for a batch that the reader has not read; for rows; for the staleness
+        bound; and computing. With ``send_s`` these add up to its time, but for its waits in a checkpoint.
+    send_s : float
+        Gradients handed over by the computing thread, which waits until there is room for them.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_s = clock.now_s
+        self.read_s = self.pace_s = self.pull_s = 0.0
+        self.wait_batch_s = self.wait_rows_s = self.wait_pace_s = self.compute_s = self.send_s = 0.0
+
+    def reading(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Pass batches on, and count the time that each of them takes."""
+        began_s = self.now_s()
+        for batch in batches:
+            self.read_s += self.now_s() - began_s
+            yield batch
+            began_s = self.now_s()
+
+    def awaited(self, began_s: float, pace_s: float, pull_s: float) -> None:
+        """Count a wait for a pulled batch, by what the puller did meanwhile.
+
+        Parameters
+        ----------
+        began_s, pace_s, pull_s : float
+            Time, and the puller's times, when it began.
+        """
+        waited_s = self.now_s() - began_s
+        paced_s = min(waited_s, self.pace_s - pace_s)
+        pulled_s = min(waited_s - paced_s, self.pull_s - pull_s)
+        self.wait_pace_s += paced_s
+        self.wait_rows_s += pulled_s
+        self.wait_batch_s += waited_s - paced_s - pulled_s
+
+    def computed(self, came_s: float, send_s: float) -> None:
+        """Count a computation that began at ``came_s``, when ``send_s`` had this value."""
+        self.compute_s += max(0.0, self.now_s() - came_s - (self.send_s - send_s))
+
+    def counters(self) -> dict[str, float]:
+        """Return the counters of a heartbeat."""
+        return {
+            "read_s": self.read_s,
+            "wait_batch_s": self.wait_batch_s,
+            "wait_rows_s": self.wait_rows_s,
+            "compute_s": self.compute_s,
+            "push_wait_s": self.wait_pace_s + self.send_s,
+        }
+
+
+class KeyCounters:
+    """Keys of the trained batches, and of one in `FIELDS_EVERY` those of each field."""
+
+    def __init__(self) -> None:
+        self.batches = self.keys = self.distinct_keys = self.field_batches = 0
+        self.field_names: tuple[str, ...] = ()
+        self._field_keys: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._field_distinct: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def use_fields(self, schema: Schema) -> None:
+        """Count by the fields of this schema from now on."""
+        sparse, ragged = [one.name for one in schema.sparse], [one.name for one in schema.ragged]
+        names = (*sparse, *ragged)[:FIELDS_MAX]
+        if names != self.field_names:
+            self.field_names, self.field_batches = names, 0
+            self._field_keys, self._field_distinct = np.zeros((2, len(names)), np.int64)
+
+    def add(self, batch: Batch) -> None:
+        """Count one batch."""
+        self.keys += batch.sparse.size + sum(ragged.values.size for ragged in batch.ragged.values())
+        self.distinct_keys += batch.keys.size
+        if self.batches % FIELDS_EVERY == 0 and self.field_names:
+            self._add_fields(batch)
+        self.batches += 1
+
+    def _add_fields(self, batch: Batch) -> None:
+        columns = [*batch.sparse.T, *(ragged.values for ragged in batch.ragged.values())]
+        seen = np.zeros(batch.keys.size, np.bool_)
+        for number, places in enumerate(columns[: len(self.field_names)]):
+            seen[:] = False
+            seen[places] = True
+            self._field_keys[number] += places.size
+            self._field_distinct[number] += np.count_nonzero(seen)
+        self.field_batches += 1
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of a heartbeat."""
+        return {
+            "batches": self.batches,
+            "keys": self.keys,
+            "distinct_keys": self.distinct_keys,
+            "field_names": list(self.field_names),
+            "field_batches": self.field_batches,
+            "field_keys": self._field_keys.tolist(),
+            "field_distinct": self._field_distinct.tolist(),
+        }
 
 
 class Progress:
@@ -50,6 +171,8 @@ class Progress:
         self.staleness_counts = [0] * STALENESS_BINS
         self.lead_max = 0
         self.cache = CacheCounters()
+        self.times = StageTimes(client.endpoint.machine_clock)
+        self.keys = KeyCounters()
         self.streams: set[int] = set()
         """Leases that this trainer holds; their positions are read from the session."""
 
@@ -62,12 +185,13 @@ class Progress:
         client.member.progress = made = cls(client)
         return made
 
-    def trained(self, loss: float, logits: NDArray[Any], labels: NDArray[np.float32], staleness: int) -> None:
+    def trained(self, loss: float, logits: NDArray[Any], batch: Batch, staleness: int) -> None:
         """Count one batch."""
         with self._lock:
-            self._bins.add(logits, labels)
-            self.examples += labels.size
-            self.loss_sum += loss * labels.size
+            self._bins.add(logits, batch.labels)
+            self.examples += len(batch)
+            self.loss_sum += loss * len(batch)
+            self.keys.add(batch)
             self.staleness_sum += staleness
             self.staleness_count += 1
             self.staleness_max = max(self.staleness_max, staleness)
@@ -117,6 +241,9 @@ class Progress:
             streams = [[s, session.acked_below(s)] for s in self.held()] if session else []
             sent = (session.pushes_sent, session.updates_sent) if session else (0, 0)
             between = session.between if session else StalenessCounter()
+            acks = session.acks if session else Durations()
+            ack_counters = {"ack_counts": list(acks.counts), "ack_s": acks.sum_s}
+            in_flight = endpoint.requests.shares.all_in_flight_bytes
             between_counters = {
                 "between_sum": between.sum,
                 "between_count": between.count,
@@ -141,5 +268,11 @@ class Progress:
                 "cache_lookups": self.cache.lookups,
                 "cache_hits": self.cache.hits,
                 "cache_bytes_saved": self.cache.bytes_saved,
+                "pushes_resent": endpoint.requests.pushes_resent,
+                "bytes_in_flight": in_flight,
+                **ack_counters,
+                **self.times.counters(),
+                **self.keys.counters(),
+                "rss_bytes": resident_bytes(),
                 "streams": streams,
             }

@@ -101,8 +101,14 @@ class RollingLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its segments."""
+        """Bytes of its segments, which a restart reads."""
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of its segments, and of those that are to be removed."""
+        with self._lock:
+            return self.size_bytes + sum(segment.size for _, segment in self._unneeded)
 
     @property
     def segments(self) -> Sequence[str]:

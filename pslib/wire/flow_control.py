@@ -52,6 +52,11 @@ class ClientShares:
         """Return the bytes in flight to a peer and back."""
         return self.flying.get(peer, 0)
 
+    @property
+    def all_in_flight_bytes(self) -> int:
+        """Return the bytes in flight to all peers and back."""
+        return sum(self.flying.values())
+
     def is_beyond(self, cost: int) -> bool:
         """Return whether a request of this size never fits the share, so that the server must grant it."""
         return self.share_bytes > 0 and cost > self._most(cost)

@@ -171,7 +171,7 @@ def test_what_changes_nothing_is_not_written() -> None:
     notes: list[Any] = [entries_of(record)[0] for record in talk.records[written:]]
     assert [note["note"] for note in notes if note["note"] != "events"] == ["lost", "lost"]
     told = [event["kind"] for note in notes for event in note.get("events", ())]
-    assert (told[:2], set(told[2:])) == (["lost", "lost"], {"waiting"})
+    assert (told[:4], set(told[4:])) == (["silent", "silent", "lost", "lost"], {"waiting"})
 
 
 def test_positions_are_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ FILE_TABLES = {
     "pslib/data/inspect": "trainer.md",
     "pslib/data/synthetic": "trainer.md",
     "pslib/scoring": "trainer.md",
+    "pslib/monitor": "trainer.md",
     "pslib/recorder": "trainer.md",
     "pslib/trainer": "trainer.md",
     "pslib/trainer/pipeline": "trainer.md",

@@ -32,7 +32,7 @@ pslib role trainer job.yaml
 @key_option("the process's key (default: the file that PSLIB_KEYS names)")
 @option("--log", "DIR", "folder of update logs and journal (default: that of the job)", FOLDER)
 @flag("--insecure-network", "listen beyond this machine without encryption")
-@option("--health", "PORT", "answer probes there: GET /livez, /readyz", click.IntRange(1, 65535))
+@option("--health", "PORT", "answer there: GET /livez, /readyz, /metrics", click.IntRange(1, 65535))
 def role_command(
     role: str,
     config: str,

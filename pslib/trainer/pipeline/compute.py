@@ -227,10 +227,15 @@ class Computer:
             Called with an error that occurs after this call.
         """
         self._between()
+        times = self._progress.times
+        began_s = times.now_s()
         pulled = item.pull.wait()
+        came_s, send_s = times.now_s(), times.send_s
+        times.wait_rows_s += came_s - began_s
         views = self._layout.views(pulled.dense)
         arguments = item.batch, pulled.rows, views, self._step_seed(item)
         self._model.begin(arguments, lambda step: push(partial(self._finish, item, pulled, step)), failed)
+        times.computed(came_s, send_s)
 
     def finish(self) -> None:
         """Wait until all started batches are computed."""
@@ -238,7 +243,7 @@ class Computer:
 
     def _finish(self, item: Prefetched, pulled: PulledRows, step: Step) -> PendingPush | None:
         self._before_batch(item)
-        self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
+        self._progress.trained(step.loss, step.logits, item.batch, item.staleness)
         computed = ComputedBatch(
             item.batch,
             pulled,

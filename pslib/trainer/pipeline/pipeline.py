@@ -26,6 +26,7 @@ from pslib.trainer.checkpoints.pause import JobGate
 from pslib.trainer.collective import HeldLease, Job
 from pslib.trainer.pipeline.pace import LeasePlan, Pace
 from pslib.trainer.pipeline.row_source import PendingRows, RowSource
+from pslib.trainer.progress import StageTimes
 
 READ_AHEAD = 4
 """Batches queued between reading and pulling: hides the decoding of a window's next piece."""
@@ -106,6 +107,8 @@ class Pipeline:
         Gate that stops batches for a cut.
     interruption : Interruption
         Ctrl-C, by which it ends between two batches.
+    times : StageTimes
+        Counts the time of the stages.
     began_s : float
         Seconds of training before this cluster began.
     """
@@ -122,12 +125,13 @@ class Pipeline:
         ahead: int,
         gate: JobGate,
         interruption: Interruption,
+        times: StageTimes,
         began_s: float = 0.0,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
         self._plan_of, self._maintain = plan_of, maintain
         self._rows, self._pace, self._began_s, self._gate = rows, pace, began_s, gate
-        self._interruption = interruption
+        self._interruption, self._times = interruption, times
         self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
@@ -172,7 +176,7 @@ class Pipeline:
             thread.start()
         try:
             with preemption.finishing():
-                while (item := self._next()) is not None:
+                while (item := self._next_counted()) is not None:
                     state, prefetched = item
                     if not self._gate.enter(prefetched.moment.step, self._must_stop):
                         break
@@ -195,6 +199,13 @@ class Pipeline:
         if self._error is None and not self._leaves():
             with self._pushed:
                 self._pushed.wait_for(lambda: not self._open or self._error, SETTLE_S)
+
+    def _next_counted(self) -> tuple[_LeaseState, Prefetched] | None:
+        times = self._times
+        began = times.now_s(), times.pace_s, times.pull_s
+        item = self._next()
+        times.awaited(*began)
+        return item
 
     def _next(self) -> tuple[_LeaseState, Prefetched] | None:
         """Return the next batch to compute; None at the end, or when this process is to leave the fit."""
@@ -255,7 +266,7 @@ class Pipeline:
                     return
                 self._lease_done(state, lambda: None)
             try:
-                for number, batch in enumerate(self._batches_of(lease), first):
+                for number, batch in enumerate(self._times.reading(self._batches_of(lease)), first):
                     if not self._put(self._read, (state, number, batch)):
                         return
             except DataError as error:  # earlier batches are valid: train and save them
@@ -268,11 +279,15 @@ class Pipeline:
     def _pull_all(self) -> None:
         while (item := self._take(self._read)) is not None:
             state, number, batch = item
+            began_s = self._times.now_s()
             staleness = self._pace.enter(state.lease, number, self._over)
+            entered_s = self._times.now_s()
+            self._times.pace_s += entered_s - began_s
             if staleness is None:
                 return
             moment = Moment(state.plan.first_step + number, self._began_s + state.lease.time_s)
             pull = self._rows.pull(batch, moment)
+            self._times.pull_s += self._times.now_s() - entered_s
             prefetched = Prefetched(state.lease, number, batch, pull, staleness, moment)
             if not self._put(self._pulled, (state, prefetched)):
                 return
@@ -280,12 +295,16 @@ class Pipeline:
 
     def _push(self, state: _LeaseState, send: Send) -> None:
         """Send the result of a step, or queue it for the pusher."""
-        if not self._pushes_behind:
-            self._after(send(), partial(self._batch_done, state))
+        began_s = self._times.now_s()
+        if self._pushes_behind:
+            with self._lock:
+                self._open += 1
+            self._put(self._computed, (state, send))
+            self._times.send_s += self._times.now_s() - began_s
             return
-        with self._lock:
-            self._open += 1
-        self._put(self._computed, (state, send))
+        pending = send()
+        self._times.send_s += self._times.now_s() - began_s
+        self._after(pending, partial(self._batch_done, state))
 
     def _push_all(self) -> None:
         while (item := self._take(self._computed)) is not None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from launch.worker.health_server import serve_health
+from launch.worker.health_server import serve_health, serve_metrics
 from pslib.errors import ConfigurationError
 from pslib.process.health import TURN_S, Health
+from pslib.process.reported import Reported, Reporter
 from tests.support.hand_clock import HandClock
 
 
@@ -55,6 +56,33 @@ def test_a_stuck_loop_fails_both_probes_with_its_name(port: int, health: Health,
 
 def test_another_path_is_not_found(port: int) -> None:
     assert ask(port, "/")[0] == 404
+
+
+def test_metrics_are_those_of_the_last_heartbeat() -> None:
+    counters = Reported()
+    server = serve_health(0, host="127.0.0.1", counters=counters)
+    try:
+        port = server.server_address[1]
+        assert counters.wanted
+        assert ask(port, "/metrics") == (200, "")
+        counters.show(Reporter("server", 2, "run-7", "1f"), {"rows": 12})
+        status, text = ask(port, "/metrics")
+        assert status == 200
+        assert 'pslib_rows{incarnation="1f",rank="2",role="server",run="run-7"} 12.0' in text
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_metrics_are_served_at_the_host_of_an_address() -> None:
+    address = serve_metrics("tcp://127.0.0.1:0")
+    host, _, port = address.rpartition(":")
+    assert host == "127.0.0.1"
+    assert ask(int(port), "/metrics")[0] == 200
+    with pytest.raises(
+        ConfigurationError, match=f"^metrics.port: port {port} can't be taken: Address already"
+    ):
+        serve_metrics(f"tcp://127.0.0.1:{port}")
 
 
 def test_a_taken_port_is_told_in_a_line(port: int) -> None:

@@ -316,6 +316,17 @@ def test_only_pods_of_the_job_reach_it_and_a_drain_takes_one_server_at_a_time(sm
     assert budget["spec"]["maxUnavailable"] == 1
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_prometheus_finds_the_metrics_of_every_pod_at_its_health_port(small: Path, role: str) -> None:
+    told = pod_of(base(small), role)["metadata"]["annotations"]
+    ports = {one["name"]: one["containerPort"] for one in container_of(base(small), role)["ports"]}
+    assert told == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(ports["health"]),
+        "prometheus.io/path": "/metrics",
+    }
+
+
 def test_memory_of_a_server_is_what_the_planner_counts_for_its_rows(tmp_path: Path) -> None:
     def gib(rows: str, servers: int) -> float:
         folder = tmp_path / f"{rows}-{servers}"
