@@ -104,27 +104,34 @@ def test_the_page_follows_the_run_and_keeps_the_focus(look):
 
 
 def test_a_server_that_is_lost_and_comes_back_is_shown_and_said(look):
-    lost = []
+    lost, silent = [], []
 
     def change(state):
         state["partitions"]["moving"] = []
         for one in state["processes"]:
             if one["role"] == "server" and one["rank"] in lost:
-                one["state"], one["silent_s"] = "lost", 3.5
+                one["state"], one["silent_s"] = "lost", 7.0
+            if one["role"] == "server" and one["rank"] in silent:
+                one["silent_s"] = 3.5
         if lost:
-            told = {"number": 900, "kind": "lost", "text": "server 2 is lost: silent for 3.5 s"}
+            told = {"number": 900, "kind": "lost", "text": "server 2 is lost: silent for 7.0 s"}
             state["events"].append(told | {"at_s": state["now_s"], "role": "server", "rank": 2})
 
     run = RecordedRun(4, 2, 100.0, change)
     with look.at(run) as page:
         shows(page, "#attention", "Nothing needs attention")
+        silent.append(2)
+        run.advance()
+        shows(page, "#attention", "server 2 is silent for 3.5 s")
+        assert page.get_by_label("server 2: silent").count() == 1
+        silent.clear()
         lost.append(2)
         run.advance()
         shows(page, "#attention", "server 2 is lost")
         assert page.get_by_label("server 2: lost").count() == 1
         shows(page, "#servers", "3 of 4")
-        shows(page, "#events li:first-child", "server 2 is lost: silent for 3.5 s")
-        shows(page, "#live", "server 2 is lost: silent for 3.5 s")
+        shows(page, "#events li:first-child", "server 2 is lost: silent for 7.0 s")
+        shows(page, "#live", "server 2 is lost: silent for 7.0 s")
         lost.clear()
         run.advance()
         shows(page, "#attention", "Nothing needs attention")

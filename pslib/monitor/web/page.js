@@ -8,7 +8,7 @@ const SILENT_S = 12;  // two beats of the server, and a little
 const LATE_S = 3;
 const RETRY_S = 2;
 const SAMPLES_S = 10;
-const ANNOUNCED = new Set(["lost", "back", "failed", "fenced", "left"]);
+const ANNOUNCED = new Set(["silent", "lost", "back", "failed", "fenced", "left"]);
 
 let state = null;
 let heard = 0;

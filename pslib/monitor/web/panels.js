@@ -4,7 +4,7 @@ import {
   NONE, ago, at, byteRate, bytes, count, duration, facts, fixed, keyed, make, plural, put, rate, rows, set, share,
   table, times,
 } from "./format.js";
-import { processes, troubled } from "./processes.js";
+import { isSilent, processes, troubled } from "./processes.js";
 import { servers } from "./servers.js";
 import { bar, legend, mean } from "./time_bar.js";
 
@@ -23,6 +23,9 @@ export function attention(state) {
   for (const one of list(state.servers)) {
     const used = one.memory_limit_bytes ? one.memory_bytes / one.memory_limit_bytes : 0;
     if (used >= SOON.memory_share) say("bad", `server ${one.rank} has ${share(used)} of its memory limit`, "servers");
+  }
+  for (const one of list(state.processes).filter(isSilent).slice(0, 4)) {
+    say("warn", `${one.role} ${one.rank} is silent for ${duration(one.silent_s)}`, "processes");
   }
   const slow = list(state.processes).filter((one) => one.straggler);
   if (slow.length) {
@@ -110,7 +113,7 @@ function makeTime() {
 
 // --- events
 
-const ALARMING = { lost: "bad", failed: "bad", fenced: "warn", left: "quiet", back: "good", saved: "quiet" };
+const ALARMING = { lost: "bad", failed: "bad", silent: "warn", fenced: "warn", left: "quiet", back: "good", saved: "quiet" };
 const EVENTS_SHOWN = 60;
 
 function makeEvents() {

@@ -9,10 +9,12 @@ const COLUMNS = [
   ["Process", ""], ["State", ""], ["Heard", "number heard"], ["Where", "where"], ["Rate", "number"], ["Memory", "number rss"],
   ["Time", "time_cell"], ["Waits for", "waits"], ["", ""],
 ];
-const KINDS = { live: "live", lost: "bad", left: "quiet", absent: "quiet", ended: "quiet" };
+const KINDS = { live: "live", lost: "bad", left: "quiet", absent: "quiet", ended: "quiet", silent: "warn" };
 
+const SILENT_S = 3;
+export const isSilent = (one) => one.state === "live" && one.silent_s >= SILENT_S;
 const trouble = (one) => (one.state === "lost" ? 2 : troubled(one) ? 1 : 0);
-export const troubled = (one) => one.state === "lost" || one.straggler || (one.waits ?? []).length > 0;
+export const troubled = (one) => one.state === "lost" || one.straggler || isSilent(one) || (one.waits ?? []).length > 0;
 
 const text = (one) =>
   `${one.role} ${one.rank} ${one.state} ${one.where} ${one.address} ${(one.waits ?? []).join(" ")} ${one.straggler ? "straggler" : ""}`;
@@ -66,7 +68,7 @@ export function processes(dump) {
   }
 
   function update(row, one, running, servers) {
-    const now = !running && one.state === "live" ? "ended" : one.state;
+    const now = one.state !== "live" ? one.state : !running ? "ended" : isSilent(one) ? "silent" : "live";
     put(row.state, now);
     row.state.className = `tag ${KINDS[now] ?? "info"}`;
     row.slow.hidden = !one.straggler;

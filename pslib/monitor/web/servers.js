@@ -1,5 +1,6 @@
 // Cluster map: a tile a server, filled by its part of the largest, and what the chosen one has.
 
+import { isSilent } from "./processes.js";
 import { NONE, at, bytes, count, duration, facts, keyed, make, plural, put, rate, rows, set, share, table, times } from "./format.js";
 
 const MEASURES = [
@@ -32,14 +33,14 @@ export function servers() {
   const note = make("p.soft.note");
   const about = make("div.chosen", { hidden: true });
   const title = make("h3");
-  const own = make("dl.facts");
+  const values = make("dl.facts");
   const moves = make("ul.moves");
   const more = make("details", {}, make("summary", {}, "As a table"));
   const frame = table("Servers", COLUMNS);
   frame.classList.add("tall");
   more.append(frame);
   more.addEventListener("toggle", () => last && show(last));
-  about.append(title, own);
+  about.append(title, values);
   at("servers_body").append(figures, choice, map, note, moves, about, more);
   for (const one of MEASURES) {
     const button = make("button", { type: "button", "aria-pressed": String(one === measure), onclick: () => pick(one) }, one[1]);
@@ -107,7 +108,7 @@ export function servers() {
         tile.fill.style.setProperty("height", `${Math.round((100 * (value ?? 0)) / largest)}%`);
         put(tile.text, `${measure[3](value)}${measure[4]}`);
         put(tile.more, others(one));
-        put(tile.mark, known === "live" ? (moves ? "→" : "") : "✕");
+        put(tile.mark, known === "live" ? (moves ? "→" : "") : known === "silent" ? "!" : "✕");
         set(tile, "data-state", known);
         set(tile, "data-moves", moves || null);
         set(tile, "aria-pressed", String(chosen === one.rank));
@@ -124,7 +125,7 @@ export function servers() {
     if (!one) return;
     const limit = one.memory_limit_bytes ? ` of ${bytes(one.memory_limit_bytes)}` : "";
     put(title, `Server ${one.rank}, ${stateOf.get(one.rank) ?? "absent"}`);
-    facts(own, [
+    facts(values, [
       ["Partitions", count(one.partitions)],
       ["Rows", count(one.rows)],
       ["Memory", bytes(one.memory_bytes) + limit],
@@ -141,12 +142,13 @@ export function servers() {
   function show(state) {
     last = state;
     const all = Array.isArray(state.servers) ? state.servers : [];
-    const stateOf = new Map((state.processes ?? []).filter((one) => one.role === "server").map((one) => [one.rank, one.state]));
+    const running = state.run?.state === "running";
+    const own = (state.processes ?? []).filter((one) => one.role === "server");
+    const stateOf = new Map(own.map((one) => [one.rank, running && isSilent(one) ? "silent" : one.state]));
     const going = state.partitions?.moving ?? [];
     const moving = new Set(going.flatMap(([, from, to]) => [from, to]));
-    const live = all.filter((one) => stateOf.get(one.rank) === "live").length;
+    const live = all.filter((one) => ["live", "silent"].includes(stateOf.get(one.rank))).length;
     const imbalance = state.imbalance ?? {};
-    const running = state.run?.state === "running";
     facts(figures, [
       running && all.length > 0 && ["Live", `${count(live)} of ${count(all.length)}`, live < all.length ? "bad" : ""],
       ["Imbalance of rows", times(imbalance.rows)],
