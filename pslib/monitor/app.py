@@ -37,6 +37,9 @@ SLOW_S = 10.0
 LOOK_S = 1.0
 """Longest wait for a newer state; the end of the page waits for it."""
 
+PAUSE_S = 0.05
+"""Pause after a look without news: a source that is closed returns at once."""
+
 FOLDER = Path(__file__).parent / "web"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -99,11 +102,13 @@ class States:
         while True:
             await self._wanted.wait()
             number = await run_in_threadpool(self._source.changed, self._number, LOOK_S)
-            if number != self._number:
-                text = await run_in_threadpool(lambda: json_of(self._source.state()))
-                self._number, self._text = number, text
-                self._is_new.set()
-                self._is_new = asyncio.Event()
+            if number == self._number:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            text = await run_in_threadpool(lambda: json_of(self._source.state()))
+            self._number, self._text = number, text
+            self._is_new.set()
+            self._is_new = asyncio.Event()
 
     async def after(self, number: int, timeout_s: float) -> tuple[int, bytes] | None:
         """Return number and text of the newest state when it is another one; None after a time without."""

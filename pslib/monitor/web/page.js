@@ -123,7 +123,10 @@ function draw() {
     shown(state);
     age();
     if (samples) drawAll(withPresent(samples));
-    document.body.dataset.ready = "yes";
+    if (samples && !document.body.dataset.ready) {
+      document.body.dataset.ready = "yes";
+      performance.mark("shown");
+    }
   });
 }
 
@@ -275,6 +278,7 @@ function start() {
   chart("table_charts", { title: "Memory of tables", column: "memory_bytes", show: bytes, colour: "--c4", ...over });
   wireTheme();
   wireDialog();
+  fetchSamples();
   connect();
   document.addEventListener("visibilitychange", draw);
   setInterval(() => {
