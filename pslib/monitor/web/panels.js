@@ -25,7 +25,7 @@ export function attention(state) {
     if (used >= SOON.memory_share) say("bad", `server ${one.rank} has ${share(used)} of its memory limit`, "servers");
   }
   for (const one of list(state.processes).filter(isSilent).slice(0, 4)) {
-    say("warn", `${one.role} ${one.rank} is silent for ${duration(one.silent_s)}`, "processes");
+    say("warn", `${one.role} ${one.rank} is silent`, "processes");
   }
   const slow = list(state.processes).filter((one) => one.straggler);
   if (slow.length) {
