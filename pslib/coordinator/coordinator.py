@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +66,7 @@ class Coordinator:
     ) -> None:
         self.session = CoordinatorSession(config, journal.term if journal else 0, ranks_named)
         self.session.history.unix_s, self.session.stacks.own = utc_now_s, stacks_text
+        self.session.about = _about
         self._codec = Codec(cluster_id)
         self._clock, self._journal = AwakeClock(clock), journal
         last_s = self._replay()
@@ -209,6 +212,11 @@ class Coordinator:
             return self._codec.encode(request_id, answer)
         except LocalProtocolError as error:
             return self._codec.encode(request_id, Failure("internal", f"can't answer: {error}"))
+
+
+def _about() -> dict[str, Any]:
+    """Return where this process is, as members tell it, and its memory."""
+    return {"where": f"pid {os.getpid()} on {socket.gethostname()}", "rss_bytes": resident_bytes()}
 
 
 def run_coordinator(

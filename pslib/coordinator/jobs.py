@@ -520,7 +520,7 @@ class JobRegistry:
             leases = counted(job.book.windows.size, "lease")
             self._tell(
                 f"call {number} ({job.what}) is given up, with {job.book.done_count} of {leases} done",
-                "gave up",
+                "given_up",
             )
 
     def _leave_earlier(self, now_s: float, message: OpenJob) -> None:

@@ -6,7 +6,7 @@ It tracks members (`Membership`), grants leases of collective jobs (`JobRegistry
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,8 @@ class CoordinatorSession:
         self.cuts.on_saved = self._saved
         self.recoveries = Recovery(self.members, self.registry, self.moves, tell, self.fail)
         self.stacks = StackDumps(self.members)
+        self.about: Callable[[], dict[str, Any]] = dict
+        """Returns where the coordinator's process is and what it takes; that process sets it."""
         self._started_s: float | None = None
         self._run_began_s = 0.0
         self._now_s = 0.0
@@ -563,6 +565,7 @@ class CoordinatorSession:
             return Result(self.status(now_s))
         details = details_of(self.members, self.registry, self.config, now_s)
         details |= {"moving": self.moves.under_way(), "checkpoints": self.history.checkpoints}
+        details["coordinator"] = self.about()
         return Result(self.status(now_s) | details)
 
     def _events_after(self, now_s: float, message: AskEvents) -> Message:

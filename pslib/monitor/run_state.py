@@ -7,7 +7,8 @@ null, not zero. The keys of the result are those of ``docs/reference/metrics.md`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
+from itertools import accumulate
+from math import isfinite, nan
 from statistics import median
 from typing import Any
 
@@ -95,12 +96,13 @@ def run_state(
     servers, trainers = ([one for one in members if one.role == role] for role in ("server", "trainer"))
     slow = _stragglers(trainers)
     found = [_server(one) for one in servers]
-    state = {
+    return {
         "format": FORMAT,
         "now_s": now_s,
         "run": _run(status, change, now_s, facts or {}),
         "processes": [
-            _coordinator(address),
+            _unseen("coordinator", 0, "live")
+            | {"address": address or None, "silent_s": 0.0, **status.get("coordinator", {})},
             *(_process(one, one.busy_shares()) for one in servers),
             *_absent(status, "server", servers),
             *(_process(one, one.stage_shares(), one in slow) for one in trainers),
@@ -126,7 +128,6 @@ def run_state(
         },
         "events": list(status.get("event_log", ())),
     }
-    return _finite(state)
 
 
 class _Change:
@@ -244,10 +245,10 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
 
     The last bucket has no upper bound: of it the lower one is returned. None for an empty histogram.
     """
-    total = sum(counts)
-    if not total:
+    if not (total := sum(counts)):
         return None
-    place = int(np.searchsorted(np.cumsum(counts), share * total))
+    below = accumulate(counts)
+    place = next(place for place, count in enumerate(below) if count >= share * total)
     return BOUNDS_S[min(place, len(BOUNDS_S) - 1)]
 
 
@@ -299,7 +300,9 @@ def _quality(change: _Change) -> tuple[float | None, float | None, float | None]
     bins = bins_of(now[0] - before[0], now[1] - before[1])
     summed, count = (float(one) for one in (change.now.get("loss_sum", 0), change.of("loss_examples") or 0))
     summed -= float(change.before.get("loss_sum", 0))
-    return summed / count if count else None, bins.auc(), bins.calibration()
+    loss = summed / count if count else nan
+    found = [value if isfinite(value) else None for value in (loss, bins.auc(), bins.calibration())]
+    return found[0], found[1], found[2]
 
 
 def _checkpoint(status: Status, now_s: float) -> dict[str, Any] | None:
@@ -336,10 +339,6 @@ def _unseen(role: str, rank: int, state: str) -> dict[str, Any]:
         **dict.fromkeys(names),
         **{"straggler": False, "waits": []},
     }
-
-
-def _coordinator(address: str) -> dict[str, Any]:
-    return _unseen("coordinator", 0, "live") | {"address": address or None, "silent_s": 0.0}
 
 
 def _absent(status: Status, role: str, members: Sequence[_Member]) -> list[dict[str, Any]]:
@@ -451,12 +450,3 @@ def _fields(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "keys_per_batch": keys / batches, "distinct_per_batch": distinct / batches}
         for name, keys, distinct in told
     ]
-
-
-def _finite(value: Any) -> Any:
-    """Return plain values with null in place of nan and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return value if value and type(value[0]) is int else [_finite(one) for one in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
