@@ -241,6 +241,28 @@ def packed(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[F
     return add
 
 
+class _Port(click.ParamType[int]):
+    """Port of this machine; 0 is any free one."""
+
+    name = "port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert, and say what to do where the next word of the command line was taken for a port."""
+        if str(value).isdecimal() and int(value) < 1 << 16:
+            return int(value)
+        self.fail(f"expected a port, 0 to 65535, got {value!r}; without one write --ui=0", param, ctx)
+
+
+ui_option = option(
+    "--ui",
+    "[PORT]",
+    "show the run on a page in the browser, at this port of this machine (default: any free)",
+    _Port(),
+    is_flag=False,
+    flag_value=0,
+)
+
+
 def run_options(out: str) -> Callable[[F], F]:
     """Return the options of a run's folder and records, ``run``; ``out`` is the help of ``--out``."""
     keys = "encrypt, with the keys of this folder (see pslib keys make)"
@@ -253,6 +275,7 @@ def run_options(out: str) -> Callable[[F], F]:
         flag("--overwrite", "replace an earlier run in that folder"),
         flag("--resume", resume),
         flag("--tensorboard", "also write event files, into DIR/tensorboard"),
+        ui_option,
         quiet_option,
         log_format_option,
     )

@@ -28,7 +28,8 @@ GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
     "Use a model": ("predict", "serve", "nearest", "vectors", "eval", "recommend", "export"),
     "Data": ("describe", "data", "convert"),
-    "A running cluster": ("top", "doctor", "logs", "report", "stop", "scale", "server", "forget", "keys"),
+    "A run": ("ui", "top", "doctor", "logs", "report", "stop"),
+    "A running cluster": ("scale", "server", "forget", "keys"),
     "Checkpoints": ("checkpoint",),
     "Other places": ("k8s", "role"),
     "Planning": ("plan", "bench"),
@@ -49,8 +50,12 @@ HOMES = {
     "role": "cluster.role",
     "bench": "plan",
     "demo": "train",
-    "logs": "runs",
-    "stop": "runs",
+    "ui": "run.ui",
+    "top": "run.top",
+    "doctor": "run.doctor",
+    "report": "run.report",
+    "logs": "run.logs",
+    "stop": "run.logs",
 }
 """Modules of commands that do not have one of the same name."""
 

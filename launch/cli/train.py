@@ -15,6 +15,7 @@ from launch.cli.command import (
     read_job_with,
     run_options,
     trainers_option,
+    ui_option,
 )
 from launch.places.options import HostOptions, RunOptions, selected_launcher
 from launch.worker.json_output import write_json
@@ -25,6 +26,7 @@ from launch.worker.json_output import write_json
     """
 pslib train clicks.yaml --servers 2 --trainers 2 --set training.epochs=2
 pslib train clicks.yaml --test-share 0.1
+pslib train clicks.yaml --ui
 pslib train clicks.yaml --resume
 pslib train --resume runs/clicks-2
 pslib train clicks.yaml --on ssh --hosts hosts.txt
@@ -72,11 +74,12 @@ def train_command(
 
 @command("demo", "pslib demo --out runs/demo")
 @option("--out", "DIR", "folder of the run (default: runs/demo)", FOLDER, default="runs/demo")
+@ui_option
 @quiet_option
-def demo_command(out: str, quiet: bool) -> int:
+def demo_command(out: str, ui: int | None, quiet: bool) -> int:
     """Make data whose best AUC is known, and train DeepFM with 2 servers and 2 trainers."""
     from launch.runs.demo import run_demo
     from pslib.storage import check_local
 
     check_local("out", out)
-    return run_demo(Path(out), progress=not quiet)
+    return run_demo(Path(out), progress=not quiet, ui=ui)

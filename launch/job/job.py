@@ -31,6 +31,7 @@ from launch.job.sections import (
     DataSection,
     MetricsSection,
     ModelSection,
+    PageSection,
     Section,
     TrainingSection,
     of_ranges,
@@ -173,6 +174,7 @@ class Job(Section):
     load: LoadSettings | None = None
     trackers: TrackerSettings = TrackerSettings()
     metrics: MetricsSection | None = None
+    ui: PageSection | None = None
     out: Annotated[str, Setting("Folder of the run's files.", pattern=NOT_EMPTY)] = "run"
 
     def build_model(self) -> Model:

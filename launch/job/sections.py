@@ -209,6 +209,15 @@ class MetricsSection(Settings):
     ] = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class PageSection(Settings):
+    """Page of the run in the browser, served on loopback by the launcher; ``pslib ui`` shows any run."""
+
+    AT = ""
+
+    port: Annotated[int, Setting("Port on the launcher's machine; 0: any free one.", ge=0, le=65_535)] = 0
+
+
 LINE_CHARS = 100
 NO_BREAK = "\x00"
 """Stands for a space at which a line must not be broken."""

@@ -96,6 +96,8 @@ class RunOptions:
         True to show no progress.
     log_format : str or None
         "text" or "json"; None: that of the job file, or for a script text.
+    ui : int or None
+        Port of the run's page on this machine, 0 for any; None: that of the job file, or no page.
     """
 
     out: str | None = None
@@ -105,6 +107,7 @@ class RunOptions:
     tensorboard: bool = False
     quiet: bool = False
     log_format: str | None = None
+    ui: int | None = None
 
     @property
     def json_logs(self) -> bool:

@@ -43,7 +43,7 @@ def demo_job(data: str, out: str) -> dict[str, Any]:
     }
 
 
-def run_demo(out: Path, *, progress: bool) -> int:
+def run_demo(out: Path, *, progress: bool, ui: int | None = None) -> int:
     """Generate data below ``out`` where it is absent, write the job file there, and train it.
 
     Parameters
@@ -52,6 +52,8 @@ def run_demo(out: Path, *, progress: bool) -> int:
         Folder of the run; an earlier demo in it is replaced, its data is kept.
     progress : bool
         True to show a bar.
+    ui : int or None
+        Port of the run's page, 0 for any; None: no page.
 
     Returns
     -------
@@ -82,7 +84,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
     except OSError as error:
         raise ConfigurationError(f"{file} can't be written: {error.strerror}") from error
     print(f"training {file}", file=sys.stderr)
-    return run_job(read_job(file), RunOptions(overwrite=True, quiet=not progress))
+    return run_job(read_job(file), RunOptions(overwrite=True, quiet=not progress, ui=ui))
 
 
 def _bar() -> Callable[[int, int], None]:

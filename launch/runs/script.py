@@ -22,6 +22,7 @@ from launch.supervisor.run_records import keep_log, run_recorded, say
 from launch.supervisor.run_spec import Launcher, MetricsPlan, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.monitor.page_server import check_page
 from pslib.process.own_packages import taken_names
 from pslib.recorder.event_files import TensorBoard, check_event_files
 from pslib.storage import check_local, shown
@@ -63,6 +64,8 @@ def run_script(
         check_event_files()
         if run.out is None:
             raise ConfigurationError("--tensorboard: expected --out beside it, the folder of its files")
+    if run.ui is not None:
+        check_page(port=run.ui)
     check_local("--log", log)
     if log and config.durability == "memory":
         raise ConfigurationError("--log: expected --durability log or disk with it; else nothing is logged")
@@ -110,6 +113,7 @@ def _launch(
         progress=not run.quiet,
         facts=facts,
         callbacks=[TensorBoard()] if run.tensorboard else [],
+        ui=run.ui,
     )
     saved = shown(outcome.status.get("saved") or "")
     if outcome.exit_code in ENDED_EARLY and folder is not None and plan.log is not None:

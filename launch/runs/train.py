@@ -57,6 +57,7 @@ from pslib.errors import (
     PreemptedError,
     UnavailableError,
 )
+from pslib.monitor.page_server import check_page
 from pslib.storage import shown
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def run_job(job: Job, run: RunOptions, hosts: RemoteLauncher | None = None, port
         return EXIT_DONE
     job = _with_tensorboard(job) if run.tensorboard else job
     job.trackers.check()
+    if (ui := _port_of_page(job, run)) is not None:
+        check_page(port=ui)
     launcher, own_keys = _place(job, port, run.keys, hosts)
     rows = _check(job, hosts, run.resume)
     with launcher.hold(job.cluster.servers, job.cluster.trainers):
@@ -154,6 +157,7 @@ def _train(
             facts=facts,
             callbacks=job.trackers.callbacks,
             settings=settings_of_job(job),
+            ui=_port_of_page(job, run),
         )
         if not goes_back(outcome, job, tried):
             break
@@ -172,6 +176,11 @@ def _train(
     else:
         _tell_end(job, plan, effective, outcome, again)
     return outcome.exit_code
+
+
+def _port_of_page(job: Job, run: RunOptions) -> int | None:
+    """Return the port of the run's page; None: no page."""
+    return job.ui.port if run.ui is None and job.ui is not None else run.ui
 
 
 def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | None:

@@ -21,7 +21,7 @@ from launch.worker.log_lines import PEOPLE_PREFIX, Entry, Origin, log_text
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.coordinator.results import EVALUATIONS, fresh_results, of_kind
-from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError
 from pslib.monitor.run_folder import read_record
 from pslib.recorder.callback import Callback
 from pslib.storage import shown
@@ -29,6 +29,7 @@ from pslib.text import behind_text, counted
 from pslib.wire.counters import TABLE_COUNTERS
 
 if TYPE_CHECKING:
+    from pslib.monitor.page_server import PageServer
     from pslib.monitor.sources import LiveRun
 
 _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
@@ -43,6 +44,7 @@ def run_recorded(
     facts: Mapping[str, Any],
     callbacks: Sequence[Callback] = (),
     settings: Mapping[str, str] | None = None,
+    ui: int | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Run a cluster and write its records.
 
@@ -60,6 +62,8 @@ def run_recorded(
         Trackers: the recorder calls their methods of a run.
     settings : mapping, optional
         Those of the job, for the callbacks; see `pslib.settings.flat_settings`.
+    ui : int or None
+        Port of the run's page on this machine, 0 for any; None: no page.
 
     Returns
     -------
@@ -90,7 +94,7 @@ def run_recorded(
     with recorder:
         rankings = Rankings()
 
-        kept = _Kept(plan, out)
+        kept = _Kept(plan, out, ui)
 
         def observe(status: dict[str, Any]) -> None:
             recorder.observe(kept.with_events(of_kind(status, *EVALUATIONS)))
@@ -131,30 +135,44 @@ def run_recorded(
 
 
 class _Kept:
-    """Writer of a run's ``monitor.json``, once its coordinator listens.
+    """Writer of a run's ``monitor.json`` and server of its page, once its coordinator listens.
 
     Parameters
     ----------
     plan : Plan
     out : Path or None
         Folder of the run; None writes nothing.
+    ui : int or None
+        Port of the page; None serves none.
     """
 
-    def __init__(self, plan: Plan, out: Path | None) -> None:
-        self._plan, self._out = plan, out
+    def __init__(self, plan: Plan, out: Path | None, ui: int | None) -> None:
+        self._plan, self._out, self._ui = plan, out, ui
         self._live: LiveRun | None = None
+        self._page: PageServer | None = None
 
     def begin(self, address: str) -> None:
         """Begin to ask the coordinator."""
-        if self._out is None:
+        if self._out is None and self._ui is None:
             return
         from pslib.cluster import Watcher
         from pslib.monitor.sources import LiveRun
 
-        plan, folder = self._plan, self._out.absolute()
-        facts = {"name": folder.name, "folder": str(folder), "cluster_id": plan.cluster_id}
+        plan, folder = self._plan, None if self._out is None else self._out.absolute()
+        facts = {"cluster_id": plan.cluster_id, "name": plan.cluster_id}
+        facts |= {"name": folder.name, "folder": str(folder)} if folder else {}
         watcher = Watcher(address, plan.cluster_id, plan.key_of("admin"))
-        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
+        self._live = LiveRun(watcher, facts, address, folder, keeps=folder is not None)
+        if self._ui is None:
+            return
+        from pslib.monitor.page_server import PageServer
+
+        try:
+            self._page = PageServer(self._live, port=self._ui)
+        except ConfigurationError as error:  # taken since it was checked: the run is worth more
+            say(str(error))
+        else:
+            say(f"the page of this run: {self._page.url}")
 
     def with_events(self, status: dict[str, Any]) -> dict[str, Any]:
         """Return a status with the run's events in place of the lines for people, if they are known."""
@@ -168,9 +186,11 @@ class _Kept:
             self._live.close()
 
     def finish(self, outcome: Outcome) -> None:
-        """Write the end of the run."""
+        """Write the end of the run, and show it in the pages that are open."""
         if self._live is not None:
             self._live.finish(outcome.status, outcome.reason, outcome.exit_code == EXIT_DONE)
+        if self._page is not None:
+            self._page.close()
 
 
 def _left_out(error: OSError, outcome: Outcome) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch.cli.doctor import doctor_lines
+from launch.cli.run.doctor import doctor_lines
 from launch.supervisor.run_records import summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.coordinator.leases import LeaseBook, stream_of

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch.cli.doctor import doctor_lines
 from launch.cli.main import main
+from launch.cli.run.doctor import doctor_lines
 from launch.supervisor.diagnosis import Finding, diagnose
 from launch.supervisor.discovery import find_cluster, note_cluster
 from pslib.config import ClusterConfig, Timing

@@ -1,0 +1,1 @@
+"""Commands that look at one run, or end it."""
