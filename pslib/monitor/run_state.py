@@ -435,7 +435,7 @@ def _ratio(members: Sequence[_Member], part: str, whole: str) -> float | None:
     looks: tuple[Callable[[_Member, str], Any], ...] = (_Member.grown, lambda one, name: one.get(name))
     for look in looks:
         parts, wholes = (_sum(look(one, name) for one in members) for name in (part, whole))
-        if wholes and parts is not None:
+        if wholes is not None and wholes >= 1 and parts is not None:  # counts
             return parts / wholes
     return None
 
@@ -443,7 +443,7 @@ def _ratio(members: Sequence[_Member], part: str, whole: str) -> float | None:
 def _fields(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return keys a batch of each field, from what trainers have counted of some batches."""
     batches = fields.get("batches", 0)
-    if not batches:
+    if batches < 1:
         return []
     told = zip(fields["names"], fields["keys"], fields["distinct"], strict=False)
     return [
