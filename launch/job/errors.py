@@ -50,7 +50,10 @@ def meant_setting(model: type[BaseModel], path: str) -> str:
 def unknown_setting(path: str, known: Iterable[str], elsewhere: str | None = None) -> str:
     """Return one line on an unknown key; it may be one of another section, or a setting of optimizers."""
     names, word = list(known), path.rsplit(".", 1)[-1]
-    if elsewhere is not None and word not in names and elsewhere != nearest(word, names):
+    near = nearest(word, names)
+    is_named = elsewhere is not None and elsewhere.rsplit(".", 1)[-1] == ELSEWHERE.get(word, word)
+    # A section that is only spelt alike gives way to a key of this one.
+    if elsewhere is not None and word not in names and elsewhere != near and (is_named or near is None):
         return f"{path}: unknown key, did you mean {elsewhere!r}?"
     if ELSEWHERE.get(word) not in names and (setting := of_optimizers(word)):
         setting = setting.replace("=", ": ", 1)
