@@ -3,6 +3,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["MappedRows"]
+
 class MappedRows:
     count: int
     dim: int
