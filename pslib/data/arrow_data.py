@@ -79,7 +79,8 @@ class ArrowData(ParquetData):
         may_be_empty: bool = False,
         key_kinds: KeyKinds | None = None,
     ) -> None:
-        kinds, columns = ColumnKinds(schema, key_kinds or {}), ColumnCasts(schema).schema(table.schema)
+        kinds = ColumnKinds(schema, key_kinds or {})
+        columns = ColumnCasts(schema, kinds.of_columns()).schema(table.schema)
         problems = column_problems(columns, schema, name) or kinds.conflicts(columns, name) + kinds.settle()
         if not problems and not table.num_rows and not may_be_empty:
             problems = [f"{name}: expected at least one row, got none"]

@@ -7,6 +7,7 @@ in the next, and both agree here, without a loss::
 
     integers as text    7 is "7": a column is of integers only where each is written as Python writes it
     text as integers    "7" is 7, "true" is 1; any other text is a 64-bit hash of it, as a key is of its value
+    floats as integers  7.0 is 7 where earlier data has integers; 7.5 is refused
 
 Integers from 2^63 to 2^64 - 1 keep their bits, as those of a column of uint64 do in their keys.
 
@@ -24,6 +25,7 @@ from pyarrow import types
 
 from pslib.data.columns import elements_of, is_list, keys_of, storage_type
 from pslib.data.text_values import INTEGER, MISSING
+from pslib.errors import DataError
 from pslib.schema import Schema
 from pslib.table.tables import text_hash
 
@@ -72,6 +74,8 @@ class ColumnCasts:
                 columns = columns.set(place, column.with_type(pa.list_(pa.string())))
             elif column.name in self._numbers and NUMBERS in (column.metadata or {}):
                 columns = columns.set(place, column.with_type(pa.float64()))
+            elif self._is_integer(column.name) and types.is_floating(kind):
+                columns = columns.set(place, column.with_type(pa.int64()))
         return columns
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -91,7 +95,33 @@ class ColumnCasts:
         kind = self._kinds.get(name)
         if kind is None or name in self._numbers:
             return array
+        if self._is_integer(name) and types.is_floating(array.type):
+            return _whole(array, name)
         return _of_kind(array, kind)
+
+    def _is_integer(self, name: str) -> bool:
+        """Return whether a column has ids that are known to be integers, and is no number."""
+        return self._kinds.get(name) == INTEGER_KIND and name not in self._numbers
+
+
+def _whole(array: pa.Array, name: str) -> pa.Array:
+    """Return floats as the integers that they are: pandas makes floats of integers beside a missing value.
+
+    Raises
+    ------
+    DataError
+        If one is not whole.
+    """
+    known = pc.if_else(pc.is_nan(array), None, array) if types.is_floating(array.type) else array
+    try:
+        return known.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        values = known.drop_null()
+        first = values.filter(pc.not_equal(pc.floor(values), values))
+        came = first[0].as_py() if len(first) else values[0].as_py()
+        raise DataError(
+            f"column {name!r}: expected whole numbers, as those that were trained on, got {came}"
+        ) from error
 
 
 def _is_text(kind: pa.DataType) -> bool:

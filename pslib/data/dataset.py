@@ -160,7 +160,8 @@ class ParquetData:
         names: set[str] = set()
         ends: dict[str, set[float]] = {}
         kinds = ColumnKinds(schema, key_kinds or {})
-        for file, look in zip(found.files, about_each(found.files, partial(_look, schema)), strict=True):
+        look_at = partial(_look, schema, ColumnCasts(schema, kinds.of_columns()))
+        for file, look in zip(found.files, about_each(found.files, look_at), strict=True):
             problems += _taken(file, look, kinds, groups, marks)
             names.update(() if look.columns is None else look.columns.names)
             for label, some in look.label_ends.items():
@@ -226,7 +227,7 @@ class _Look:
     label_ends: Mapping[str, set[float]] = field(default_factory=dict)
 
 
-def _look(schema: Schema, file: str) -> _Look:
+def _look(schema: Schema, casts: ColumnCasts, file: str) -> _Look:
     try:
         with open_file(file) as source:
             size, footer = text_bytes(file) or source.size(), footer_of(source)
@@ -237,7 +238,7 @@ def _look(schema: Schema, file: str) -> _Look:
                 raise pa.ArrowInvalid(
                     f"its footer says {metadata.num_rows:,} rows, and its row groups {sum(counts):,}"
                 )
-            columns = ColumnCasts(schema).schema(opened.schema_arrow)
+            columns = casts.schema(opened.schema_arrow)
             problems = column_problems(columns, schema, shown(file))
             if problems:
                 return _Look(counts, columns, size, problems)

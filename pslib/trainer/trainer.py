@@ -757,7 +757,8 @@ class Trainer:
         if self._checkpoints.replaces_rows(names):  # in place: a stream that goes on has it, too
             self._key_kinds.clear()
             self._key_kinds.update(self._checkpoints.kinds)
-        self._mode.loaded(trained=position is not None and state)
+        goes_on = position is not None and state
+        self._mode.loaded(self._steps // self.cluster.trainers if goes_on else 0)
 
     # --- where it stands ------------------------------------------------------------------------------------
 

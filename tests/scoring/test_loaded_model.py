@@ -103,6 +103,20 @@ def test_one_record_is_one_prediction(clicks: Trained) -> None:
     assert 0 < missing.item() < 1
 
 
+def test_integers_that_pandas_made_floats_are_the_integers_they_were(clicks: Trained, tmp_path: Path) -> None:
+    """One missing value makes a column of ids float64; a checkpoint knows that they were integers."""
+    model, table = pslib.load(clicks.checkpoint), pq.read_table(clicks.test)
+    expected, frame = model.predict(table), table.drop_columns(["genres", "liked"]).to_pandas()
+    assert frame["user"].dtype == np.float64
+    floats = table.set_column(table.column_names.index("user"), "user", pa.array(frame["user"]))
+    np.testing.assert_array_equal(model.predict(floats), expected)
+    pq.write_table(floats, tmp_path / "floats.parquet")
+    np.testing.assert_array_equal(model.predict(tmp_path / "floats.parquet"), expected)
+    half = floats.set_column(table.column_names.index("user"), "user", pa.array(frame["user"] + 0.5))
+    with pytest.raises(DataError, match=r"column 'user': expected whole numbers, .* got \d+\.5"):
+        model.predict(half)
+
+
 def test_streams_datasets_and_record_batches_are_data(clicks: Trained) -> None:
     model, table = pslib.load(clicks.checkpoint), pq.read_table(clicks.test)
     expected = model.predict(table)

@@ -59,6 +59,16 @@ def test_steps_and_seconds_go_on_where_a_loaded_training_was(tmp_path: Path) -> 
             assert last_seen(second).min() >= last_seen(first).max() >= 1000
 
 
+def test_the_warmup_goes_on_where_a_loaded_training_was(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 100)
+    trained(path, tmp_path / "first", TABLE)
+    with one_trainer(table=TABLE, staleness=4, warmup_batches=40) as trainer:
+        assert trainer._mode.staleness.now == 0
+        trainer.load(tmp_path / "first")
+        assert about(tmp_path / "first")["steps"] == 20
+        assert trainer._mode.staleness.now == 2  # half-way, neither 0 nor 4
+
+
 def test_an_evaluation_is_at_the_step_at_which_training_stands(tmp_path: Path) -> None:
     """Weights that have decayed since a row was pushed last show so, after a load too."""
     path = write_examples(tmp_path / "a.parquet", 100)

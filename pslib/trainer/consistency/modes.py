@@ -119,10 +119,15 @@ class TrainingMode:
             return None
         return GeoCopy(self._table, self._dense, settings.geo_rows)
 
-    def loaded(self, trained: bool) -> None:
-        """Reset state after a load: a copy has no state for loaded rows; ``trained`` rows need no warmup."""
-        if trained:
-            self.staleness.skip_warmup()
+    def loaded(self, batches: int) -> None:
+        """Reset state after a load: a copy has no state for loaded rows, the warmup goes on.
+
+        Parameters
+        ----------
+        batches : int
+            Batches of this trainer's share in the training that is continued; 0: another training begins.
+        """
+        self.staleness.go_on(batches)
         self._copy = self._new_copy()
 
     def of_job(self, job: Job, plan: JobPlan) -> Mode:

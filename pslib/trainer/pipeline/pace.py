@@ -138,9 +138,9 @@ class StalenessBound:
         """Count one started batch."""
         self._begun += 1
 
-    def skip_warmup(self) -> None:
-        """End the warmup, for a model that is already trained."""
-        self._begun = max(self._begun, self.warmup_batches)
+    def go_on(self, batches: int) -> None:
+        """Count the batches of an earlier training, which this one continues."""
+        self._begun = max(self._begun, batches)
 
 
 TURN_S = 0.2

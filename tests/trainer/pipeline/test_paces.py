@@ -80,6 +80,19 @@ def test_a_batch_that_may_not_run_ahead_waits_for_all_before_it_though_the_one_b
     assert begun(pace) == [0, 1]
 
 
+def test_a_training_that_goes_on_has_the_bound_that_it_had() -> None:
+    whole, rest = StalenessBound(2, warmup_batches=9), StalenessBound(2, warmup_batches=9)
+    for _ in range(5):
+        whole.batch_begun()
+    rest.go_on(5)
+    for _ in range(6):
+        assert rest.now == whole.now
+        whole.batch_begun()
+        rest.batch_begun()
+    rest.go_on(3)  # a load of an older checkpoint does not begin it again
+    assert rest.now == 2
+
+
 def test_a_waiting_trainer_goes_on_as_soon_as_a_push_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pslib.trainer.pipeline.pace.TURN_S", 30.0)
     pace, waited = AsyncPace(StalenessBound(0, 0)), threading.Event()
@@ -267,12 +280,6 @@ def test_where_the_bound_is_a_fraction_those_that_run_ahead_lie_between_those_th
     assert "1" not in seen[:20]
     assert "11" not in seen[20:140]
     assert "00" not in seen[160:]
-
-
-def test_a_model_that_goes_on_needs_no_warmup():
-    staleness = StalenessBound(3, 100)
-    staleness.skip_warmup()
-    assert ahead(staleness, 3) == [3, 3, 3]
 
 
 def test_without_warmup_the_whole_bound_holds_from_the_first_batch():
