@@ -39,7 +39,6 @@ def setting_options(kind: type) -> list[Any]:
     """
 pslib serve runs/clicks
 pslib serve clicks=runs/clicks/checkpoint likes=runs/likes --port 8080
-curl -s localhost:8080/predict -d '{"user": "u1", "item": 7}'
 """,
 )
 @argument(

@@ -172,7 +172,7 @@ AGE = tensor("age", "FP32", [0.5])
         ("POST", INFER, {}, {}, 400, "expected inputs, an array of objects"),
         ("POST", INFER, {"inputs": [1]}, {}, 400, "expected inputs, an array of objects"),
         ("POST", INFER, {"inputs": [AGE | {"shape": [2]}]}, {}, 400, "its shape has 2 elements, its data 1"),
-        ("POST", INFER, {"inputs": [AGE]}, {}, 400, "no column 'user'"),
+        ("POST", INFER, {"inputs": [AGE]}, {}, 400, "no columns 'user', 'movie', 'liked'"),
         ("POST", INFER, {"inputs": [AGE], "id": 7}, {}, 400, "expected id as a text"),
         ("POST", INFER, {"inputs": [AGE], "outputs": [{"name": "x"}]}, {}, 400, "output 'x'"),
         (

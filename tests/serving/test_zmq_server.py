@@ -88,7 +88,7 @@ def test_wrong_requests_get_the_error_of_their_kind(trained: Trained) -> None:
             client.predict("none", ROW)
         with pytest.raises(ConfigurationError, match="expected a version"):
             client.predict("m", ROW, version="99")
-        with pytest.raises(DataError, match="no column 'user'"):
+        with pytest.raises(DataError, match="no columns 'user', 'movie', 'liked'"):
             client.predict("m", {"age": np.float32([0.5])})
         with pytest.raises(DataError, match="expected 1 to 1 rows, got 2"):
             client.predict("m", {name: list(one) * 2 if isinstance(one, list) else np.repeat(one, 2)

@@ -109,7 +109,7 @@ def test_what_srun_adds_to_the_end_of_a_worker_is_in_the_log_alone(programs, tmp
             Task("trainer", number),
             launcher().over(launcher().hosts[0], script),
             log,
-            lambda task, line: heard.append(line),
+            lambda task, entry: heard.append(entry.message),
         )
         running.stop()  # its standard input
         wait_until(lambda running=running: running.exit_code is not None, 10, "its end")

@@ -14,6 +14,7 @@ from launch.supervisor.discovery import note_targets
 from launch.supervisor.process import Starts
 from launch.supervisor.run_spec import MetricsPlan, Plan, Task
 from launch.supervisor.worker_output import WorkerOutput
+from launch.worker.log_lines import read_lines
 from pslib.config import ClusterConfig
 
 
@@ -23,9 +24,14 @@ def silent() -> WorkerOutput:
 
 def test_a_process_that_comes_back_replaces_its_address() -> None:
     output = silent()
-    output.hear(Task("server", 1), "pslib-metrics 127.0.0.1:4001")
-    output.hear(Task("coordinator", 0), "pslib-metrics 127.0.0.1:4002")
-    output.hear(Task("server", 1, ("--generation", "1")), "pslib-metrics 127.0.0.1:4003")
+
+    def hear(task: Task, port: int) -> None:
+        (entry,) = read_lines(f"pslib-metrics 127.0.0.1:{port}")
+        output.hear(task, entry)
+
+    hear(Task("server", 1), 4001)
+    hear(Task("coordinator", 0), 4002)
+    hear(Task("server", 1, ("--generation", "1")), 4003)
     output.take_in()
     assert output.metrics == {"server 1": "127.0.0.1:4003", "coordinator": "127.0.0.1:4002"}
 

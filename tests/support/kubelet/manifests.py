@@ -15,6 +15,7 @@ __all__ = ["bytes_of", "read_manifests", "selects"]
 Manifest = Mapping[str, Any]
 
 _POD = """
+    metadata.annotations.prometheus.io/*
     metadata.labels.* spec.terminationGracePeriodSeconds spec.securityContext.runAsNonRoot
     spec.securityContext.fsGroup spec.securityContext.fsGroupChangePolicy spec.restartPolicy spec.hostname
     spec.subdomain spec.automountServiceAccountToken spec.enableServiceLinks
