@@ -139,7 +139,10 @@ def _sparse_problem(kind: pa.DataType) -> str | None:
     if is_list(kind):
         hint = "; did you mean a ragged column?"
     elif types.is_floating(kind):
-        hint = "; did you mean a dense column? (a float is no identity: cast ids to integer)"
+        hint = (
+            "; did you mean a dense column? (a float is no identity: cast ids to integer, in pandas "
+            'astype("Int64"))'
+        )
     elif types.is_timestamp(kind) or types.is_date(kind):
         hint = "; take: hour, weekday, day or month makes keys of it"
     return f"a sparse column is integer, boolean, string or binary, got {kind}{hint}"
