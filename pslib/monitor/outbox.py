@@ -10,7 +10,7 @@ from typing import Any
 
 from pslib.text import counted, one_line
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 WAITING_MAX = 1000
 """Most items that wait, half a megabyte of records: those of the last quarter of an hour."""

@@ -65,6 +65,12 @@ def processor_text() -> str:
     return ""
 
 
+def system_text() -> str:
+    """Return name, release and machine of the system."""
+    found = os.uname()
+    return f"{found.sysname} {found.release} {found.machine}"
+
+
 def private_bytes(process: psutil.Process) -> int:
     """Return the memory that only this process has; all it has where that is hidden, as macOS does."""
     from psutil import AccessDenied

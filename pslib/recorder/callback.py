@@ -14,7 +14,7 @@ from pslib.suggestions import nearest
 from pslib.text import one_line
 from pslib.validation import came
 
-log = logging.getLogger("pslib")
+log = logging.getLogger(__name__)
 
 
 class Callback:

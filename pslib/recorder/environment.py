@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import socket
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pslib.process.machine import cores, memory_bytes
-from pslib.process.platform import processor_text
+from pslib.process.platform import processor_text, system_text
 
 PACKAGES = ("sparse-pslib", "numpy", "pyarrow", "pyzmq")
 """Distributions whose versions are recorded: what computes, reads and sends."""
@@ -20,9 +20,9 @@ def environment() -> dict[str, Any]:
     model = re.search(r"^model name\s*:\s*(.+)$", processor_text(), re.MULTILINE)
     return {
         **{name: found for name in PACKAGES if (found := _version(name))},
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": model.group(1) if model else platform.processor(),
+        "python": sys.version.split()[0],
+        "system": system_text(),
+        "processor": model.group(1) if model else "",
         "cores": cores(),
         "memory_bytes": memory_bytes(),
         "host": socket.gethostname(),

@@ -78,7 +78,7 @@ def recorded(folder: Path | None, *callbacks: pslib.Callback, **summary: Any) ->
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.name == "pslib"]
+    return [one.getMessage() for one in caplog.records if one.name.startswith("pslib.")]
 
 
 # --- webhook

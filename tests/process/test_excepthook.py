@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import pslib
+from launch.worker.log_lines import USER, read_lines
 from launch.worker.main import _run_reporting
 from pslib.errors import ConfigurationError, DataError, ProtocolError, ServerLostError
 from pslib.process.excepthook import told, uncaught_in_a_line
@@ -127,5 +128,6 @@ def test_a_worker_has_the_same_switch(
         raise DataError("no rows", "no columns")
 
     assert _run_reporting(fails) == DataError.exit_code
-    trace, line, rest = capsys.readouterr().err.partition("pslib: no rows\n")
-    assert (bool(trace), line, rest) == (switch == "1", "pslib: no rows\n", "pslib: no columns\n")
+    (entry,) = read_lines(capsys.readouterr().err.removesuffix("\n"))
+    assert (entry.message, entry.to) == ("no rows\nno columns", USER)
+    assert bool(entry.exception) == (switch == "1")
