@@ -134,7 +134,7 @@ _CALLS = {
     **dict.fromkeys(("predict", "evaluate", "nearest", "recommend"), "pslib.load(checkpoint).{}(...)"),
     **dict.fromkeys(("describe", "convert", "verify"), "the command is: pslib {}"),
 }
-"""What is no function of the package, and where it is."""
+"""Names that are looked for in the package, and the call or command in their place."""
 
 
 def _near(name: str) -> str:

@@ -59,7 +59,7 @@ ENDS = ("done", "failed")
 """Last phases of a run."""
 
 DONE = {"coordinator": "all work is done", "server": "nothing is left for this server to do"}
-"""What a process that has ended well says; a server also ends so when its rows are moved away."""
+"""Last line of a process that has ended well; a server also ends so when its rows are moved away."""
 STAYS = "this process stays until it is asked to leave (SIGTERM)"
 
 WAITING_MAX = 16

@@ -1,7 +1,7 @@
 """Stack dumps of processes on request, as a pure state machine: asked for with the answer of a heartbeat.
 
 Trainers do not listen. So the coordinator tells a process with the answer of its next heartbeat that its
-stacks are wanted, and the heartbeat after that has them. Whoever wants them asks again until they are there.
+stacks are wanted, and the heartbeat after that has them. A reader asks again until they are there.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ STRAGGLER_SHARE, STRAGGLER_TRAINERS = 0.7, 3
 of at least so many live trainers. Trainers on like machines stay within some percent of each other."""
 
 FACTS = ("name", "folder", "cluster_id", "pslib")
-"""What a state says of its run beside the coordinator's status."""
+"""Entries of a state that the coordinator's status does not have."""
 
 Status = Mapping[str, Any]
 

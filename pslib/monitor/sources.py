@@ -37,7 +37,7 @@ ANSWER_S = 3.0
 
 
 class Watching(Protocol):
-    """What a `LiveRun` needs of a `pslib.cluster.Watcher`."""
+    """Part of `pslib.cluster.Watcher` that a `LiveRun` calls."""
 
     def status(self, timeout_s: float = ANSWER_S, *, details: bool = False) -> dict[str, Any]:
         """Return the status."""

@@ -6,8 +6,6 @@ from pslib.monitor.access import HEADERS, is_loopback
 from tests.monitor.pages import ask, events, served
 from tests.support.recorded_state import RecordedRun
 
-pytest.importorskip("starlette", reason="the extra `ui` is not installed")
-
 API = ("/", "/api/state", "/api/samples", "/static/page.js")
 TOKEN = "a-token-of-some-length-123"
 

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 
 from pslib.errors import UnavailableError
+from pslib.monitor.app import CLIENTS, FOLDER, Events, States, json_of
 from tests.monitor.pages import ask, events, served
 from tests.support.recorded_state import RecordedRun
-
-pytest.importorskip("starlette", reason="the extra `ui` is not installed")
-
-from pslib.monitor.app import CLIENTS, FOLDER, Events, States, json_of
 
 
 @pytest.fixture

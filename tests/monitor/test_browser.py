@@ -4,6 +4,7 @@ Playwright and Debian's Chromium are not in the extra `test`: 165 and 400 MB.
 """
 
 import os
+import re
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from tests.monitor.pages import served
 from tests.support.recorded_state import RecordedRun
 
-pytest.importorskip("starlette", reason="the extra `ui` is not installed")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+WITHOUT = "access, events and escaped texts are tested without a browser, in test_app.py and test_access.py"
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason=f"playwright (165 MB, not in the extra test) is not installed; {WITHOUT}"
+)
 CHROMIUM = "/usr/bin/chromium"
 if not Path(CHROMIUM).exists():
-    pytest.skip(f"there is no {CHROMIUM}; apt-get install chromium brings it", allow_module_level=True)
+    pytest.skip(f"there is no {CHROMIUM} (Debian: chromium); {WITHOUT}", allow_module_level=True)
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 WIDTHS = (390, 1280, 1600)
@@ -198,7 +201,10 @@ def test_keys_lead_from_server_to_server_and_show_one(look):
 def test_a_chart_has_its_values_as_a_table_and_in_words(look):
     with look.at(RecordedRun(2, 2, 300.0)) as page:
         chart = page.locator("figure").filter(has=page.get_by_role("heading", name="AUC"))
-        assert "lowest 0." in chart.get_by_role("img").get_attribute("aria-label")
+        words = re.compile(r"lowest 0\.")  # samples come in a request of their own
+        playwright.expect(chart.get_by_role("img")).to_have_attribute(
+            "aria-label", words, timeout=PATIENCE_MS
+        )
         chart.get_by_text("As a table").click()
         assert 10 <= chart.locator("tbody tr").count() <= 25
         assert chart.locator("tbody tr:last-child td").inner_text().startswith("0.80")
@@ -285,7 +291,8 @@ def test_the_token_is_exchanged_and_leaves_the_address(look):
 
 
 @pytest.mark.skipif(
-    "PSLIB_SHOTS" not in os.environ, reason="PSLIB_SHOTS names no folder for pictures of the page"
+    "PSLIB_SHOTS" not in os.environ,
+    reason="makes pictures for people, in the folder PSLIB_SHOTS, and checks nothing",
 )
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)

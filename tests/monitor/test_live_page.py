@@ -19,8 +19,6 @@ from pslib.data.synthetic.generator import GeneratorConfig, generate
 from tests.monitor.pages import ask, events
 from tests.support.processes.standin_launch import ROOT
 
-pytest.importorskip("starlette", reason="the extra `ui` is not installed")
-
 STATES_MAX = 120
 """States, one a second, in which what is awaited must be told."""
 

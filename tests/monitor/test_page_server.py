@@ -12,7 +12,6 @@ from tests.support.recorded_state import RecordedRun
 
 
 def test_a_port_that_is_taken_is_said_in_one_line():
-    pytest.importorskip("starlette", reason="the extra `ui` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         why = "Address already in use; give another port, or 0 for any"
@@ -22,7 +21,6 @@ def test_a_port_that_is_taken_is_said_in_one_line():
 
 
 def test_a_host_that_is_none_is_said_in_one_line():
-    pytest.importorskip("starlette", reason="the extra `ui` is not installed")
     with (
         pytest.raises(
             ConfigurationError, match=r"^--host no such host: .*; give an address of this machine$"
@@ -71,6 +69,5 @@ def test_a_token_file_in_no_folder_is_said_in_one_line(tmp_path):
 
 
 def test_several_pages_are_served_at_once_each_on_a_port_of_its_own():
-    pytest.importorskip("starlette", reason="the extra `ui` is not installed")
     with served(RecordedRun(1, 1, 5.0)) as one, served(RecordedRun(2, 1, 5.0)) as other:
         assert [len(ask(page.url, "/api/state").plain["servers"]) for page in (one, other)] == [1, 2]

@@ -30,7 +30,9 @@ from pslib.process.reported import Reported, Reporter
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERVER = Reporter("server", 1, "run-7", "1f")
 needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus)"
+    shutil.which("promtool") is None,
+    reason="needs promtool (Debian: prometheus); that each rule and chart names metrics that exist is tested "
+    "without it",
 )
 
 

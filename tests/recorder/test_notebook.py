@@ -130,8 +130,6 @@ def test_an_interactive_terminal_is_no_notebook(shown: Shown, capsys: pytest.Cap
 
 @pytest.mark.cluster
 def test_a_fit_in_jupyter_shows_figures_and_charts_below_its_cell(tmp_path: Path) -> None:
-    pytest.importorskip("nbclient", reason="nbclient is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     (tmp_path / "cells.py").write_text(CELLS, encoding="utf-8")
     program = ROOT / "tests" / "first_hour" / "run_notebook.py"
     done = subprocess.run(

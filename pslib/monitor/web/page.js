@@ -239,16 +239,15 @@ function wireTheme() {
   const button = at("theme");
   const root = document.documentElement;
   const show = () => {
-    const [, text, words] = THEMES.find(([name]) => name === (root.dataset.theme ?? ""));
+    const [, text, words] = THEMES.find(([name]) => name === root.dataset.chosen);
     put(button, text);
     set(button, "aria-label", `${text}: colours ${words}; change`);
     recolour();
   };
   button.addEventListener("click", () => {
-    const place = THEMES.findIndex(([name]) => name === (root.dataset.theme ?? ""));
+    const place = THEMES.findIndex(([name]) => name === root.dataset.chosen);
     const [next] = THEMES[(place + 1) % THEMES.length];
-    if (next) root.dataset.theme = next;
-    else delete root.dataset.theme;
+    globalThis.chooseTheme(next);
     try {
       localStorage.setItem("pslib-theme", next);
     } catch {

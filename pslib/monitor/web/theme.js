@@ -1,8 +1,18 @@
-// Applies the colours that the reader has chosen before anything is drawn.
+// Sets data-theme to the colours that are shown, before anything is drawn: those chosen, else the system's.
 "use strict";
-try {
-  const chosen = localStorage.getItem("pslib-theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch {
-  // storage is not allowed: the system's colours
+{
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  globalThis.chooseTheme = (name) => {
+    root.dataset.chosen = name;
+    root.dataset.theme = name || (dark.matches ? "dark" : "light");
+  };
+  let chosen = "";
+  try {
+    chosen = localStorage.getItem("pslib-theme");
+  } catch {
+    // storage is not allowed: the system's colours
+  }
+  chooseTheme(chosen === "light" || chosen === "dark" ? chosen : "");
+  dark.addEventListener("change", () => chooseTheme(root.dataset.chosen));
 }

@@ -14,8 +14,6 @@ from launch.cli.main import main
 from tests.monitor.pages import ask
 from tests.support.recorded_state import recorded_samples, recorded_state
 
-pytest.importorskip("starlette", reason="the extra `ui` is not installed")
-
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -32,16 +32,19 @@ def ip(*words: str) -> None:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
+INSTEAD = "manifests are read back in test_manifests.py, and the roles run without pods in test_roles.py"
+
+
 def why_no_network() -> str:
     """Return why pods can't have networks of their own here; empty if they can."""
     if os.geteuid() != 0:
-        return "expected root, which makes namespaces"
+        return f"needs root, which makes namespaces; {INSTEAD}"
     try:
         with Network() as network:
             network.leave(network.join())
         subprocess.run(["unshare", "--mount", "--uts", "--pid", "--fork", "true"], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"expected namespaces and bridges (iproute2, util-linux): {error}"
+        return f"needs namespaces and bridges (iproute2, util-linux): {error}; {INSTEAD}"
     return ""
 
 
