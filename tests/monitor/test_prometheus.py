@@ -36,6 +36,15 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
+def promtool(*words: str, folder: Path | None = None, text: str = "") -> str:
+    """Run promtool, which must find no fault; return what it says."""
+    found = subprocess.run(
+        ["promtool", *words], cwd=folder, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout + found.stderr
+
+
 def values_of(role: str) -> dict[str, Any]:
     """A sound value of each counter of a role."""
     counters = ROLES[role]
@@ -178,19 +187,13 @@ def test_the_command_prints_the_files(which: str, name: str, capsys: pytest.Capt
 @needs_promtool
 def test_promtool_finds_no_fault_with_the_metrics() -> None:
     text = text_of(*((Reporter(role, 0, "run-7", "1f"), values_of(role)) for role in ROLES))
-    checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+    assert promtool("check", "metrics", text=text) == ""
 
 
 @needs_promtool
 def test_promtool_finds_no_fault_with_the_alerts(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(file_text("alert_rules.yaml"))
-    command = ["promtool", "check", "rules", "rules.yaml"]
-    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "5 rules found" in checked.stdout
+    assert "5 rules found" in promtool("check", "rules", "rules.yaml", folder=tmp_path)
 
 
 ACKS = 'pslib_push_acknowledgement_seconds_count{role="trainer",rank="0",run="a"}'
@@ -264,15 +267,7 @@ def test_an_alert_fires_when_it_should_and_not_before(
         ],
     }
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(plain))
-    checked = subprocess.run(
-        ["promtool", "test", "rules", "test.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
     assert rule["labels"]["severity"] in ("critical", "warning")
 
 
@@ -282,12 +277,4 @@ def test_promtool_takes_the_configuration_of_the_guide(tmp_path: Path) -> None:
     (configuration,) = re.findall(r"^```yaml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
     (tmp_path / "prometheus.yaml").write_text(configuration)
     (tmp_path / "alert_rules.yaml").write_text(file_text("alert_rules.yaml"))
-    checked = subprocess.run(
-        ["promtool", "check", "config", "prometheus.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    promtool("check", "config", "prometheus.yaml", folder=tmp_path)
