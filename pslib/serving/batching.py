@@ -22,7 +22,7 @@ class OverloadError(PslibError):
     """More rows wait than may; the caller may try again later."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     table: pa.Table
     since_s: float
@@ -94,23 +94,30 @@ class Batcher:
             self._changed.notify()
         return one.done
 
-    def close(self) -> None:
-        """Score what waits, take no more, and end the threads."""
+    def stop(self) -> None:
+        """Take no more; the threads end when what waits is scored."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Score what waits, and end the threads; not for one of them to call."""
+        self.stop()
         for thread in self._threads:
             thread.join()
 
     def _run(self) -> None:
         while some := self._take():
-            some = [one for one in some if one.done.set_running_or_notify_cancel()]
-            late = [one for one in some if self._clock.now_s() - one.since_s > self._deadline_s]
-            for one in late:
-                one.done.set_exception(
-                    OverloadError(f"the request has waited longer than {self._deadline_s:g} s")
-                )
-            if fresh := [one for one in some if one not in late]:
+            oldest_s, fresh = self._clock.now_s() - self._deadline_s, []
+            for one in some:
+                if not one.done.set_running_or_notify_cancel():
+                    continue
+                if one.since_s < oldest_s:
+                    late = f"the request has waited longer than {self._deadline_s:g} s"
+                    one.done.set_exception(OverloadError(late))
+                else:
+                    fresh.append(one)
+            if fresh:
                 self._score(fresh)
 
     def _take(self) -> list[_Waiting]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pslib.checkpoint import newest, newest_of_run
+from pslib.checkpoint import newest, newest_of_run, read_manifest
 from pslib.clock import Clock
 from pslib.errors import ConfigurationError, PslibError
 from pslib.scoring import LoadedModel
@@ -35,6 +35,8 @@ class Version:
         Name in requests: the number of its checkpoint's folder, else that of its training steps.
     path : str
         Its checkpoint.
+    identity : str
+        Its path and the time at which it was saved: a folder may be saved anew.
     model : LoadedModel
     batcher : Batcher
     users : int
@@ -45,6 +47,7 @@ class Version:
 
     number: str
     path: str
+    identity: str
     model: LoadedModel
     batcher: Batcher
     users: int = 0
@@ -68,6 +71,8 @@ class ServedModel:
         Version that answers ``canary_share`` of the requests that name no version; empty: none.
     held : bool
         True after a rollback: newer versions are not taken until one is asked for.
+    refused : str
+        Identity of the newest checkpoint that could not be taken; it is not read again until `load`.
     """
 
     name: str
@@ -77,6 +82,7 @@ class ServedModel:
     canary: str = ""
     canary_share: float = 0.0
     held: bool = False
+    refused: str = ""
 
 
 class Repository:
@@ -100,10 +106,13 @@ class Repository:
     def __init__(self, sources: Mapping[str, str], load: Load, settings: ServeSettings, clock: Clock) -> None:
         self._load, self._settings, self._clock = load, settings, clock
         self._lock = threading.Lock()
+        self._renewing = threading.Lock()
+        """Held while a version is loaded: one at a time, for their memory."""
         self._draw = np.random.default_rng()
         self._models: dict[str, ServedModel] = {}
         for name, source in sources.items():
-            first = self._version(newest(newest_of_run(source)))
+            path = newest(newest_of_run(source))
+            first = self._version(path, _identity_of(path))
             self._models[name] = ServedModel(name, source, first, {first.number: first})
 
     @property
@@ -156,10 +165,10 @@ class Repository:
                 found.users -= 1
                 over = found.dropped and not found.users
             if over:
-                found.batcher.close()
+                found.batcher.stop()
 
     def _kept(self, model: ServedModel, number: str) -> Version:
-        found = model.kept.get(number)
+        found = model.kept.get(number) if isinstance(number, str) else None
         if found is None:
             raise UnknownModelError(
                 f"model {model.name!r}: expected a version of {', '.join(model.kept)}, got {number!r:.80}"
@@ -169,32 +178,53 @@ class Repository:
     def refresh(self) -> list[str]:
         """Load newer checkpoints of all models and switch to them; return a line for each, or its failure.
 
-        A version answers until the next one is there; requests under way end with theirs.
+        A version answers until the next one is there; requests under way end with theirs. A checkpoint that
+        can't be taken is told once.
         """
         lines = []
         for model in list(self._models.values()):
             try:
-                path = newest(newest_of_run(model.source))
-                if model.held or path == model.current.path:
-                    continue
-                fresh = self._version(path)
+                taken = None if model.held else self._renew(model)
             except PslibError as error:
                 lines.append(
                     f"{model.name}: {shown(model.source)} was not taken, the version before answers: {error}"
                 )
                 continue
-            self._take(model, fresh)
-            lines.append(f"{model.name}: version {fresh.number} answers, {shown(path)}")
+            if taken:
+                lines.append(f"{model.name}: version {taken.number} answers, {shown(taken.path)}")
         return lines
 
     def load(self, name: str) -> str:
-        """Load the newest checkpoint of a model at once, also after a rollback; return its version."""
-        with self._lock:
-            self.model(name).held = False
-        for line in self.refresh():
-            if line.startswith(f"{name}: ") and "was not taken" in line:
-                raise ConfigurationError(line)
-        return self.model(name).current.number
+        """Let the newest checkpoint of a model answer, also after a rollback; return its version.
+
+        Raises
+        ------
+        UnknownModelError
+            If there is no such model.
+        CheckpointError
+            If it can't be loaded.
+        """
+        model = self.model(name)
+        self._renew(model, asked=True)
+        return model.current.number
+
+    def _renew(self, model: ServedModel, asked: bool = False) -> Version | None:
+        """Switch to the newest checkpoint; return its version, None if it answers or was refused already."""
+        with self._renewing:
+            identity = ""
+            try:
+                path = newest(newest_of_run(model.source))
+                identity = _identity_of(path)
+                if not asked and identity in (model.current.identity, model.refused):
+                    return None
+                with self._lock:
+                    known = (one for one in model.kept.values() if one.identity == identity)
+                    fresh = next(known, None)
+                fresh = fresh or self._version(path, identity)
+            except PslibError:
+                model.refused = identity
+                raise
+            return self._take(model, fresh, asked)
 
     def roll_back(self, name: str, number: str | None = None) -> str:
         """Let an older version answer, by default the one before the current one; return its number.
@@ -252,22 +282,30 @@ class Repository:
             for version in model.kept.values():
                 version.batcher.close()
 
-    def _take(self, model: ServedModel, fresh: Version) -> None:
-        """Make a version the current one, and drop the oldest beyond ``keep_versions``."""
+    def _take(self, model: ServedModel, fresh: Version, asked: bool) -> Version | None:
+        """Make a version the current one, and drop the oldest beyond ``keep_versions``.
+
+        None if there was a rollback meanwhile.
+        """
         with self._lock:
-            model.kept[fresh.number] = model.current = fresh
-            extra = len(model.kept) - self._settings.keep_versions
-            gone = [one for one in model.kept if one not in (model.current.number, model.canary)][
-                : max(0, extra)
-            ]
-            dropped = [model.kept.pop(number) for number in gone]
+            if model.held and not asked:
+                dropped = [] if fresh.number in model.kept else [fresh]
+            else:
+                replaced = model.kept.pop(fresh.number, fresh)
+                dropped = [] if replaced is fresh else [replaced]
+                model.kept[fresh.number] = model.current = fresh
+                model.held = False
+                extra = len(model.kept) - self._settings.keep_versions
+                others = [one for one in model.kept if one not in (fresh.number, model.canary)]
+                dropped += [model.kept.pop(number) for number in others[: max(0, extra)]]
             for version in dropped:
                 version.dropped = True
             idle = [version for version in dropped if not version.users]
         for version in idle:
-            version.batcher.close()
+            version.batcher.stop()
+        return None if fresh.dropped else fresh
 
-    def _version(self, path: str) -> Version:
+    def _version(self, path: str, identity: str) -> Version:
         model, settings = self._load(path), self._settings
         if model.ranks_items:
             raise ConfigurationError(
@@ -282,10 +320,15 @@ class Repository:
             threads=settings.threads,
             clock=self._clock,
         )
-        return Version(_number_of(path, model), path, model, batcher)
+        return Version(_number_of(path, model), path, identity, model, batcher)
 
 
 def _number_of(path: str, model: LoadedModel) -> str:
     """Return the number that a checkpoint's folder ends with, else its steps of training."""
     tail = parent_and_name(path)[1].rpartition("-")[2]
     return str(int(tail)) if tail.isdecimal() else str(model.steps)
+
+
+def _identity_of(path: str) -> str:
+    """Return a text that differs between checkpoints, also of one folder."""
+    return f"{path} of {read_manifest(path).saved_utc}"

@@ -35,17 +35,19 @@ def missed_batches(path: Path, load_first: Path | None = None, **settings: int) 
     The greatest of them is the one that the status tells.
     """
     missed: list[int] = []
+    loaded = 0  # batches that a loaded training has applied
 
     def look(batch: Batch, rows: np.ndarray) -> None:
         time.sleep(0.005)  # slower than the servers: a trainer that may run ahead does
         same = hash_ints(np.array([7]), SCHEMA.sparse[1].salt, None)[0]
-        applied = rows[np.flatnonzero(batch.keys == same)[0], 0] // 5
-        missed.append(len(missed) - int(applied))
+        applied = int(rows[np.flatnonzero(batch.keys == same)[0], 0]) // 5
+        missed.append(len(missed) - (applied - loaded))
 
     with cluster_of() as running:
         trainer = trainer_on(running.join(), CountingModel(look), lease_rows=100, **settings)
         if load_first is not None:
             trainer.load(load_first)
+            loaded = trainer._steps
         trainer.fit(path)
         assert max(missed) == running.last_status()["staleness_max"]
     return missed
@@ -70,12 +72,16 @@ def test_the_bound_rises_while_the_trainer_warms_up(tmp_path: Path) -> None:
     assert max(missed[30:]) == 3
 
 
-def test_a_trained_model_that_is_loaded_does_not_warm_up_again(tmp_path: Path) -> None:
+def test_a_training_that_goes_on_runs_ahead_as_far_as_its_steps_allow(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 200)
-    with cluster_of() as running:
-        fresh = trainer_on(running.join(), lease_rows=100, staleness=3)
-        fresh.save(tmp_path / "checkpoint")
-    assert max(missed_batches(path, tmp_path / "checkpoint", staleness=3, warmup_batches=10_000)) == 3
+    with one_trainer() as trainer:
+        trainer.fit(path)  # 40 batches
+        trainer.save(tmp_path / "checkpoint")
+    warmed_up = missed_batches(path, tmp_path / "checkpoint", staleness=3, warmup_batches=40)
+    half_way = missed_batches(path, tmp_path / "checkpoint", staleness=2, warmup_batches=80)
+    assert max(warmed_up) == 3
+    assert max(half_way) == 2
+    assert max(half_way[:5]) == 1
     assert max(missed_batches(path, staleness=3, warmup_batches=10_000)) == 0
 
 
