@@ -110,18 +110,20 @@ def _whole(array: pa.Array, name: str) -> pa.Array:
     Raises
     ------
     DataError
-        If one is not whole.
+        If one is not whole, or so large that floats of its type don't have each integer: an id that was
+        rounded would be another one.
     """
-    known = pc.if_else(pc.is_nan(array), None, array) if types.is_floating(array.type) else array
-    try:
-        return known.cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        values = known.drop_null()
-        first = values.filter(pc.not_equal(pc.floor(values), values))
-        came = first[0].as_py() if len(first) else values[0].as_py()
+    end = 2.0 ** (np.finfo(array.type.to_pandas_dtype()).nmant + 1)
+    known = pc.if_else(pc.is_nan(array), None, array)
+    values = known.drop_null().to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= end))
+    if wrong.size:
+        came = float(values[wrong[0]])
         raise DataError(
-            f"column {name!r}: expected whole numbers, as those that were trained on, got {came}"
-        ) from error
+            f"column {name!r}: expected whole numbers below {end:.0f}, as those that were trained on were "
+            f"integers, got {came:g}; give the column as integers"
+        )
+    return known.cast(pa.int64())
 
 
 def _is_text(kind: pa.DataType) -> bool:

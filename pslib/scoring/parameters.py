@@ -52,8 +52,6 @@ class LoadedParameters:
         If it is damaged, or its dense parameters are others.
     """
 
-    _rows: _StoredRows | _MappedRows
-
     def __init__(self, path: str, manifest: Manifest, table: TableSpec, layout: DenseLayout) -> None:
         changing = table.compact is not None or any(part.optimizer.catches_up for part in table.parts)
         self._rows: _StoredRows | _MappedRows = (_StoredRows if changing else _MappedRows)(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.clock import SystemClock
-from pslib.errors import ConfigurationError, DataError, UnavailableError, WaitTimeoutError
+from pslib.errors import ConfigurationError, DataError, PslibError, UnavailableError, WaitTimeoutError
 from pslib.serving.tensors import NUMBERS, texts_of
 from pslib.transport import Keys, ZmqTransport
 
@@ -68,6 +68,8 @@ class ScoringClient:
             If there is no such model or version.
         UnavailableError
             If the server has too much to do; WaitTimeoutError without an answer in time.
+        PslibError
+            If the server failed.
         """
         number = str(next(self._numbers))
         inputs, frames = [], []
@@ -123,7 +125,7 @@ def _packed(name: str, column: Any) -> tuple[dict[str, Any], bytes]:
 
 def _scores(plain: Mapping[str, Any], data: bytes) -> NDArray[np.float32]:
     if "error" in plain:
-        kinds = {400: DataError, 404: ConfigurationError}
-        raise kinds.get(plain.get("status", 500), UnavailableError)(plain["error"])
+        kinds = {400: DataError, 404: ConfigurationError, 503: UnavailableError}
+        raise kinds.get(plain.get("status"), PslibError)(plain["error"])
     shape = plain["outputs"][0]["shape"]
     return np.frombuffer(data, "<f4").reshape(shape).astype(np.float32)

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pslib.data.arrow_data import table_of
-from pslib.errors import ConfigurationError, DataError
+from pslib.errors import ConfigurationError, DataError, PslibError
 from pslib.serving.batching import OverloadError
 from pslib.serving.inference_protocol import (
     EXTENSIONS,
@@ -28,10 +28,12 @@ from pslib.serving.inference_protocol import (
     answer_of,
     json_of,
     metadata_of,
+    parts_of,
     request_of,
 )
 from pslib.serving.repository import Repository, UnknownModelError, Version
 from pslib.serving.settings import ServeSettings
+from pslib.serving.tensors import check_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,6 +81,7 @@ class Metrics:
 
     def text(self, repository: Repository) -> bytes:
         """Return all metrics in the text format of Prometheus."""
+        self.waiting.clear()
         for name in repository.names:
             for number, version in list(repository.model(name).kept.items()):
                 self.waiting.labels(name, number).set(version.batcher.waiting_rows)
@@ -127,7 +130,7 @@ class HttpServer:
                 *_routes("/predict", self._predict, "POST"),
                 *_routes("/metrics", self._metrics, "GET"),
             ],
-            exception_handlers={404: _nothing_here, 405: _wrong_method},
+            exception_handlers={404: _nothing_here, 405: _wrong_method, 500: _failed},
         )
 
     # --- health and metadata ----------------------------------------------------------------------------
@@ -163,9 +166,10 @@ class HttpServer:
         name = request.path_params["name"]
 
         async def answer(version: Version) -> Response:
-            asked = request_of(await self._body(request), _header_length(request), version.model.schema)
+            plain, rest = parts_of(await self._body(request), _header_length(request))
+            asked = request_of(plain, rest, version.model.schema, self._settings.rows_max)
             scores = await self._scored(name, version, asked.table)
-            body, head = answer_of(asked, scores, name, version.number, {})
+            body, head = answer_of(asked, scores, name, version.number)
             if head is None:
                 return Response(body, media_type="application/json")
             return Response(body, media_type="application/octet-stream", headers={HEADER_LENGTH: str(head)})
@@ -186,6 +190,7 @@ class HttpServer:
             table = table_of(cast(Any, records))
             if table is None:
                 raise DataError("body: expected records, objects with the values of columns")
+            check_rows(table.num_rows, self._settings.rows_max)
             scores = await self._scored(name, version, table)
             return JSONResponse({"model": name, "version": version.number, "predictions": scores.tolist()})
 
@@ -204,9 +209,11 @@ class HttpServer:
     async def _counted(
         self, name: str, version: Version, answer: Callable[[Version], Awaitable[Response]]
     ) -> Response:
-        start, status = perf_counter(), 200
+        start, status = perf_counter(), 500
         try:
-            return await answer(version)
+            answered = await answer(version)
+            status = answered.status_code
+            return answered
         except HttpError as error:
             status = error.status
             raise
@@ -221,8 +228,6 @@ class HttpServer:
             self.metrics.seconds.labels(name, version.number).observe(perf_counter() - start)
 
     async def _scored(self, name: str, version: Version, table: pa.Table) -> Any:
-        if not 1 <= table.num_rows <= self._settings.rows_max:
-            raise DataError(f"request: expected 1 to {self._settings.rows_max} rows, got {table.num_rows}")
         if self.leaving:
             raise OverloadError("the server is leaving; ask another one")
         scores = await asyncio.wrap_future(version.batcher.submit(table))
@@ -277,6 +282,8 @@ class HttpServer:
             raise HttpError(404, str(error)) from error
         except ConfigurationError as error:
             raise HttpError(400, str(error)) from error
+        except PslibError as error:  # the checkpoint can't be read; the version before answers
+            raise HttpError(500, str(error)) from error
         return JSONResponse({"name": name, "version": number})
 
     def _check_admin(self, request: Request) -> None:
@@ -290,11 +297,8 @@ class HttpServer:
             raise HttpError(403, "expected a request of this machine; with --admin-token-file also of others")
 
     def _version_of(self, request: Request) -> Version:
-        return self._found(request.path_params["name"], request.path_params.get("version"))
-
-    def _found(self, name: str, number: str | None) -> Version:
         try:
-            return self._repository.version(name, number)
+            return self._repository.version(request.path_params["name"], request.path_params.get("version"))
         except UnknownModelError as error:
             raise HttpError(404, str(error)) from error
 
@@ -323,6 +327,10 @@ def _header_length(request: Request) -> int | None:
 
 async def _nothing_here(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": f"nothing at {request.url.path:.120}; see /v2"}, status_code=404)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "internal error; the server's log has it"}, status_code=500)
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:

@@ -44,28 +44,48 @@ class InferenceRequest:
     binary: bool
 
 
-def request_of(body: bytes | memoryview, header_length: int | None, schema: Schema) -> InferenceRequest:
-    """Parse the body of ``POST /v2/models/NAME/infer``.
+def parts_of(body: bytes, header_length: int | None) -> tuple[Any, memoryview]:
+    """Return the JSON of the body of ``POST /v2/models/NAME/infer``, and the binary tensors after it.
 
     Parameters
     ----------
     body : bytes
     header_length : int or None
         Bytes of its JSON; None: all.
+
+    Raises
+    ------
+    DataError
+        If it has fewer bytes, or no JSON.
+    """
+    view = memoryview(body)
+    if header_length is None:
+        return json_of(view), view[:0]
+    if not 0 <= header_length <= view.nbytes:
+        raise DataError(
+            f"{HEADER_LENGTH}: expected 0 to {view.nbytes}, the bytes of the body, got {header_length}"
+        )
+    return json_of(view[:header_length]), view[header_length:]
+
+
+def request_of(plain: Any, rest: memoryview, schema: Schema, rows_max: int) -> InferenceRequest:
+    """Return the request that JSON and the binary tensors after it are.
+
+    Parameters
+    ----------
+    plain : JSON value
+    rest : memoryview
+        Elements of binary tensors, one after the other.
     schema : Schema
         Columns of the model. Inputs that it does not read are ignored.
+    rows_max : int
+        Rows that it may have.
 
     Raises
     ------
     DataError
         If it is not a request; says where.
     """
-    view = memoryview(body)
-    if header_length is not None and not 0 <= header_length <= view.nbytes:
-        raise DataError(
-            f"{HEADER_LENGTH}: expected 0 to {view.nbytes}, the bytes of the body, got {header_length}"
-        )
-    plain = json_of(view[:header_length])
     if not isinstance(plain, dict):
         raise DataError(f"request: expected a JSON object, got {type(plain).__name__}")
     inputs = plain.get("inputs")
@@ -74,8 +94,7 @@ def request_of(body: bytes | memoryview, header_length: int | None, schema: Sche
     if len(inputs) > INPUTS_MAX:
         raise DataError(f"request: expected at most {INPUTS_MAX} inputs, got {len(inputs)}")
     lists = frozenset(field.name for field in schema.ragged)
-    rest = view[header_length:] if header_length is not None else view[:0]
-    table = table_of_tensors(_tensors(inputs, rest), lists)
+    table = table_of_tensors(_tensors(inputs, rest), lists, rows_max)
     return InferenceRequest(table, _id_of(plain), _wants_bytes(plain))
 
 
@@ -154,7 +173,7 @@ def _depth(plain: Any) -> int:
         for one in level:
             if isinstance(one, dict):
                 inner += [value for value in one.values() if isinstance(value, dict | list)]
-            elif isinstance(one, list) and one and isinstance(one[0], dict | list):
+            elif isinstance(one, list):
                 inner += [value for value in one if isinstance(value, dict | list)]
         level, depth = inner, depth + 1
     return depth
@@ -165,7 +184,6 @@ def answer_of(
     scores: NDArray[np.float32],
     model: str,
     version: str,
-    parameters: Mapping[str, Any],
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the bytes of its JSON if a binary tensor follows."""
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": list(scores.shape)}
@@ -177,7 +195,6 @@ def answer_of(
         output["data"] = scores.reshape(-1).tolist()
     plain: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": [output]}
     plain |= {"id": request.id} if request.id else {}
-    plain |= {"parameters": dict(parameters)} if parameters else {}
     head = json.dumps(plain).encode()
     return head + data, len(head) if request.binary else None
 

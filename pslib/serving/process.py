@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import threading
@@ -21,6 +22,8 @@ from pslib.serving.zmq_server import ZmqServer
 from pslib.transport import ServerLink
 
 CONNECTIONS_WAITING = 2048
+
+_log = logging.getLogger(__name__)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -72,15 +75,16 @@ def serve(
     CheckpointError
         If a model can't be loaded.
     """
+    clock = SystemClock()
     with blas_threads(1):  # requests are small: a second thread a product would wait for the first
-        repository = Repository(sources, load, settings, SystemClock())
+        repository = Repository(sources, load, settings, clock)
         server = HttpServer(repository, settings, admin_token, release)
         for name in repository.names:
             one = repository.model(name).current
             tell(f"{name}: version {one.number}, {one.model.rows:,} rows, {one.path}")
         host, port = listener.getsockname()[:2]
         tell(f"serving at http://{host if ':' not in host else f'[{host}]'}:{port}")
-        beside = ZmqServer(repository, settings, link) if link is not None else None
+        beside = ZmqServer(repository, settings, link, clock) if link is not None else None
         if beside is not None:
             tell(f"serving at {beside.address}")
         over = threading.Event()
@@ -92,35 +96,44 @@ def serve(
         )
         if settings.refresh_s:
             watcher.start()
+
+        def leave() -> None:
+            server.leaving = True
+            if beside is not None:
+                beside.leave()
+
         try:
-            asyncio.run(_listen(server, settings, listener))
+            asyncio.run(_listen(server, settings, listener, leave))
         finally:
             over.set()
             if beside is not None:
                 beside.close()
+            if settings.refresh_s:
+                watcher.join()  # it may be loading a version, whose threads would outlive the repository's
             repository.close()
 
 
-async def _listen(server: HttpServer, settings: ServeSettings, listener: socket.socket) -> None:
+async def _listen(
+    server: HttpServer, settings: ServeSettings, listener: socket.socket, leave: Callable[[], None]
+) -> None:
     config = uvicorn.Config(
         server.app,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=max(1, int(settings.drain_s)),
         timeout_keep_alive=75,  # above the 60 s of usual load balancers, so that they close first
-        limit_concurrency=None,
         lifespan="off",
         server_header=False,
     )
     uvicorn_server = _Server(config)
 
-    def leave() -> None:
-        server.leaving = True
+    def begin_to_leave() -> None:
+        leave()
         uvicorn_server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+        loop.add_signal_handler(number, begin_to_leave)
     await uvicorn_server.serve([listener])
 
 
@@ -138,8 +151,11 @@ def _watch(
 ) -> None:
     last: list[str] = []
     while not over.wait(every_s):
-        lines = repository.refresh()
-        for line in lines:
-            if line not in last:  # a failure is told once, not every time
-                tell(line)
-        last = lines
+        try:
+            lines = repository.refresh()
+            for line in lines:
+                if line not in last:  # a failure is told once, not every time
+                    tell(line)
+            last = lines
+        except Exception:  # or a model would stay as old as it is, and no one would know why
+            _log.exception("newer checkpoints could not be looked for; the next try is in %g s", every_s)

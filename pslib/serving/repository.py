@@ -12,7 +12,12 @@ import numpy as np
 
 from pslib.checkpoint import newest, newest_of_run, read_manifest
 from pslib.clock import Clock
-from pslib.errors import ConfigurationError, PslibError
+from pslib.errors import (
+    CheckpointCorruptError,
+    CheckpointIncompatibleError,
+    ConfigurationError,
+    PslibError,
+)
 from pslib.scoring import LoadedModel
 from pslib.serving.batching import Batcher
 from pslib.serving.settings import ServeSettings
@@ -179,7 +184,7 @@ class Repository:
         """Load newer checkpoints of all models and switch to them; return a line for each, or its failure.
 
         A version answers until the next one is there; requests under way end with theirs. A checkpoint that
-        can't be taken is told once.
+        can't be taken is read once.
         """
         lines = []
         for model in list(self._models.values()):
@@ -221,8 +226,8 @@ class Repository:
                     known = (one for one in model.kept.values() if one.identity == identity)
                     fresh = next(known, None)
                 fresh = fresh or self._version(path, identity)
-            except PslibError:
-                model.refused = identity
+            except (ConfigurationError, CheckpointCorruptError, CheckpointIncompatibleError):
+                model.refused = identity  # the next reading would find the same
                 raise
             return self._take(model, fresh, asked)
 

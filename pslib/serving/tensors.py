@@ -109,8 +109,8 @@ def tensor_of_bytes(given: Mapping[str, Any], data: memoryview) -> Tensor:
 def _head(given: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     """Return name, datatype and shape of an input."""
     name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
-    if not isinstance(name, str) or not name:
-        raise DataError("input: expected a name")
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise DataError(f"input: expected a name of printable characters, got {name!r:.60}")
     if datatype not in DATATYPES:
         raise DataError(
             f"input {name!r}: expected a datatype of {', '.join(DATATYPES)}, got {datatype!r:.40}"
@@ -155,7 +155,13 @@ def _texts(name: str, data: memoryview, count: int) -> pa.Array:
         raise DataError(f"input {name!r}: expected texts in UTF-8") from error
 
 
-def table_of_tensors(tensors: Sequence[Tensor], lists: frozenset[str]) -> pa.Table:
+def check_rows(rows: int, rows_max: int) -> None:
+    """Raise `DataError` if a request has no row, or more than it may."""
+    if not 1 <= rows <= rows_max:
+        raise DataError(f"request: expected 1 to {rows_max} rows, got {rows}")
+
+
+def table_of_tensors(tensors: Sequence[Tensor], lists: frozenset[str], rows_max: int) -> pa.Table:
     """Return the columns that tensors are.
 
     Parameters
@@ -163,24 +169,29 @@ def table_of_tensors(tensors: Sequence[Tensor], lists: frozenset[str]) -> pa.Tab
     tensors : sequence of Tensor
     lists : set of str
         Names of columns of lists.
+    rows_max : int
+        Rows that they may have: a few bytes can be millions of empty lists.
 
     Raises
     ------
     DataError
-        If one is there twice, or sizes do not fit.
+        If one is there twice, sizes do not fit, or there is no row or more than may be.
     """
     given = {tensor.name: tensor for tensor in tensors}
     if len(given) < len(tensors):
         raise DataError("inputs: expected each name once")
+    names = [
+        name for name in given if not (name.endswith((LENGTHS, VALID)) and name.rpartition(".")[0] in given)
+    ]
+    lengths = {name: given.get(name + LENGTHS) for name in names if name in lists}
+    rows = {name: (lengths.get(name) or given[name]).shape[0] for name in names}
+    if len(set(rows.values())) > 1:
+        raise DataError(f"inputs: expected the same number of rows in all, got {rows!s:.200}")
+    check_rows(next(iter(rows.values())), rows_max)
     columns = {}
-    for name, tensor in given.items():
-        if name.endswith((LENGTHS, VALID)) and name.rpartition(".")[0] in given:
-            continue
-        column = _lists(tensor, given.get(name + LENGTHS)) if name in lists else _values(tensor)
+    for name in names:
+        column = _lists(given[name], lengths[name]) if name in lengths else _values(given[name])
         columns[name] = _with_nulls(column, given.get(name + VALID))
-    sizes = {name: len(column) for name, column in columns.items()}
-    if len(set(sizes.values())) > 1:
-        raise DataError(f"inputs: expected the same number of rows in all, got {sizes}")
     return pa.table(columns)
 
 
@@ -199,12 +210,13 @@ def _lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:
             )
         offsets = np.arange(tensor.shape[0] + 1, dtype=np.int64) * tensor.shape[1]
     else:
-        sizes = _whole(lengths)
+        sizes, most = _whole(lengths), len(tensor.values)
+        fits = not sizes.size or (sizes.min() >= 0 and sizes.max() <= most)  # so that no sum overflows
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        if (sizes.size and sizes.min() < 0) or offsets[-1] != len(tensor.values):
+        if not fits or offsets[-1] != most:
             raise DataError(
                 f"input {lengths.name!r}: expected lengths of 0 or more that add up to the "
-                f"{len(tensor.values)} elements of {tensor.name!r}"
+                f"{most} elements of {tensor.name!r}"
             )
     return pa.LargeListArray.from_arrays(pa.array(offsets), tensor.values)
 

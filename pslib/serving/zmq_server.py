@@ -9,16 +9,18 @@ request's ``id``.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.clock import Clock
 from pslib.errors import ConfigurationError, DataError, PslibError
 from pslib.serving.batching import OverloadError
 from pslib.serving.inference_protocol import InferenceRequest, answer_of, json_of, request_of
@@ -28,6 +30,8 @@ from pslib.transport import ServerLink
 from pslib.wire.codec import Buffer
 
 TURN_S = 0.25
+
+_log = logging.getLogger(__name__)
 
 
 class ZmqServer:
@@ -39,12 +43,17 @@ class ZmqServer:
     settings : ServeSettings
     link : ServerLink
         Closed with the server.
+    clock : Clock
     """
 
-    def __init__(self, repository: Repository, settings: ServeSettings, link: ServerLink) -> None:
-        self._repository, self._settings, self._link = repository, settings, link
+    def __init__(
+        self, repository: Repository, settings: ServeSettings, link: ServerLink, clock: Clock
+    ) -> None:
+        self._repository, self._settings, self._link, self._clock = repository, settings, link, clock
         self._done: deque[tuple[bytes, Sequence[Buffer]]] = deque()
-        self._stopped = False
+        self._unanswered = 0
+        self._leaving = False
+        self._end_s = inf
         self._thread = threading.Thread(target=self._run, name="pslib-serve-zmq", daemon=True)
         self._thread.start()
 
@@ -53,19 +62,25 @@ class ZmqServer:
         """Address at which clients reach it."""
         return self._link.address
 
+    def leave(self) -> None:
+        """Refuse new requests; those under way are answered."""
+        self._leaving = True
+
     def close(self) -> None:
-        """Answer what is done, and stop."""
-        self._stopped = True
+        """Answer what is under way, for ``drain_s`` at most, and stop."""
+        self._leaving, self._end_s = True, self._clock.now_s() + self._settings.drain_s
         self._link.wake()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while not self._stopped or self._done:
+            while self._end_s == inf or (self._unanswered and self._clock.now_s() < self._end_s):
                 for peer, frames in self._link.poll(TURN_S):
+                    self._unanswered += 1
                     self._receive(peer, frames)
                 while self._done:
                     self._link.send(*self._done.popleft())
+                    self._unanswered -= 1
         finally:
             self._link.close()
 
@@ -73,25 +88,30 @@ class ZmqServer:
         """Begin to answer a message; its scores are sent when they are there."""
         held, given = ExitStack(), ""
         try:
-            head = json_of(bytes(frames[0]))
+            if self._leaving:
+                raise OverloadError("the server is leaving; ask another one")
+            if sum(len(one) for one in frames) > self._settings.body_bytes_max:
+                raise DataError(f"message: expected at most {self._settings.body_bytes_max} bytes")
+            head = json_of(frames[0])
             if not isinstance(head, dict) or not isinstance(head.get("model"), str):
                 raise DataError("message: expected JSON with model, the name of a model")
             given = head["id"] if isinstance(head.get("id"), str) else ""
             version = held.enter_context(self._repository.using(head["model"], head.get("version")))
-            asked = request_of(b"".join(map(bytes, frames)), len(bytes(frames[0])), version.model.schema)
-            if not 1 <= asked.table.num_rows <= self._settings.rows_max:
-                raise DataError(
-                    f"request: expected 1 to {self._settings.rows_max} rows, got {asked.table.num_rows}"
-                )
+            rest = memoryview(b"".join(frames[1:]))
+            asked = request_of(head, rest, version.model.schema, self._settings.rows_max)
             future = version.batcher.submit(asked.table)
-        except PslibError as error:
+        except Exception as error:  # a message that shows a fault of ours must not end the server
             held.close()
             self._done.append((peer, _refusal(error, given)))
             return
 
         def finish(scores: Future[NDArray[np.float32]]) -> None:
+            try:
+                answer = _answer(scores, asked, head["model"], version)
+            except Exception as error:
+                answer = _refusal(error, given)
             held.close()
-            self._done.append((peer, _answer(scores, asked, head["model"], version)))
+            self._done.append((peer, answer))
             self._link.wake()
 
         future.add_done_callback(finish)
@@ -100,23 +120,18 @@ class ZmqServer:
 def _answer(
     scores: Future[NDArray[np.float32]], asked: InferenceRequest, model: str, version: Version
 ) -> Sequence[Buffer]:
-    error = scores.exception()
-    if error is not None:
-        return _refusal(error, asked.id)
-    body, head = answer_of(asked, scores.result(), model, version.number, {})
+    body, head = answer_of(asked, scores.result(), model, version.number)
     return [body] if head is None else [body[:head], body[head:]]
 
 
-def _refusal(error: BaseException, given: str) -> Sequence[Buffer]:
+def _refusal(error: Exception, given: str) -> Sequence[Buffer]:
     """Return an error with its status; one that is our fault is no reason to keep a client waiting."""
-    status = (
-        404
-        if isinstance(error, UnknownModelError)
-        else 503
-        if isinstance(error, OverloadError)
-        else 400
-        if isinstance(error, ConfigurationError)
-        else 500
-    )
-    plain: dict[str, Any] = {"error": str(error), "status": status, "id": given}
-    return [json.dumps(plain).encode()]
+    status = 500
+    for kind, its_status in ((UnknownModelError, 404), (OverloadError, 503), (ConfigurationError, 400)):
+        if isinstance(error, kind):
+            status = its_status
+            break
+    else:
+        _log.exception("a request failed", exc_info=error)
+    text = str(error) if isinstance(error, PslibError) else "internal error; the server's log has it"
+    return [json.dumps({"error": text, "status": status, "id": given}).encode()]
