@@ -45,6 +45,13 @@ _ALLOCATOR = (
 )
 """``(parameter, bytes)`` for glibc's mallopt; parameter numbers as in its malloc.h."""
 
+SWITCH_S = 0.0005
+"""Time after which a thread that computes lets another one have the interpreter; Python's default is 5 ms.
+
+A batch of 512 takes 20 ms, and threads that receive rows or send gradients wait for a part of it. DeepFM and
+DNN at 512 are 3 % faster (median of 12 pairs of runs); at 4,096 nothing changes.
+"""
+
 LOGGER = "pslib.worker"
 """Logger of the errors with which a worker ends."""
 
@@ -75,6 +82,7 @@ def _run(options: argparse.Namespace, line: str) -> int:
     try:
         _tell("started", f"{os.getpid()} {socket.gethostname()}")
         set_threads(options.role)
+        sys.setswitchinterval(SWITCH_S)
         if options.role != "coordinator":
             keep_memory()
         if options.metrics:
