@@ -93,6 +93,10 @@ class Coordinator:
         """Return the cluster's current status."""
         return self.session.status(self._now_s())
 
+    def last_status(self) -> dict[str, Any]:
+        """Return the status of a run that is over; see `CoordinatorSession.last_status`."""
+        return self.session.last_status(self._now_s())
+
     def stop(self) -> None:
         """End `run` soon, whatever the state of the cluster; thread-safe."""
         self._stopped = True
@@ -281,7 +285,7 @@ def run_coordinator(
         announce(coordinator.address)
         coordinator.run(tell, stays=alone)
         if tell_end is not None and coordinator.session.over:
-            tell_end(coordinator.status())
+            tell_end(coordinator.last_status())
     finally:
         if log_ is not None:
             log_.close()

@@ -561,6 +561,11 @@ class CoordinatorSession:
             "pushes_missing": self.pushes_missing,
         }
 
+    def last_status(self, now_s: float) -> dict[str, Any]:
+        """Return the status of a run that is over, with all events: they can't be asked for any more."""
+        told = {"event_log": self.history.after(0), "checkpoints": self.history.checkpoints}
+        return self.status(now_s) | told
+
     def _status(self, now_s: float, message: Status) -> Message:
         if not message.details:
             return Result(self.status(now_s))

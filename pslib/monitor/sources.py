@@ -128,7 +128,7 @@ class LiveRun:
         self._thread.join(5.0)
 
     def finish(self, status: Mapping[str, Any], error: str | None, done: bool) -> None:
-        """Close, and write the last state with the last status of a run that is over."""
+        """Close, and write the last state with the last status of a run that is over, and its events."""
         self.close()
         with self._turn:
             self._track.take(dict(status), utc_now_s())

@@ -28,9 +28,11 @@ from tests.support.waiting import WAIT_S, wait_until
 CLICKS = pa.table({"click": [0, 1] * 200, "user": list(range(400))})
 
 
-def train(cluster: Cluster, out: Path | None = None) -> None:
+def train(cluster: Cluster, out: Path | None = None) -> pslib.Trainer:
     model = LR(pslib.Schema(label="click", sparse=["user"]))
-    pslib.Trainer(model, cluster, progress=False, batch_rows=50, out=out).fit(CLICKS)
+    trainer = pslib.Trainer(model, cluster, progress=False, batch_rows=50, out=out)
+    trainer.fit(CLICKS)
+    return trainer
 
 
 class Coordinator:
@@ -223,11 +225,13 @@ def test_an_address_without_a_cluster_id_is_refused() -> None:
 def test_a_script_writes_the_state_of_its_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pslib.connect() as cluster:
-        train(cluster, out)
+        train(cluster, out).save(tmp_path / "checkpoint")
     assert stat.S_IMODE((out / MONITOR).stat().st_mode) == 0o600
     run = open_run(str(out))
     assert (run.state()["run"]["state"], run.state()["run"]["examples"]) == ("ended", 400)
     assert run.state()["run"]["folder"] == str(out)
+    assert [one["path"] for one in run.state()["checkpoints"]] == [str(tmp_path / "checkpoint")]
+    assert {"joined", "epoch", "saved", "left"} <= {one["kind"] for one in run.state()["events"]}
 
 
 def test_a_folder_that_can_not_be_written_ends_no_run(tmp_path: Path) -> None:
