@@ -23,7 +23,7 @@ from pslib.monitor.report import Comparison, ReportedRun
 from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record
 from pslib.monitor.trackers import shown_settings
 from pslib.recorder.history import history_of
-from pslib.storage import check_local, shown
+from pslib.storage import check_local
 from pslib.text import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 
 import pslib
 from launch.cli.main import main
-from launch.job.job import read_job
+from launch.job.job import read_job, settings_of_job
 from pslib.errors import ConfigurationError
 from pslib.monitor import mlflow_runs, outbox, webhook
 from pslib.monitor.mlflow_runs import MLflow, MLflowSettings
@@ -52,6 +52,12 @@ def receiver(*answers: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             if code == 200:
                 taken.append(json.loads(body))
             self.send_response(code)
+            if code == 302:
+                self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -118,6 +124,15 @@ def test_a_webhook_that_refuses_is_told_once_with_the_number_that_was_lost_and_t
         "sent",
         "pslib: webhook: 4 messages were not delivered",
     ]
+
+
+def test_a_redirected_message_is_not_taken_for_a_delivered_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiver(302, 302, 302, 302) as (url, taken):
+        recorded(tmp_path, Webhook(WebhookSettings(url=url)))
+    assert taken == []
+    assert lines_of(caplog)[-1] == "pslib: webhook: 4 messages were not delivered"
 
 
 def test_a_webhook_that_never_answers_holds_up_neither_records_nor_the_end(
@@ -252,6 +267,16 @@ def test_a_job_file_names_its_trackers(tmp_path: Path) -> None:
     )
     assert [type(one) for one in settings.callbacks] == [TensorBoard, MLflow, Webhook]
     assert TrackerSettings().callbacks == []
+
+
+def test_no_tracker_is_told_the_secrets_of_another(tmp_path: Path) -> None:
+    save(tmp_path, "train.parquet")
+    trackers = "trackers: {webhook: {url: 'https://chat/secret'}, mlflow: {uri: 'http://me:secret@host/'}}\n"
+    (tmp_path / "job.yaml").write_text(JOB + trackers, encoding="utf-8")
+    told = settings_of_job(read_job(tmp_path / "job.yaml"))
+    assert told["trackers.webhook.url"] == "(not shown)"
+    assert told["trackers.mlflow.uri"] == "http://***@host/"
+    assert not any("secret" in value for value in told.values())
 
 
 def test_wrong_trackers_are_told_before_a_run_begins(
