@@ -88,11 +88,15 @@ class Samples:
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Samples:
-        """Build the samples of a file, whatever columns it has; a row that is broken is left out."""
-        samples, names = Samples(), list(plain.get("columns", ()))
-        for row in list(plain.get("rows", ()))[-ROWS_MAX:]:
-            known = dict(zip(names, row, strict=False)) if isinstance(row, list) else {}
-            values = [_number(known.get(name)) for name in COLUMNS]
+        """Build the samples of a file, whatever columns it has; what is no number is left out."""
+        samples = Samples()
+        names, rows = (
+            found if isinstance(found := plain.get(one), list) else [] for one in ("columns", "rows")
+        )
+        places = {name: names.index(name) for name in COLUMNS if name in names}
+        for row in rows[-ROWS_MAX:]:
+            known = dict(enumerate(row)) if isinstance(row, list) else {}
+            values = [_number(known.get(places.get(name, -1))) for name in COLUMNS]
             place = samples._count
             samples._values[place], samples._states[place] = values, 1
             samples._numbers[place] = place + 1
