@@ -7,7 +7,7 @@ restarts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from itertools import accumulate
 from math import isfinite
@@ -155,13 +155,3 @@ def _tables() -> Iterator[str]:
             told = "" if role == "coordinator" else f"`{one.name}`"
             yield f"| `{metric_name(one)}` | {one.kind} | {told} | {one.help} |"
         yield ""
-
-
-def metric_names(roles: Iterable[str] = ROLES) -> set[str]:
-    """Return the names of all series: a histogram has three."""
-    names: set[str] = set()
-    for role in roles:
-        for one in metrics_of(role):
-            name = metric_name(one)
-            names |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if one.bounds else {name}
-    return names
