@@ -7,6 +7,7 @@ restarts.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from itertools import accumulate
@@ -118,12 +119,16 @@ class Exposition:
 
     def __init__(self, reported: Reported) -> None:
         reported.wanted = True
-        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry, self._lock = CollectorRegistry(auto_describe=False), threading.Lock()
         self._registry.register(CountersCollector(reported))
 
     def text(self) -> bytes:
-        """Return all metrics in the text format 0.0.4."""
-        return generate_latest(self._registry)
+        """Return all metrics in the text format 0.0.4; thread-safe.
+
+        A scrape that passed a later one would take the smaller values of before for a fall.
+        """
+        with self._lock:
+            return generate_latest(self._registry)
 
 
 SECTION = """## Prometheus

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,25 @@ def test_a_counter_that_falls_within_a_process_goes_on_from_what_it_had() -> Non
         reported.show(SERVER, {"admitted": admitted})
         seen.append(samples(exposition.text().decode())["pslib_admitted_total", "1f"])
     assert seen == [5, 7, 9, 11, 12]
+
+
+def test_scrapes_at_the_same_time_count_no_fall() -> None:
+    reported = Reported()
+    exposition = Exposition(reported)
+    later = threading.Thread(target=exposition.text)
+
+    class Read(dict[str, Any]):
+        def get(self, name: str, _default: Any = None) -> Any:
+            if name == "requests" and not later.ident:
+                reported.show(SERVER, {"requests": 9})
+                later.start()
+                later.join(0.5)  # passes this one, or waits for it
+            return super().get(name)
+
+    reported.show(SERVER, Read(requests=5))
+    exposition.text()
+    later.join()
+    assert samples(exposition.text().decode())["pslib_requests_total", "1f"] == 9
 
 
 def test_a_member_that_has_left_has_no_series() -> None:
