@@ -73,7 +73,8 @@ class LiveRun:
     folder : Path or None
         Folder of the run, whose files tell of its end when the coordinator has gone.
     keeps : bool
-        True to write ``monitor.json`` into the folder. The first status is then not waited for.
+        True in the process that has the run: it writes ``monitor.json`` into the folder, if there is one,
+        and does not wait for the first status.
 
     Raises
     ------
