@@ -106,10 +106,10 @@ class LiveRun:
         """Return the newest state."""
         return self._track.state
 
-    def samples(self, after: int = 0) -> dict[str, Any]:
-        """Return the samples that have changed since the state with a number; see `Samples.plain`."""
+    def samples(self) -> dict[str, Any]:
+        """Return the samples of the run so far; see `Samples.plain`."""
         with self._turn:
-            return self._track.samples.plain(after)
+            return self._track.samples.plain()
 
     def changed(self, number: int, timeout_s: float) -> int:
         """Wait until there is a newer state than that with a number; return the number of the newest."""
@@ -217,9 +217,9 @@ class EndedRun:
         """Return the last state."""
         return self._state
 
-    def samples(self, after: int = 0) -> dict[str, Any]:
+    def samples(self) -> dict[str, Any]:
         """Return the samples; see `Samples.plain`."""
-        return self._samples.plain(after)
+        return self._samples.plain()
 
     def changed(self, number: int, timeout_s: float) -> int:
         """Wait until the files have changed; return the number of the newest state."""
