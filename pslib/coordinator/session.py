@@ -556,8 +556,8 @@ class CoordinatorSession:
             "pushes_missing": self.pushes_missing,
         }
 
-    def last_status(self, now_s: float) -> dict[str, Any]:
-        """Return the status of a run that is over, with all events: they can't be asked for any more."""
+    def status_with_events(self, now_s: float) -> dict[str, Any]:
+        """Return the status with events and checkpoints, for one who does not ask for them."""
         told = {"event_log": self.history.after(0), "checkpoints": self.history.checkpoints}
         return self.status(now_s) | told
 

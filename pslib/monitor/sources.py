@@ -257,7 +257,8 @@ class EndedRun:
             return False
         self._written = written
         recorded, summary = map(read_record, files)
-        state, samples = recorded.get("state"), recorded.get("samples")
+        state: Any = recorded.get("state")
+        samples = recorded.get("samples")
         facts = {"name": self._folder.name, "folder": str(self._folder)}
         if not _is_like(state, run_state({})) or state["format"] != FORMAT:
             try:
