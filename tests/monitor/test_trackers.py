@@ -156,7 +156,7 @@ def test_a_webhook_that_never_answers_holds_up_neither_records_nor_the_end(
     assert not hook._outbox._thread.is_alive()
 
 
-def test_an_outbox_that_is_full_leaves_out_what_comes(
+def test_an_outbox_that_is_full_leaves_out_what_has_waited_longest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(outbox, "WAITING_MAX", 2)
@@ -174,7 +174,7 @@ def test_an_outbox_that_is_full_leaves_out_what_comes(
         box.put(item)
     go_on.set()
     box.close()
-    assert taken == [0, 1, 2]
+    assert taken == [0, 3, 4]
     assert lines_of(caplog) == ["pslib: box: 2 messages were not delivered"]
 
 
