@@ -21,16 +21,13 @@ from pslib.errors import CheckpointError, ConfigurationError, PslibError
 from pslib.metrics.paired import Floats, paired_difference
 from pslib.monitor.report import Comparison, ReportedRun
 from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record
+from pslib.monitor.trackers import shown_settings
 from pslib.recorder.history import history_of
-from pslib.settings import flat_settings
-from pslib.storage import check_local, shown
+from pslib.storage import check_local
 from pslib.text import counted
 
 if TYPE_CHECKING:
     from launch.job.job import Job
-
-SECRET = ("webhook.url",)
-"""Ends of the names of settings that a report does not show: who has them can post in their name."""
 
 
 def read_runs(folders: Sequence[str]) -> list[ReportedRun]:
@@ -95,11 +92,7 @@ def _settings_in(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
     plain: Any = summary.get("settings")
     with suppress(OSError, ValueError, ConfigurationError):
         plain = read_yaml((folder / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
-    known = flat_settings(plain) if isinstance(plain, dict) else {}
-    return {
-        name: "(not shown)" if name.endswith(SECRET) and value != "none" else shown(value)
-        for name, value in known.items()
-    }
+    return shown_settings(plain) if isinstance(plain, dict) else {}
 
 
 # --- comparison

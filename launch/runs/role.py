@@ -335,7 +335,7 @@ class Records:
             },
         ) as recorder:
             while status is not None and status["phase"] not in ENDS:
-                recorder.observe(of_kind(status, *EVALUATIONS))
+                recorder.observe(of_kind(status, *EVALUATIONS) | {"events": status["event_log"]})
                 for event in status["events"]:
                     if event not in told:
                         told.add(event)
@@ -350,7 +350,7 @@ class Records:
         best = best_possible(self._job)
         facts = {"job": model, "model": model, "seed": self._job.training.seed}
         facts |= {"best_possible_auc": best and best["auc"]}
-        recorder.observe(of_kind(status, *EVALUATIONS))
+        recorder.observe(of_kind(status, *EVALUATIONS) | {"events": status["event_log"]})
         ending = {"exit_code": EXIT_DONE, "phase": status["phase"], "error": status["error"]}
         if status["error"]:
             ending["exit_code"] = UnavailableError.exit_code

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pslib.monitor.run_state import FULL_SHARE, IMBALANCED, SILENT_S
 from pslib.text import counted
-
-SILENT_S = 3.0
-"""Silence of three heartbeats; in large clusters the interval is 2 s."""
 
 WAIT_S = 3.0
 """Wait that is a finding; a request normally takes milliseconds, a long push some hundred."""
@@ -18,11 +16,10 @@ WAIT_S = 3.0
 QUEUE_JOBS = 64
 """Normal queue of one shard thread: 64 trainers with a push each."""
 
-FULL_SHARE = 0.9
 DISK_BYTES = 256 << 20
 """Free bytes of a disk with logs; compaction of a log needs as much again as its images."""
-IMBALANCE, IMBALANCE_ROWS = 1.5, 10_000
-"""Largest over mean rows of servers; hashing keeps 100,000 rows within 1.05."""
+IMBALANCE_ROWS = 10_000
+"""Rows from which on servers can be uneven: few rows always are."""
 
 GONE = "a process that is no member any more,"
 SUCCESSOR = "a server that has ended? that trainer learns the address of its successor in a heartbeat or two"
@@ -206,7 +203,7 @@ def _balance(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
         numbers = [int(one.get(what, 0)) for one in servers]
         rows = sum(int(one.get("rows", 0)) for one in servers)
         mean = sum(numbers) / max(1, len(numbers))
-        if rows > IMBALANCE_ROWS and max(numbers) > IMBALANCE * mean:
+        if rows > IMBALANCE_ROWS and max(numbers) > IMBALANCED * mean:
             heaviest = servers[numbers.index(max(numbers))]["rank"]
             yield Finding(
                 f"server {heaviest} has {max(numbers) / mean:.2f} times the mean of {what}",

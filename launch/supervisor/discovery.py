@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job.paths import from_here
 from pslib.config import COORDINATOR_VARIABLE
+from pslib.data.atomic_files import atomic_output
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
 from pslib.monitor.run_folder import NOTE, RunEnd, cluster_at, ended_run, read_record
 from pslib.storage import is_uri, shown
@@ -74,10 +75,8 @@ def note_targets(file: Path, metrics: Mapping[str, str]) -> None:
     targets = [
         {"targets": [address], "labels": {"process": name}} for name, address in sorted(metrics.items())
     ]
-    with suppress(OSError):  # replaced at once: Prometheus reads the file when it changes
-        written = file.with_name(f".{file.name}")
-        written.write_text(json.dumps(targets, indent=1) + "\n", encoding="utf-8")
-        written.replace(file)
+    with suppress(OSError, ConfigurationError), atomic_output(file) as draft:  # Prometheus reads each change
+        draft.write_text(json.dumps(targets, indent=1) + "\n", encoding="utf-8")
 
 
 def logs_of(out: Path) -> str | None:

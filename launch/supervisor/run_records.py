@@ -162,7 +162,7 @@ class _Kept:
         facts = {"cluster_id": plan.cluster_id, "name": plan.cluster_id}
         facts |= {"name": folder.name, "folder": str(folder)} if folder else {}
         watcher = Watcher(address, plan.cluster_id, plan.key_of("admin"))
-        self._live = LiveRun(watcher, facts, address, folder, keeps=folder is not None)
+        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
         if self._ui is None:
             return
         from pslib.monitor.page_server import PageServer

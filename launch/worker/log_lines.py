@@ -124,7 +124,7 @@ def _sent(text: str) -> Entry | None:
     """Return the entry that a worker has sent; None for anything else, since a script may print it."""
     try:
         entry = Entry(**json.loads(text))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     texts = [entry.message, entry.level, entry.logger, entry.exception or "", entry.to]
     return entry if all(isinstance(one, str) for one in texts) else None
@@ -166,7 +166,7 @@ def _plain(line: str) -> dict[str, Any] | None:
         plain = json.loads(line)
         texts = [plain[name] for name in ("time", "level", "logger", "role", "message")]
         whole = {"rank": None, "exception": None, **plain}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return whole if all(isinstance(text, str) for text in texts) else None
 

@@ -93,6 +93,10 @@ class Coordinator:
         """Return the cluster's current status."""
         return self.session.status(self._now_s())
 
+    def status_with_events(self) -> dict[str, Any]:
+        """Return the status with events and checkpoints, for one who does not ask for them."""
+        return self.session.status_with_events(self._now_s())
+
     def stop(self) -> None:
         """End `run` soon, whatever the state of the cluster; thread-safe."""
         self._stopped = True
@@ -123,7 +127,7 @@ class Coordinator:
                     now_s = self._clock.now_s()
                     if tell is not None and now_s - told_s >= TELL_S:
                         told_s = now_s
-                        tell(self.status())
+                        tell(self.status_with_events())
                     if reported.wanted and now_s - shown_s >= TELL_S:
                         shown_s = now_s
                         reported.show(self._reporter, self._figures())
@@ -281,7 +285,7 @@ def run_coordinator(
         announce(coordinator.address)
         coordinator.run(tell, stays=alone)
         if tell_end is not None and coordinator.session.over:
-            tell_end(coordinator.status())
+            tell_end(coordinator.status_with_events())
     finally:
         if log_ is not None:
             log_.close()

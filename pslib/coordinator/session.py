@@ -23,9 +23,8 @@ from pslib.coordinator.membership import Member, Membership
 from pslib.coordinator.rebalance import Rebalance
 from pslib.coordinator.recovery import Recovery
 from pslib.coordinator.stack_dumps import StackDumps
-from pslib.coordinator.status import details_of, figures_of, phase_of
+from pslib.coordinator.status import details_of, figures_of, phase_of, sound_entries
 from pslib.text import counted
-from pslib.wire.counters import is_sound
 from pslib.wire.error_codes import COUNTS_AS_LOST, fitting
 from pslib.wire.fields import Message, plain_of
 from pslib.wire.journal import Entry, Note
@@ -426,12 +425,8 @@ class CoordinatorSession:
         return Beat(order, reason, below, version, addresses, owners, hand, self.term, cut)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
-        told = {
-            key: value
-            for key, value in progress.items()
-            if key not in ("streams", STACKS) and is_sound(key, value)
-        }
-        member.progress.update(told)
+        told = sound_entries(progress)
+        member.progress.update({key: told[key] for key in told.keys() - {"streams", STACKS}})
         self.registry.progress(member, progress.get("streams", ()))
 
     def _leave(self, now_s: float, message: Leave) -> Message:
@@ -560,6 +555,11 @@ class CoordinatorSession:
             "saves_soon": self.cuts.asked,
             "pushes_missing": self.pushes_missing,
         }
+
+    def status_with_events(self, now_s: float) -> dict[str, Any]:
+        """Return the status with events and checkpoints, for one who does not ask for them."""
+        told = {"event_log": self.history.after(0), "checkpoints": self.history.checkpoints}
+        return self.status(now_s) | told
 
     def _status(self, now_s: float, message: Status) -> Message:
         if not message.details:

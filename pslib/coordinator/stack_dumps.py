@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pslib.coordinator.membership import Member, Membership
+from pslib.process.stacks import STACKS_CHARS_MAX
 from pslib.wire.fields import Message
-from pslib.wire.messages import STACKS_BYTES_MAX, DumpStacks, Failure, Result
+from pslib.wire.messages import DumpStacks, Failure, Result
 
 WANTED_S = 30.0
 """Time after the last request in which stacks are wanted, and after their arrival in which they are kept."""
@@ -41,7 +42,7 @@ class StackDumps:
         """Return the stacks of a process if they are there, once; else ask for them."""
         self._forget(now_s)
         if message.role == "coordinator":
-            return Result({"stacks": self.own()[:STACKS_BYTES_MAX]})
+            return Result({"stacks": self.own()})
         known = message.role in ("server", "trainer")
         member = self._members.at(message.role, message.rank) if known else None
         if member is None or member.state != "live":
@@ -62,7 +63,7 @@ class StackDumps:
         """Take the stacks from a heartbeat, if they were wanted."""
         stacks = progress.get("stacks")
         if isinstance(stacks, str) and self._wanted_s.pop(member.incarnation, None) is not None:
-            self._found[member.incarnation] = (now_s, stacks[:STACKS_BYTES_MAX])
+            self._found[member.incarnation] = (now_s, stacks[:STACKS_CHARS_MAX])
 
     def _forget(self, now_s: float) -> None:
         self._wanted_s = {who: at_s for who, at_s in self._wanted_s.items() if now_s - at_s <= WANTED_S}

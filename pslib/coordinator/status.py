@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.coordinator.jobs import JobRegistry, epochs_done, examples_of, planned_of, results_of
 from pslib.coordinator.membership import Member, Membership
+from pslib.metrics.metrics import LOGIT_BINS
 from pslib.storage import shown
 from pslib.text import counted
 from pslib.wire.counters import (
@@ -17,6 +19,7 @@ from pslib.wire.counters import (
     LARGEST_COUNTERS,
     SERVER_COUNTERS,
     TRAINER_COUNTERS,
+    is_sound,
     merge_results,
 )
 
@@ -34,6 +37,56 @@ _LONG = ("bins_", "staleness_counts", "tables", "field_")
 """Beginnings of the names of lists and mappings that details have not of each member."""
 RUNS_MAX = 20_000
 """Longest list of owners in details, in runs of partitions with one owner; it must fit a message."""
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _are_counts(value: object, length: int | None = None) -> bool:
+    return _is_list(value, _is_whole) and length in (None, len(value))  # type: ignore[arg-type]
+
+
+def _is_list(value: object, is_one: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list | tuple) and all(map(is_one, value))
+
+
+def _is_mapping(value: object, is_one: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Mapping) and all(map(is_one, value.values()))
+
+
+def _is_wait(value: object) -> bool:
+    """Return whether a value is a peer, what is waited for, and seconds."""
+    kinds = tuple(map(type, value)) if isinstance(value, list | tuple) else ()
+    return kinds in ((str, str, float), (str, str, int))
+
+
+_SHAPES: Mapping[str, Callable[[Any], bool]] = {
+    "bins_positive": lambda value: _are_counts(value, LOGIT_BINS),
+    "bins_negative": lambda value: _are_counts(value, LOGIT_BINS),
+    "tables": lambda value: _is_mapping(value, lambda table: _is_mapping(table, _is_whole)),
+    "field_names": lambda value: _is_list(value, lambda name: type(name) is str),
+    "field_keys": _are_counts,
+    "field_distinct": _are_counts,
+    "field_batches": _is_whole,
+    "waits": lambda value: _is_list(value, _is_wait),
+    "jobs_waiting": _are_counts,
+    "held_pushes": _is_whole,
+    "step_waits": lambda value: _is_list(
+        value, lambda one: isinstance(one, list | tuple) and len(one) == 2 and _are_counts(one[1])
+    ),
+    **dict.fromkeys(("credit_bytes", "credit_granted_bytes", "credit_wished_bytes"), _is_whole),
+}
+"""Checks of the entries of heartbeats that are no counters, and that a status or its readers compute with."""
+
+
+def sound_entries(progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a heartbeat that a status can be made of; those of another kind are left out."""
+    return {
+        name: value
+        for name, value in progress.items()
+        if is_sound(name, value) and (name not in _SHAPES or _SHAPES[name](value))
+    }
 
 
 def figures_of(members: Membership, registry: JobRegistry, over: bool, now_s: float) -> dict[str, Any]:
@@ -119,7 +172,7 @@ def _guests(members: Membership) -> list[str]:
 def _counters(members: Membership) -> dict[str, Any]:
     """Sum the counters that members report in heartbeats (maximum where that is meaningful)."""
     values: dict[str, Any] = dict.fromkeys(TRAINER_COUNTERS + LARGEST_COUNTERS, 0)
-    positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
+    positive, negative = np.zeros(LOGIT_BINS, np.int64), np.zeros(LOGIT_BINS, np.int64)
     staleness_counts = np.zeros(0, np.int64)
     for member in members.ever("trainer"):
         for key in TRAINER_COUNTERS:

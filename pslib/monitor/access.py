@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 HEADERS = {
     "content-security-policy": (
@@ -79,7 +79,7 @@ class Access:
             With names in lower case.
         """
         host = headers.get("host", "")
-        if self._loopback and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        if self._loopback and not is_loopback(_split(f"//{host}").hostname or ""):
             return Refusal(403, f"expected a Host of loopback, as localhost, got {host[:80]!r}")
         if of_other_site(method, path, headers):
             return Refusal(403, "this request was caused by a page of another site; open the page itself")
@@ -110,11 +110,19 @@ def of_other_site(method: str, path: str, headers: Mapping[str, str]) -> bool:
 
     A link to the page may stand anywhere: to follow it shows the other site nothing.
     """
-    if "origin" in headers and urlsplit(headers["origin"]).netloc != headers.get("host"):
+    if "origin" in headers and _split(headers["origin"]).netloc != headers.get("host"):
         return True
     site = headers.get("sec-fetch-site", "none")
     link = (method, path, headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
     return site not in ("none", "same-origin") and link != ("GET", "/", "navigate", "document")
+
+
+def _split(address: str) -> SplitResult:
+    """Split an address; one that is malformed has no host."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 def _equal(given: str, expected: str) -> bool:

@@ -58,7 +58,7 @@ class Source(Protocol):
         """Return the present state."""
         ...
 
-    def samples(self, after: int = 0) -> dict[str, Any]:
+    def samples(self) -> dict[str, Any]:
         """Return the samples of the run so far."""
         ...
 
@@ -233,10 +233,7 @@ class Answers:
 
     async def samples(self, request: Request) -> Response:
         """Answer with the samples."""
-        after = request.query_params.get("after", "0")
-        if not (after.isascii() and after.isdigit() and len(after) < 10):
-            return JSONResponse({"error": f"after: expected a number, got {after[:20]!r}"}, 400)
-        return _json(await run_in_threadpool(lambda: json_of(self._source.samples(int(after)))))
+        return _json(await run_in_threadpool(lambda: json_of(self._source.samples())))
 
     async def stacks(self, request: Request) -> Response:
         """Answer with the stacks of a process."""

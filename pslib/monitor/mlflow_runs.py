@@ -22,7 +22,8 @@ LAST_S = 60.0
 """Seconds that the end of a run may wait for the last figures and files."""
 RUN_TAG = "pslib.run_id"
 """Tag by which a resumed run finds its earlier part."""
-ARTIFACTS = ("summary.json", "run.png", "job.yaml", "metrics.jsonl")
+ARTIFACTS = ("summary.json", "run.png", "metrics.jsonl")
+"""Files of a run; ``job.yaml`` may hold secrets, and its settings are parameters."""
 PARAMETERS_AT_ONCE = 100
 """Most parameters of one request, MLflow's limit."""
 NAME_CHARS, VALUE_CHARS = 250, 6000
@@ -32,7 +33,7 @@ _STATUS = {"done": "FINISHED", "failed": "FAILED"}
 
 @dataclass(frozen=True, kw_only=True)
 class MLflowSettings(Settings):
-    """Where a run is tracked."""
+    """Server and experiment that track a run."""
 
     uri: Annotated[
         str | None,

@@ -17,7 +17,9 @@ WAITING_MAX = 1000
 
 
 class Outbox:
-    """Thread that delivers items one after the other; it never raises, and what finds no room is left out.
+    """Thread that delivers items one after the other; it never raises.
+
+    When it is full, the oldest item that waits is left out: the last one is the end of a run.
 
     The first failure is logged when it happens, and the number of items that were not delivered at the end.
 
@@ -46,8 +48,8 @@ class Outbox:
         """Leave an item to be delivered; returns at once."""
         with self._changed:
             if len(self._waiting) >= WAITING_MAX:
+                self._waiting.popleft()
                 self._lost += 1
-                return
             self._waiting.append(item)
             self._changed.notify()
 

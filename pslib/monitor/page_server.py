@@ -113,10 +113,9 @@ def _listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigurationError(
-            f"--host {host}: {error.strerror}; give an address of this machine"
-        ) from error
+    except (OSError, UnicodeError) as error:  # a label of a name that is too long is the second
+        why = getattr(error, "strerror", None) or "it is no name of a machine"
+        raise ConfigurationError(f"--host {host}: {why}; give an address of this machine") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)

@@ -7,7 +7,8 @@ restarts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from itertools import accumulate
 from math import isfinite
@@ -118,12 +119,16 @@ class Exposition:
 
     def __init__(self, reported: Reported) -> None:
         reported.wanted = True
-        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry, self._lock = CollectorRegistry(auto_describe=False), threading.Lock()
         self._registry.register(CountersCollector(reported))
 
     def text(self) -> bytes:
-        """Return all metrics in the text format 0.0.4."""
-        return generate_latest(self._registry)
+        """Return all metrics in the text format 0.0.4; thread-safe.
+
+        A scrape that passed a later one would take the smaller values of before for a fall.
+        """
+        with self._lock:
+            return generate_latest(self._registry)
 
 
 SECTION = """## Prometheus
@@ -155,13 +160,3 @@ def _tables() -> Iterator[str]:
             told = "" if role == "coordinator" else f"`{one.name}`"
             yield f"| `{metric_name(one)}` | {one.kind} | {told} | {one.help} |"
         yield ""
-
-
-def metric_names(roles: Iterable[str] = ROLES) -> set[str]:
-    """Return the names of all series: a histogram has three."""
-    names: set[str] = set()
-    for role in roles:
-        for one in metrics_of(role):
-            name = metric_name(one)
-            names |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if one.bounds else {name}
-    return names

@@ -24,6 +24,15 @@ STRAGGLER_SHARE, STRAGGLER_TRAINERS = 0.7, 3
 """A live trainer is a straggler if its examples/s of the last ten seconds are below this share of the median,
 of at least so many live trainers. Trainers on like machines stay within some percent of each other."""
 
+SILENT_S = 3.0
+"""Silence that is marked: heartbeats come each second, in a large cluster every two."""
+
+FULL_SHARE = 0.9
+"""Share of a limit of memory that is marked."""
+
+IMBALANCED = 1.5
+"""Largest over mean of servers that is marked; hashing keeps 100,000 rows within 1.05."""
+
 FACTS = ("name", "folder", "cluster_id", "pslib")
 """Entries of a state that the coordinator's status does not have."""
 

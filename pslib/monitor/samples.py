@@ -40,8 +40,6 @@ class Samples:
         self._values = np.full((ROWS_MAX, len(COLUMNS)), nan)
         self._states = np.zeros(ROWS_MAX, np.int64)
         """Number of states that each row stands for."""
-        self._numbers = np.zeros(ROWS_MAX, np.int64)
-        """Number of the state with which each row was last changed."""
         self._count, self._each = 0, 1
 
     def __len__(self) -> int:
@@ -50,57 +48,44 @@ class Samples:
     @property
     def nbytes(self) -> int:
         """Memory of the rows."""
-        return int(self._values.nbytes + self._states.nbytes + self._numbers.nbytes)
+        return int(self._values.nbytes + self._states.nbytes)
 
-    def add(self, state: Mapping[str, Any], number: int) -> None:
-        """Add a state; ``number`` is larger than that of the one before."""
+    def add(self, state: Mapping[str, Any]) -> None:
+        """Add a state."""
         row = np.array([_figure(state, *COLUMNS[name][:2]) for name in COLUMNS])
         last = self._count - 1
         if last >= 0 and self._states[last] < self._each:
             self._values[last] = _merged(self._values[last], row, int(self._states[last]), 1)
             self._states[last] += 1
-            self._numbers[last] = number
             return
         if self._count == ROWS_MAX:
-            self._merge(number)
+            self._merge()
         self._values[self._count], self._states[self._count] = row, 1
-        self._numbers[self._count] = number
         self._count += 1
 
-    def plain(self, after: int = 0) -> dict[str, Any]:
-        """Return columns and rows as plain values, for JSON.
-
-        Parameters
-        ----------
-        after : int
-            Number of the last state that the caller has samples of: only rows that have changed since are
-            returned. ``from`` is the index of the first of them, from which on the caller's rows are old.
-
-        Returns
-        -------
-        dict
-            ``columns``, ``rows``, ``from``, and ``number`` of the newest state.
-        """
-        first = int(np.searchsorted(self._numbers[: self._count], after, side="right"))
-        number = int(self._numbers[self._count - 1]) if self._count else 0
-        rows = [_plain_row(row) for row in self._values[first : self._count].tolist()]
-        return {"columns": list(COLUMNS), "rows": rows, "from": first, "number": number}
+    def plain(self) -> dict[str, Any]:
+        """Return ``columns`` and ``rows`` as plain values, for JSON."""
+        rows = [_plain_row(row) for row in self._values[: self._count].tolist()]
+        return {"columns": list(COLUMNS), "rows": rows}
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Samples:
-        """Build the samples of a file, whatever columns it has; a row that is broken is left out."""
-        samples, names = Samples(), list(plain.get("columns", ()))
-        for row in list(plain.get("rows", ()))[-ROWS_MAX:]:
-            known = dict(zip(names, row, strict=False)) if isinstance(row, list) else {}
-            values = [_number(known.get(name)) for name in COLUMNS]
+        """Build the samples of a file, whatever columns it has; what is no number is left out."""
+        samples = Samples()
+        names, rows = (
+            found if isinstance(found := plain.get(one), list) else [] for one in ("columns", "rows")
+        )
+        places = {name: names.index(name) for name in COLUMNS if name in names}
+        for row in rows[-ROWS_MAX:]:
+            known = dict(enumerate(row)) if isinstance(row, list) else {}
+            values = [_number(known.get(places.get(name, -1))) for name in COLUMNS]
             place = samples._count
             samples._values[place], samples._states[place] = values, 1
-            samples._numbers[place] = place + 1
             samples._count += 1
         return samples
 
-    def _merge(self, number: int) -> None:
-        """Merge each two neighbours; all rows have then changed."""
+    def _merge(self) -> None:
+        """Merge each two neighbours."""
         half = self._count // 2
         for index in range(half):
             first, second = 2 * index, 2 * index + 1
@@ -108,7 +93,6 @@ class Samples:
             self._values[index] = _merged(self._values[first], self._values[second], *counts)
             self._states[index] = sum(counts)
         self._values[half:], self._states[half:] = nan, 0
-        self._numbers[:half] = number
         self._count, self._each = half, 2 * self._each
 
 

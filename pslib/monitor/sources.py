@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,10 +23,12 @@ from pslib.monitor.run_folder import (
 from pslib.monitor.run_state import FORMAT, run_state
 from pslib.monitor.samples import Samples
 from pslib.monitor.track import KEEP_S, Track, ended
+from pslib.text import one_line
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
+log = logging.getLogger(__name__)
 POLL_S = 1.0
 """Interval of statuses: heartbeats come as often."""
 
@@ -70,7 +73,8 @@ class LiveRun:
     folder : Path or None
         Folder of the run, whose files tell of its end when the coordinator has gone.
     keeps : bool
-        True to write ``monitor.json`` into the folder. The first status is then not waited for.
+        True in the process that has the run: it writes ``monitor.json`` into the folder, if there is one,
+        and does not wait for the first status.
 
     Raises
     ------
@@ -91,7 +95,7 @@ class LiveRun:
         self._track = Track(facts or {}, address)
         self._events: list[dict[str, Any]] = []
         self._turn = threading.Condition()
-        self._over = threading.Event()
+        self._over, self._told = threading.Event(), False
         self._heard_s, self._kept_s = self._clock.now_s(), self._clock.now_s() - KEEP_S
         if not keeps:
             self._look()
@@ -102,10 +106,10 @@ class LiveRun:
         """Return the newest state."""
         return self._track.state
 
-    def samples(self, after: int = 0) -> dict[str, Any]:
-        """Return the samples that have changed since the state with a number; see `Samples.plain`."""
+    def samples(self) -> dict[str, Any]:
+        """Return the samples of the run so far; see `Samples.plain`."""
         with self._turn:
-            return self._track.samples.plain(after)
+            return self._track.samples.plain()
 
     def changed(self, number: int, timeout_s: float) -> int:
         """Wait until there is a newer state than that with a number; return the number of the newest."""
@@ -128,7 +132,7 @@ class LiveRun:
         self._thread.join(5.0)
 
     def finish(self, status: Mapping[str, Any], error: str | None, done: bool) -> None:
-        """Close, and write the last state with the last status of a run that is over."""
+        """Close, and write the last state with the last status of a run that is over, and its events."""
         self.close()
         with self._turn:
             self._track.take(dict(status), utc_now_s())
@@ -143,9 +147,13 @@ class LiveRun:
             pause_s = POLL_S
             try:
                 self._look()
-            except PslibError:
-                if not self._over.is_set():
-                    self._miss()
+            except Exception as error:  # a thread that ends would leave an old state as the present one
+                if self._over.is_set():
+                    return
+                if not isinstance(error, PslibError) and not self._told:
+                    self._told = True  # it may come each second
+                    log.warning("no state of the run: %s: %s", type(error).__name__, one_line(error))
+                self._miss()
 
     def _look(self) -> None:
         """Ask for a status and the events since the last, and take them."""
@@ -209,9 +217,9 @@ class EndedRun:
         """Return the last state."""
         return self._state
 
-    def samples(self, after: int = 0) -> dict[str, Any]:
+    def samples(self) -> dict[str, Any]:
         """Return the samples; see `Samples.plain`."""
-        return self._samples.plain(after)
+        return self._samples.plain()
 
     def changed(self, number: int, timeout_s: float) -> int:
         """Wait until the files have changed; return the number of the newest state."""
@@ -249,12 +257,16 @@ class EndedRun:
             return False
         self._written = written
         recorded, summary = map(read_record, files)
-        state, samples = recorded.get("state"), recorded.get("samples")
-        plain = run_state(summary, facts={"name": self._folder.name, "folder": str(self._folder)})
-        if not isinstance(state, dict) or state.get("format") != FORMAT or state.keys() != plain.keys():
+        state: Any = recorded.get("state")
+        samples = recorded.get("samples")
+        facts = {"name": self._folder.name, "folder": str(self._folder)}
+        if not _is_like(state, run_state({})) or state["format"] != FORMAT:
+            try:
+                state = run_state(summary, facts=facts)
+            except (TypeError, ValueError, LookupError):  # a summary that pslib has not written
+                return False
             if not summary:
                 return False
-            state = plain
         self._state, self._number = self._ended(state), self._number + 1
         self._samples = Samples.of(samples if isinstance(samples, dict) else {})
         return True
@@ -266,6 +278,18 @@ class EndedRun:
             return state
         error, done = (self._error, False) if end is None else (end.error, end.exit_code == EXIT_DONE)
         return state | {"run": ended(state["run"], error, done)}
+
+
+def _is_like(value: Any, pattern: Any) -> bool:
+    """Return whether a value of a file can be read as the pattern can: where that is None, it may be any."""
+    if isinstance(pattern, dict):
+        known = isinstance(value, dict) and value.keys() >= pattern.keys()
+        return known and all(_is_like(value[name], one) for name, one in pattern.items())
+    if isinstance(pattern, list):
+        return isinstance(value, list) and all(_is_like(one, first) for first in pattern[:1] for one in value)
+    if isinstance(pattern, int | float):
+        return value is None or isinstance(value, int | float)
+    return pattern is None or isinstance(value, type(pattern))
 
 
 def _changed_s(file: Path) -> float:

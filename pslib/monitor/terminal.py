@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pslib.monitor.run_state import FULL_SHARE, IMBALANCED, SILENT_S
 from pslib.recorder.display import duration_text
 from pslib.text import epoch_text, printable
 
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 """Levels of a curve."""
-
-SILENT_S = 3.0
-"""Silence that is marked: heartbeats come each second."""
-
-FULL = 0.9
-"""Share of a limit of memory that is marked."""
-
-IMBALANCED = 1.5
-"""Largest over mean that is marked, as `pslib doctor` does."""
 
 EVENTS_MAX = 50
 """Events of a screen without a height."""
@@ -246,7 +238,7 @@ def _servers(
             _state(one),
             _text(number(get("rows"))),
             _text(size(get("memory_bytes"))),
-            _percent(share, "bold red" if (share or 0.0) >= FULL else ""),
+            _percent(share, "bold red" if (share or 0.0) >= FULL_SHARE else ""),
             _text(number(get("requests_per_s"))),
             _text(number(get("queue"))),
             _text(seconds(get("request_p99_s"))),

@@ -76,7 +76,7 @@ class Track:
         state = run_state(self._status, then, now_s, facts=self._facts, address=self._address)
         before.append({"seconds": seconds, **basis_of(self._status)})
         self._replace(state)
-        self.samples.add(state, self.number)
+        self.samples.add(state)
 
     def silent(self, silent_s: float, now_s: float) -> None:
         """Note that the coordinator has not answered for some seconds."""

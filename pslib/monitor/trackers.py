@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -11,7 +12,19 @@ from pslib.monitor.mlflow_runs import MLflow, MLflowSettings, check_mlflow
 from pslib.monitor.webhook import Webhook, WebhookSettings
 from pslib.recorder.callback import Callback
 from pslib.recorder.event_files import TensorBoard, check_event_files
-from pslib.settings import Setting, Settings
+from pslib.settings import Setting, Settings, flat_settings
+from pslib.storage import shown
+
+SECRET = ("webhook.url",)
+"""Ends of the names of settings that nobody is shown: who has them can post in their name."""
+
+
+def shown_settings(plain: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a job as texts by dotted names, for a report and for trackers: no secrets."""
+    return {
+        name: "(not shown)" if name.endswith(SECRET) and value != "none" else shown(value)
+        for name, value in flat_settings(plain).items()
+    }
 
 
 def _of_true(value: object) -> object:
@@ -21,7 +34,7 @@ def _of_true(value: object) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerSettings(Settings):
-    """Who follows a run, beside its own records: once for a run, from the process that writes these."""
+    """Trackers of a run, beside its own records: once for a run, from the process that writes these."""
 
     tensorboard: Annotated[bool, Setting("Event files for TensorBoard; the same as ``--tensorboard``.")] = (
         False

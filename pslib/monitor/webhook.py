@@ -23,7 +23,7 @@ AGAIN = (408, 429)
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookSettings(Settings):
-    """Where messages of a run go, and how long that is tried."""
+    """URL for the messages of a run, and how long they are tried."""
 
     url: Annotated[
         str,
@@ -88,13 +88,20 @@ class Webhook(Callback):
             If it was not delivered.
         """
         from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
+        from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+        class NoRedirect(HTTPRedirectHandler):
+            """Refuses a redirection: what follows it is a GET, without the message."""
+
+            def redirect_request(self, *_: Any) -> None:
+                return None
+
+        opener = build_opener(NoRedirect)
         headers = {"Content-Type": "application/json", "User-Agent": "pslib"}
         request = Request(self._settings.url, body, headers, method="POST")
         for tried in range(self._settings.retries + 1):
             try:
-                with urlopen(request, timeout=self._settings.timeout_s):
+                with opener.open(request, timeout=self._settings.timeout_s):
                     return
             except OSError as error:
                 lasting = isinstance(error, HTTPError) and error.code < 500 and error.code not in AGAIN

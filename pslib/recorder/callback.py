@@ -109,7 +109,8 @@ class Callback:
         event : mapping
             ``kind``, ``at_s`` (UTC), ``text``, and ``role`` and ``rank`` of the process that it is about or
             None. Kind ``epoch`` is a finished epoch, ``saved`` a complete checkpoint, whose ``path`` is
-            there; others are what the coordinator tells: a process is lost, back, or has left.
+            there; others are what the coordinator tells: a process is lost, back, or has left. For a
+            script of several trainers these are lines for people, of kind ``note``.
         """
 
     def on_run_end(self, trainer: Any, summary: Mapping[str, Any]) -> None:

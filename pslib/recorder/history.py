@@ -87,6 +87,8 @@ class History:
 
         def __getattr__(self, name: str) -> Any:
             """Name the frame, which has what frames have."""
+            if hasattr(type(self), name):  # a property has failed: its own error says how
+                return object.__getattribute__(self, name)
             raise AttributeError(
                 f"a History has no {name!r}: its to_pandas() is a frame, its table one of Arrow"
             )

@@ -128,6 +128,8 @@ class LoadedModel:
 
         def __getattr__(self, name: str) -> Any:
             """Name the call that has a name of another library here."""
+            if hasattr(type(self), name):  # a property has failed: its own error says how
+                return object.__getattribute__(self, name)
             if name in ("fit", "train"):
                 raise AttributeError(f"a loaded model has no {name}: {GOES_ON}")
             meant = CALLS.get(name) or nearest(name, [one for one in dir(self) if not one.startswith("_")])

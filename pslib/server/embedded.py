@@ -125,4 +125,4 @@ class Embedded:
 
     def last_status(self) -> dict[str, Any]:
         """Return the status after all members have left."""
-        return self.coordinator.status()
+        return self.coordinator.status_with_events()

@@ -29,14 +29,21 @@ class HotKeys:
 
     def add(self, arrays: Iterable[NDArray[np.uint64]]) -> None:
         """Count the keys of a pull."""
-        counts = self._counts
         for keys in arrays:
-            for key in self._sampled(keys).tolist():
-                counts[key] = counts.get(key, 0) + 1
-        while len(counts) > KEYS_MAX:
-            self._bits += 1
-            kept = self._sampled(np.fromiter(counts, np.uint64, len(counts)))
-            self._counts = counts = {key: counts[key] for key in kept.tolist()}
+            sampled = self._sampled(keys)
+            while sampled.size > KEYS_MAX:  # before the loop below, which would take seconds for millions
+                self._thin()
+                sampled = self._sampled(sampled)
+            for key in sampled.tolist():
+                self._counts[key] = self._counts.get(key, 0) + 1
+        while len(self._counts) > KEYS_MAX:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Drop every second key from the sample."""
+        self._bits += 1
+        kept = self._sampled(np.fromiter(self._counts, np.uint64, len(self._counts)))
+        self._counts = {key: self._counts[key] for key in kept.tolist()}
 
     def _sampled(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return keys[(keys * _ODD) >> np.uint64(64 - self._bits) == 0] if self._bits else keys

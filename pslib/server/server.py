@@ -319,7 +319,7 @@ class Server:
                 self._threads[index].put(request)
             else:
                 with self._lock:
-                    answered = self._session.complete(request, index, outcome[0])
+                    answered |= self._session.complete(request, index, outcome[0])
         return answered
 
     def _done(self, request: ShardRequest, shard_index: int, result: Any) -> None:

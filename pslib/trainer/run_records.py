@@ -110,7 +110,8 @@ def _start(
         },
         trainer=ref(trainer),
     )
-    recording = _Recording(cluster, recorder, place, {"seed": settings.seed, "settings": plain})
+    facts = {"seed": settings.seed, "settings": plain}
+    recording = _Recording(cluster, recorder, place, facts, bool(callbacks))
     if place is not None:
         _recordings[place] = recording
     cluster.at_close(recording.stop, recording.end)
@@ -136,18 +137,25 @@ class _Recording:
         Folder of its records.
     facts : mapping
         Further entries of the summary.
+    told : bool
+        True if there are callbacks, which are told the run's events.
     """
 
     def __init__(
-        self, cluster: Cluster, recorder: RunRecorder, place: str | None, facts: Mapping[str, Any]
+        self,
+        cluster: Cluster,
+        recorder: RunRecorder,
+        place: str | None,
+        facts: Mapping[str, Any],
+        told: bool,
     ) -> None:
         self._cluster, self._recorder, self._place, self._facts = ref(cluster), recorder, place, facts
         self._last: Mapping[str, Any] = {}
         self._over, self._gave_way = threading.Event(), False
         self._live: LiveRun | None = None
-        if place is not None:
-            about, folder = {"name": os.path.basename(place), "folder": place}, Path(place)
-            self._live = LiveRun(cluster.watcher(), about, "", folder, keeps=True)
+        if place is not None or (told and cluster.embedded):
+            facts = {"name": os.path.basename(place), "folder": place} if place else {}
+            self._live = LiveRun(cluster.watcher(), facts, "", Path(place) if place else None, keeps=True)
         self._thread = threading.Thread(target=self._look, name="pslib-recorder", daemon=True)
         self._thread.start()
 

@@ -148,6 +148,8 @@ class Trainer:
 
         def __getattr__(self, name: str) -> Any:
             """Name the class that has what a trained model answers."""
+            if hasattr(type(self), name):  # a property has failed: its own error says how
+                return object.__getattribute__(self, name)
             if name in ("predict", "nearest", "vectors"):
                 recipe = f"pslib.load(trainer.save(FOLDER)).{name}(...)"
                 raise AttributeError(f"a Trainer has no {name}, which a saved model has: {recipe}")

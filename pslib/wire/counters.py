@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -290,27 +290,6 @@ class Durations:
         """Count a duration, ``times`` often."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += times
         self.sum_s += seconds * times
-
-
-def percentile(counts: Iterable[int], share: float) -> float | None:
-    """Return the upper bound of the bucket in which a share of durations ends; None without any.
-
-    Parameters
-    ----------
-    counts : iterable of int
-        Of `Durations`, or a difference of two.
-    share : float
-        0.5 is the median. Beyond the last bound the result is that bound.
-    """
-    values = list(counts)
-    left = share * sum(values)
-    if left <= 0:
-        return None
-    for bound, count in zip((*BOUNDS_S, inf), values, strict=True):
-        left -= count
-        if left <= 0:
-            return min(bound, BOUNDS_S[-1])
-    return BOUNDS_S[-1]
 
 
 def merge_results(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -40,8 +40,6 @@ NOWHERE = (1 << 64) - 1
 STACKS = "stacks"
 """Reason of a `Beat` whose order is ``go``: the next heartbeat is to have the stacks of its process, under
 this name in its progress."""
-STACKS_BYTES_MAX = 1 << 16
-"""Longest text of stacks."""
 
 
 # --- between client and server -----------------------------------------------------------------------------

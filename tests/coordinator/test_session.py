@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from pslib.config import ClusterConfig
 from pslib.coordinator.jobs import SCORES_KEPT
 from pslib.coordinator.leases import stream_of
-from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.metrics import LOGIT_BINS, ScoreCounts
+from pslib.monitor.run_state import run_state
 from pslib.wire.fields import Message
 from pslib.wire.messages import (
     Beat,
@@ -25,6 +27,8 @@ from pslib.wire.messages import (
     OpenJob,
     Pull,
     Registered,
+    Result,
+    Status,
 )
 from tests.support.simulated.one_coordinator import CONFIG, EVERYBODY, NO_WINDOWS, Cluster
 
@@ -232,6 +236,37 @@ class TestBrokenRequests:
         assert isinstance(cluster.ask(message), Failure | Beat | Done)
         assert cluster.lease(1).state == "held"
         assert cluster.status["trainers"] == 2
+
+    @pytest.mark.parametrize(
+        ("entry", "value"),
+        [
+            ("bins_positive", [1, 2]),
+            ("bins_negative", ["many"] * LOGIT_BINS),
+            ("tables", 5),
+            ("tables", {"embedding": {"rows": "many"}}),
+            ("field_names", 5),
+            ("field_keys", [0.5]),
+            ("field_batches", "many"),
+            ("jobs_waiting", 5),
+            ("waits", [["tcp://server:0"]]),
+            ("step_waits", [5]),
+            ("credit_bytes", "many"),
+            ("rows", "many"),
+        ],
+    )
+    def test_entries_of_a_heartbeat_that_no_status_can_be_made_of_are_left_out(
+        self, entry: str, value: Any
+    ) -> None:
+        cluster = Cluster()
+        fields = {"field_names": ["user"], "field_keys": [4], "field_distinct": [2], "field_batches": 1}
+        for role in ("server", "trainer"):
+            assert cluster.beat(role, 0, **{**fields, entry: value, "examples": 7}).order == "go"
+        assert cluster.status["trainers"] == 2
+        told = cluster.ask(Status(True))
+        assert isinstance(told, Result)
+        assert [one.get(entry) for one in told.values["members"] if one["rank"] == 0] == [None, None]
+        assert told.values["loss_examples"] == 7
+        assert json.dumps(run_state(told.values))
 
 
 class TestStatus:

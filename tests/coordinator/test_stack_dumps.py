@@ -8,9 +8,9 @@ import pytest
 
 from pslib.coordinator.session import CoordinatorSession
 from pslib.coordinator.stack_dumps import WANTED_S
+from pslib.process.stacks import STACKS_CHARS_MAX
 from pslib.wire.messages import (
     STACKS,
-    STACKS_BYTES_MAX,
     Beat,
     DumpStacks,
     Failure,
@@ -65,8 +65,8 @@ def test_a_long_text_is_cut_and_one_that_is_none_is_ignored() -> None:
     run = Run()
     run.ask(DumpStacks("server", 0))
     run.beat(stacks=[1, 2])
-    run.beat(stacks="x" * (STACKS_BYTES_MAX + 9))
-    assert len(run.ask(DumpStacks("server", 0)).values["stacks"]) == STACKS_BYTES_MAX
+    run.beat(stacks="x" * (STACKS_CHARS_MAX + 9))
+    assert len(run.ask(DumpStacks("server", 0)).values["stacks"]) == STACKS_CHARS_MAX
 
 
 def test_a_request_is_forgotten_when_nobody_asks_again() -> None:

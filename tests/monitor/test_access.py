@@ -29,7 +29,8 @@ def test_loopback_is_known_by_its_names_whatever_the_port_of_a_tunnel(page, host
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", "@"]
+    "host",
+    ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", "@", "[", "[::1"],
 )
 def test_a_name_that_another_site_has_given_to_this_machine_is_refused(page, host):
     for path in API:
@@ -46,6 +47,7 @@ def test_a_name_that_another_site_has_given_to_this_machine_is_refused(page, hos
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://localhost:1"},
+        {"Origin": "http://["},
     ],
     ids=str,
 )

@@ -28,16 +28,6 @@ def page(run):
 def test_state_and_samples_are_those_of_the_source(run, page):
     assert ask(page.url, "/api/state").plain == run.state()
     assert ask(page.url, "/api/samples").plain == run.samples()
-    assert ask(page.url, "/api/samples?after=90").plain == run.samples(90)
-
-
-@pytest.mark.parametrize("after", ["-1", "x", "1e3", "٣", "9" * 40])
-def test_samples_after_no_number_are_refused_in_a_line(page, after):
-    from urllib.parse import quote
-
-    answer = ask(page.url, f"/api/samples?after={quote(after)}")
-    assert answer.status == 400
-    assert answer.plain["error"].startswith("after: expected a number, got ")
 
 
 def test_a_loss_that_is_no_number_is_null():

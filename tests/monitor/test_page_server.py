@@ -20,12 +20,11 @@ def test_a_port_that_is_taken_is_said_in_one_line():
     assert str(told.value) == f"the page can't listen on 127.0.0.1, port {port}: {why}"
 
 
-def test_a_host_that_is_none_is_said_in_one_line():
+@pytest.mark.parametrize("host", ["no such host", "h" * 64, "a..b"])
+def test_a_host_that_is_none_is_said_in_one_line(host):
     with (
-        pytest.raises(
-            ConfigurationError, match=r"^--host no such host: .*; give an address of this machine$"
-        ),
-        served(RecordedRun(1, 1, 1.0), host="no such host"),
+        pytest.raises(ConfigurationError, match=rf"^--host {host}: .*; give an address of this machine$"),
+        served(RecordedRun(1, 1, 1.0), host=host),
     ):
         pass
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.monitor.run_state import STRAGGLER_SHARE, basis_of, quantile, run_state
+import pslib
+from pslib.monitor.run_state import (
+    FULL_SHARE,
+    IMBALANCED,
+    SILENT_S,
+    STRAGGLER_SHARE,
+    basis_of,
+    quantile,
+    run_state,
+)
 from pslib.wire.counters import BOUNDS_S
 from tests.support.statuses import BUCKETS, server, status, trainer
 
@@ -195,3 +205,10 @@ def test_whatever_is_counted_the_state_is_json_and_shares_are_shares(
     assert state == run_state(now, basis_of(before), 5.0)  # all that it needs of a status before
     shares = [share for one in state["processes"] for share in (one["time"] or {}).values()]
     assert all(0.0 <= share <= 1.0 for share in shares)
+
+
+def test_the_page_marks_what_the_terminal_and_the_doctor_mark() -> None:
+    web = Path(pslib.__file__).parent / "monitor" / "web"
+    panels, processes = ((web / name).read_text(encoding="utf-8") for name in ("panels.js", "processes.js"))
+    assert f"memory_share: {FULL_SHARE:g}, imbalance: {IMBALANCED:g} }}" in panels
+    assert f"const SILENT_S = {SILENT_S:g};" in processes

@@ -25,7 +25,7 @@ def state_at(number: int, **run: Any) -> dict[str, Any]:
 def filled(count: int) -> Samples:
     samples = Samples()
     for number in range(1, count + 1):
-        samples.add(state_at(number), number)
+        samples.add(state_at(number))
     return samples
 
 
@@ -59,9 +59,7 @@ STILL = state_at(1)
 def test_merged_rows_keep_means_of_rates_and_the_last_of_counts(count: int) -> None:
     samples = Samples()
     for number in range(1, count + 1):
-        samples.add(
-            {**STILL, "run": STILL["run"] | {"seconds": float(number), "auc": number / count}}, number
-        )
+        samples.add({**STILL, "run": STILL["run"] | {"seconds": float(number), "auc": number / count}})
     each = column(samples, "seconds")[0]
     assert column(samples, "auc")[0] == pytest.approx((1 + each) / 2 / count)
     assert column(samples, "seconds")[-1] == float(count)
@@ -71,21 +69,8 @@ def test_merged_rows_keep_means_of_rates_and_the_last_of_counts(count: int) -> N
 def test_where_one_of_two_neighbours_is_unknown_the_other_stands() -> None:
     samples = Samples()
     for number in range(1, ROWS_MAX + 2):
-        samples.add(state_at(number, auc=0.75 if number % 2 else None), number)
+        samples.add(state_at(number, auc=0.75 if number % 2 else None))
     assert set(column(samples, "auc")) == {0.75}
-
-
-@given(st.integers(1, 3 * ROWS_MAX), st.integers(0, ROWS_MAX))
-def test_who_asks_for_what_is_new_has_the_same_as_who_asks_for_all(known: int, more: int) -> None:
-    samples = Samples()
-    for number in range(1, known + 1):
-        samples.add(STILL, number)
-    own = samples.plain()
-    rows, after = own["rows"], own["number"]
-    for number in range(known + 1, known + more + 1):
-        samples.add({**STILL, "run": STILL["run"] | {"seconds": float(number)}}, number)
-    news = samples.plain(after)
-    assert rows[: news["from"]] + news["rows"] == samples.plain()["rows"]
 
 
 def test_samples_of_a_file_are_the_same_again() -> None:

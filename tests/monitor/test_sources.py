@@ -28,9 +28,11 @@ from tests.support.waiting import WAIT_S, wait_until
 CLICKS = pa.table({"click": [0, 1] * 200, "user": list(range(400))})
 
 
-def train(cluster: Cluster, out: Path | None = None) -> None:
+def train(cluster: Cluster, out: Path | None = None) -> pslib.Trainer:
     model = LR(pslib.Schema(label="click", sparse=["user"]))
-    pslib.Trainer(model, cluster, progress=False, batch_rows=50, out=out).fit(CLICKS)
+    trainer = pslib.Trainer(model, cluster, progress=False, batch_rows=50, out=out)
+    trainer.fit(CLICKS)
+    return trainer
 
 
 class Coordinator:
@@ -40,6 +42,7 @@ class Coordinator:
         self.events_there: list[dict[str, Any]] = []
         self.asked_after: list[int] = []
         self.error: PslibError | None = None
+        self.members: list[Any] = [server(0), trainer(0)]
         self.seconds = 0.0
         self.closed = threading.Event()
 
@@ -47,7 +50,7 @@ class Coordinator:
         if self.error:
             raise self.error
         self.seconds += 1.0
-        return status([server(0), trainer(0)], self.seconds)
+        return status(self.members, self.seconds)
 
     def events(self, after: int) -> dict[str, Any]:
         self.asked_after.append(after)
@@ -128,6 +131,21 @@ def test_a_run_whose_folder_tells_of_its_end_has_ended(tmp_path: Path, closing: 
     assert live.state()["run"]["error"] == "server 1 is lost"
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_status_of_which_no_state_can_be_made_is_told_once_and_asked_for_again(
+    closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = Coordinator()
+    live = live_run(coordinator, closing)
+    coordinator.members = [5]
+    wait_until(lambda: live.state()["processes"][0]["state"] == "lost", WAIT_S, "that")
+    live.changed(live.changed(0, WAIT_S), WAIT_S)
+    coordinator.members = [server(0), trainer(0)]
+    wait_until(lambda: live.state()["processes"][0]["state"] == "live", WAIT_S, "its return")
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "pslib.monitor.sources"]
+    assert line.startswith("no state of the run: TypeError: ")
+
+
 def test_closing_ends_a_wait(closing: Callable[[Any], Any]) -> None:
     live = live_run(Coordinator(), closing)
     waiting = threading.Thread(target=live.changed, args=(1 << 40, 60.0))
@@ -182,6 +200,36 @@ def test_a_run_of_an_older_version_has_the_figures_of_its_summary(tmp_path: Path
     assert (state["run"]["name"], state["run"]["state"]) == (tmp_path.name, "ended")
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("state", "run", None),
+        ("state", "run", {}),
+        ("state", "processes", 5),
+        ("state", "processes", [{"role": "server"}]),
+        ("state", "traffic", {"staleness_counts": 5}),
+        ("samples", "columns", [[]]),
+        ("samples", "rows", 5),
+    ],
+)
+def test_what_is_damaged_in_a_file_is_as_if_it_were_not_there(
+    tmp_path: Path, part: str, name: str, value: object
+) -> None:
+    write_track(tmp_path)
+    write_end(tmp_path, 0, None)
+    plain = json.loads((tmp_path / MONITOR).read_text())
+    plain[part][name] = value
+    (tmp_path / MONITOR).write_text(json.dumps(plain))
+    run = EndedRun(tmp_path)
+    assert run.state()["run"]["state"] == "ended"
+    assert (run.state()["servers"] == []) == (part == "state")
+    assert all(row[0] is None for row in run.samples()["rows"]) == (part == "samples")
+    (tmp_path / "summary.json").write_text('{"examples": "many"}')
+    if part == "state":
+        with pytest.raises(ConfigurationError, match="found neither"):
+            EndedRun(tmp_path)
+
+
 def test_a_file_that_is_written_again_is_a_newer_state(tmp_path: Path) -> None:
     write_track(tmp_path)
     run = EndedRun(tmp_path)
@@ -223,11 +271,13 @@ def test_an_address_without_a_cluster_id_is_refused() -> None:
 def test_a_script_writes_the_state_of_its_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pslib.connect() as cluster:
-        train(cluster, out)
+        train(cluster, out).save(tmp_path / "checkpoint")
     assert stat.S_IMODE((out / MONITOR).stat().st_mode) == 0o600
     run = open_run(str(out))
     assert (run.state()["run"]["state"], run.state()["run"]["examples"]) == ("ended", 400)
     assert run.state()["run"]["folder"] == str(out)
+    assert [one["path"] for one in run.state()["checkpoints"]] == [str(tmp_path / "checkpoint")]
+    assert {"joined", "epoch", "saved", "left"} <= {one["kind"] for one in run.state()["events"]}
 
 
 def test_a_folder_that_can_not_be_written_ends_no_run(tmp_path: Path) -> None:

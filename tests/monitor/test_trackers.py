@@ -16,7 +16,7 @@ import pytest
 
 import pslib
 from launch.cli.main import main
-from launch.job.job import read_job
+from launch.job.job import read_job, settings_of_job
 from pslib.errors import ConfigurationError
 from pslib.monitor import mlflow_runs, outbox, webhook
 from pslib.monitor.mlflow_runs import MLflow, MLflowSettings
@@ -52,6 +52,12 @@ def receiver(*answers: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             if code == 200:
                 taken.append(json.loads(body))
             self.send_response(code)
+            if code == 302:
+                self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -120,6 +126,15 @@ def test_a_webhook_that_refuses_is_told_once_with_the_number_that_was_lost_and_t
     ]
 
 
+def test_a_redirected_message_is_not_taken_for_a_delivered_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiver(302, 302, 302, 302) as (url, taken):
+        recorded(tmp_path, Webhook(WebhookSettings(url=url)))
+    assert taken == []
+    assert lines_of(caplog)[-1] == "pslib: webhook: 4 messages were not delivered"
+
+
 def test_a_webhook_that_never_answers_holds_up_neither_records_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,7 +156,7 @@ def test_a_webhook_that_never_answers_holds_up_neither_records_nor_the_end(
     assert not hook._outbox._thread.is_alive()
 
 
-def test_an_outbox_that_is_full_leaves_out_what_comes(
+def test_an_outbox_that_is_full_leaves_out_what_has_waited_longest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(outbox, "WAITING_MAX", 2)
@@ -159,7 +174,7 @@ def test_an_outbox_that_is_full_leaves_out_what_comes(
         box.put(item)
     go_on.set()
     box.close()
-    assert taken == [0, 1, 2]
+    assert taken == [0, 3, 4]
     assert lines_of(caplog) == ["pslib: box: 2 messages were not delivered"]
 
 
@@ -252,6 +267,16 @@ def test_a_job_file_names_its_trackers(tmp_path: Path) -> None:
     )
     assert [type(one) for one in settings.callbacks] == [TensorBoard, MLflow, Webhook]
     assert TrackerSettings().callbacks == []
+
+
+def test_no_tracker_is_told_the_secrets_of_another(tmp_path: Path) -> None:
+    save(tmp_path, "train.parquet")
+    trackers = "trackers: {webhook: {url: 'https://chat/secret'}, mlflow: {uri: 'http://me:secret@host/'}}\n"
+    (tmp_path / "job.yaml").write_text(JOB + trackers, encoding="utf-8")
+    told = settings_of_job(read_job(tmp_path / "job.yaml"))
+    assert told["trackers.webhook.url"] == "(not shown)"
+    assert told["trackers.mlflow.uri"] == "http://***@host/"
+    assert not any("secret" in value for value in told.values())
 
 
 def test_wrong_trackers_are_told_before_a_run_begins(

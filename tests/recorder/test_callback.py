@@ -123,6 +123,7 @@ def test_a_script_alone_calls_them_from_its_recorder_and_with_its_trainer(tmp_pa
         trainer.fit(path)
     assert diary.kinds[0] == "begin"
     assert diary.kinds[-1] == "end"
+    assert {"joined", "left"} <= set(diary.kinds)
     assert {id(one) for _, one, _ in diary.notes} == {id(trainer)}
     begin, end = diary.of("begin")[0], diary.of("end")[0]
     assert (begin["name"], begin["folder"], begin["settings"]["batch_rows"]) == ("CountingModel", None, "16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -32,6 +33,19 @@ def test_memory_is_bounded_and_a_key_that_stays_keeps_its_count() -> None:
         assert len(hot.counts()) <= KEYS_MAX
     hot.add([np.arange(50 * 5_000, dtype=np.uint64)])
     assert set(hot.counts()) == {2}
+
+
+def test_a_pull_of_a_million_keys_is_sampled_before_it_is_counted() -> None:
+    keys = np.arange(1_000_000, dtype=np.uint64)
+    hot = HotKeys()
+    tracemalloc.start()
+    try:
+        hot.add([keys])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * keys.nbytes  # a dict of all of them takes 20 times as much
+    assert KEYS_MAX / 4 < len(hot.counts()) <= KEYS_MAX
 
 
 def test_tables_are_counted_together_and_few_keys_give_no_share() -> None:

@@ -298,10 +298,9 @@ class RecordedRun:
             self.change(state)
         return state
 
-    def samples(self, after: int = 0) -> dict[str, Any]:
-        """Return the samples, without the first ``after``."""
-        plain = recorded_samples(self.seconds)
-        return plain | {"rows": plain["rows"][after:]}
+    def samples(self) -> dict[str, Any]:
+        """Return the samples so far."""
+        return recorded_samples(self.seconds)
 
     def changed(self, number: int, timeout_s: float) -> int:
         """Wait until there is a newer state than that of a number; return the number of the present one."""

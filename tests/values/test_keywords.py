@@ -12,6 +12,7 @@ import pytest
 import pslib
 import rec_models
 from pslib.errors import PslibError
+from pslib.recorder.history import History
 from pslib.scoring import LoadedModel
 from rec_models import DeepFM
 
@@ -163,3 +164,17 @@ def test_a_call_as_another_library_has_it_is_one_line_that_says_what_is_meant(
         call(*trained)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [pslib.Trainer, LoadedModel, History])
+def test_a_property_that_fails_has_its_own_error(kind: Any) -> None:
+    class Own(kind):  # type: ignore[misc]
+        def __init__(self) -> None:
+            pass
+
+        @property
+        def rate(self) -> Any:
+            return ().size  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match=r"^'tuple' object has no attribute 'size'$"):
+        Own().rate  # noqa: B018

@@ -6,8 +6,6 @@ from collections import Counter as Count
 from math import inf, nan
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pslib.wire.counters import (
     BOUNDS_S,
@@ -19,7 +17,6 @@ from pslib.wire.counters import (
     TRAINER_COUNTERS,
     Durations,
     is_sound,
-    percentile,
 )
 
 
@@ -59,23 +56,6 @@ def test_what_is_summed_over_members_is_a_number() -> None:
 )
 def test_a_value_is_sound_that_has_the_kind_of_its_counter(name: str, value: object, sound: bool) -> None:
     assert is_sound(name, value) is sound
-
-
-@given(st.lists(st.floats(0.0, 100.0), min_size=1), st.floats(0.01, 1.0))
-def test_a_percentile_is_the_bound_of_the_bucket_that_has_it(seconds: list[float], share: float) -> None:
-    durations = Durations()
-    for one in seconds:
-        durations.add(one)
-    assert sum(durations.counts) == len(seconds)
-    assert durations.sum_s == pytest.approx(sum(seconds))
-    bound = percentile(durations.counts, share)
-    assert bound is not None
-    at_most = sum(one <= bound for one in seconds)
-    assert bound == BOUNDS_S[-1] or at_most >= share * len(seconds) - 1e-9
-
-
-def test_a_percentile_of_nothing_is_unknown() -> None:
-    assert percentile(Durations().counts, 0.5) is None
 
 
 def test_equal_durations_are_counted_together() -> None:

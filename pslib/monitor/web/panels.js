@@ -9,7 +9,7 @@ import { servers } from "./servers.js";
 import { bar, legend, mean } from "./time_bar.js";
 
 const list = (value) => (Array.isArray(value) ? value : []);
-const SOON = { checkpoint_s: 3600, memory_share: 0.9, imbalance: 1.25 };
+const SOON = { checkpoint_s: 3600, memory_share: 0.9, imbalance: 1.5 };
 
 /** What an operator should look at, the worst first: `[level, text, panel]`. */
 export function attention(state) {

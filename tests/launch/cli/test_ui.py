@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from launch.cli.main import main
+from launch.supervisor.run_records import _Kept
+from launch.supervisor.run_spec import Outcome, Plan
+from pslib.config import ClusterConfig
 from tests.monitor.pages import ask
 from tests.support.recorded_state import recorded_samples, recorded_state
 
@@ -77,6 +80,17 @@ def test_a_word_behind_ui_that_is_no_port_gets_advice(capsys):
     assert main(["train", "--ui", "clicks.yaml"]) == 64
     expected = "pslib: --ui: expected a port, 0 to 65535, got 'clicks.yaml'; without one write --ui=0"
     assert capsys.readouterr().err.startswith(expected)
+
+
+def test_a_coordinator_that_is_slow_to_answer_ends_no_run_that_has_a_page_and_no_folder(tmp_path, capsys):
+    kept = _Kept(Plan(ClusterConfig(), "run-7", (), tmp_path), None, 0)
+    kept.begin("tcp://127.0.0.1:5")
+    try:
+        url = capsys.readouterr().err.removeprefix("pslib: the page of this run: ").strip()
+        assert ask(url, "/api/state").plain["run"]["state"] == "running"
+    finally:
+        kept.close()
+        kept.finish(Outcome(69, reason="server 1 is lost"))
 
 
 def test_without_the_extra_a_run_does_not_begin(tmp_path, capsys, monkeypatch):

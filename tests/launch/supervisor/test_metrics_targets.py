@@ -48,8 +48,9 @@ def test_the_file_has_the_format_of_file_sd_and_is_replaced_at_once(tmp_path: Pa
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
-    note_targets(tmp_path / "gone" / "metrics_targets.json", {"coordinator": "127.0.0.1:9"})
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    note_targets(tmp_path / "file" / "metrics_targets.json", {"coordinator": "127.0.0.1:9"})
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ with pslib.connect() as cluster:
 print("trained")
 """
 
+DEEP = "[" * 60_000
+"""JSON that no reader of it gets to the end of."""
+
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -91,6 +94,7 @@ def test_lines_for_the_log_neither_reach_the_screen_nor_hide_what_a_process_said
         ("pslib-log of mine", "output", "pslib-log of mine"),
         ('pslib-log {"message": 3}', "output", 'pslib-log {"message": 3}'),
         ('pslib-log {"massage": "a"}', "output", 'pslib-log {"massage": "a"}'),
+        pytest.param(f"pslib-log {DEEP}", "output", f"pslib-log {DEEP}", id="deep"),
         ("", "output", ""),
     ],
 )
@@ -130,7 +134,10 @@ def test_a_line_of_json_is_shown_to_people_as_the_text_that_it_would_have_been(e
     assert {line.split(" ", 1)[0] for line in of_json} == {plain["time"]}
 
 
-@pytest.mark.parametrize("line", ["{", "{}", '{"time": 1}', "T1 info server-0 {}", "[1]", ""])
+@pytest.mark.parametrize(
+    "line",
+    ["{", "{}", '{"time": 1}', "T1 info server-0 {}", "[1]", "", pytest.param(f'{{"a": {DEEP}', id="deep")],
+)
 def test_a_line_that_is_no_record_of_ours_is_shown_as_it_is(line: str) -> None:
     assert list(shown_lines(line)) == [line]
 
