@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pslib.serving.client import ScoringClient
-from tests.scoring.test_loaded_model import Trained, model_named
-from tests.serving.test_zmq_server import ROW
+from tests.support.model_server import ROW
+from tests.support.models.zoo import Trained, model_named
 from tests.support.waiting import PATIENCE_S, wait_until
 
 RECORD = {"age": 0.5, "user": 3, "movie": "m1", "genres": ["a"], "liked": ["a"]}
