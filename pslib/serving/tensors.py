@@ -42,6 +42,7 @@ NUMBERS = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
+ARROW = {name: pa.from_numpy_dtype(kind) for name, kind in NUMBERS.items()}
 BYTES = "BYTES"
 DATATYPES = (*NUMBERS, BYTES)
 
@@ -77,7 +78,7 @@ def tensor_of_json(given: Mapping[str, Any]) -> Tensor:
         if datatype == BYTES:
             values = pa.array(flat, pa.string())
         else:
-            values = pa.array(flat, pa.from_numpy_dtype(NUMBERS[datatype]))
+            values = pa.array(flat, ARROW[datatype])
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"input {name!r}: expected values of {datatype}: {error}") from error
     return Tensor(name, shape, values)
@@ -102,8 +103,12 @@ def tensor_of_bytes(given: Mapping[str, Any], data: memoryview) -> Tensor:
         raise DataError(
             f"input {name!r}: expected {count * kind.itemsize} bytes of {count} {datatype}, got {data.nbytes}"
         )
-    values = np.frombuffer(data, kind).copy()  # in a body they begin anywhere; kernels need them aligned
-    return Tensor(name, shape, pa.array(values))
+    if datatype == "BOOL":  # bits in Arrow
+        return Tensor(name, shape, pa.array(np.frombuffer(data, kind)))
+    buffer = pa.py_buffer(data)
+    if buffer.address % kind.itemsize:  # in a body they begin anywhere; kernels need them aligned
+        buffer = pa.py_buffer(bytes(data))
+    return Tensor(name, shape, pa.Array.from_buffers(ARROW[datatype], count, [None, buffer]))
 
 
 def _head(given: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
