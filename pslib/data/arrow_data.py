@@ -277,9 +277,7 @@ def open_data(
     table = table_of(data, schema.columns)
     if table is None:
         return ParquetData(paths_in(data), schema, may_be_empty=may_be_empty, key_kinds=key_kinds)
-    return ArrowData(
-        table, schema, name=name, may_be_empty=may_be_empty, key_kinds=key_kinds, known=known
-    )
+    return ArrowData(table, schema, name=name, may_be_empty=may_be_empty, key_kinds=key_kinds, known=known)
 
 
 def lasting(data: Data) -> Data:

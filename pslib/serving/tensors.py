@@ -42,8 +42,8 @@ NUMBERS = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
-ARROW = {name: pa.from_numpy_dtype(kind) for name, kind in NUMBERS.items()}
 BYTES = "BYTES"
+ARROW = {name: pa.from_numpy_dtype(kind) for name, kind in NUMBERS.items()} | {BYTES: pa.string()}
 DATATYPES = (*NUMBERS, BYTES)
 
 
@@ -75,10 +75,7 @@ def tensor_of_json(given: Mapping[str, Any]) -> Tensor:
     name, datatype, shape = _head(given)
     flat = _flat(given["data"], name, prod(shape))
     try:
-        if datatype == BYTES:
-            values = pa.array(flat, pa.string())
-        else:
-            values = pa.array(flat, ARROW[datatype])
+        values = pa.array(flat, ARROW[datatype])
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"input {name!r}: expected values of {datatype}: {error}") from error
     return Tensor(name, shape, values)
