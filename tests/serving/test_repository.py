@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -186,3 +187,23 @@ def test_a_fault_of_the_server_is_json_and_counted(trained: Trained) -> None:
         assert client.ask("POST", "/predict", RECORD)[0] == 200
         text = client.ask("GET", "/metrics")[1].decode()
         assert 'pslib_serve_requests_total{model="m",status="500",' in text
+
+
+def test_metrics_of_a_dropped_version_are_told_once_more_and_then_no_more(
+    trained: Trained, tmp_path: Path
+) -> None:
+    place(trained, tmp_path, 1)
+    with served({"m": str(tmp_path)}, keep_versions=1) as client:
+
+        def told() -> set[str]:
+            text = client.ask("GET", "/metrics")[1].decode()
+            return set(re.findall(r'version="(\d+)"', text))
+
+        client.ask("POST", "/predict", RECORD)
+        client.ask("POST", "/predict", [])
+        assert told() == {"1"}
+        place(trained, tmp_path, 2)
+        client.repository.load("m")
+        client.ask("POST", "/predict", RECORD)
+        assert told() == {"1", "2"}
+        assert told() == {"2"}
