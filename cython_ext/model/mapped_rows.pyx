@@ -105,11 +105,6 @@ cdef class MappedRows:
     def __dealloc__(self):
         free(self.block)
 
-    @property
-    def index_bytes(self):
-        """Bytes of the index."""
-        return self.cell_array.nbytes
-
     def keys(self):
         """Return the keys of all rows, in any order.
 

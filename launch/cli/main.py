@@ -26,7 +26,7 @@ from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibE
 
 GROUPS = {
     "Train": ("train", "launch", "demo", "verify"),
-    "Use a model": ("predict", "serve", "nearest", "vectors", "eval", "recommend", "export"),
+    "Use a model": ("predict", "serve", "rollback", "nearest", "vectors", "eval", "recommend", "export"),
     "Data": ("describe", "data", "convert"),
     "A run": ("ui", "top", "doctor", "logs", "report", "stop"),
     "A running cluster": ("scale", "server", "forget", "keys"),
@@ -40,6 +40,7 @@ GROUPS = {
 HOMES = {
     "eval": "evaluate",
     "recommend": "evaluate",
+    "rollback": "serve",
     "nearest": "predict",
     "vectors": "predict",
     "describe": "data",

@@ -1,17 +1,22 @@
-"""``pslib serve``: answer requests over HTTP with the model of a checkpoint."""
+"""``pslib serve``: answer requests over HTTP with the model of a checkpoint; ``pslib rollback``."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
 
 import rich_click as click
 
 from launch.cli.command import FILE, argument, command, flag, key_option, option, packed
-from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.errors import EXIT_DONE, ConfigurationError, PslibError, UnavailableError
 from pslib.serving.settings import ServeSettings
 from pslib.settings import Setting
 from pslib.validation import hints_of
@@ -19,6 +24,8 @@ from pslib.validation import hints_of
 if TYPE_CHECKING:
     from pslib.transport import ZmqTransport
 
+ANSWER_S = 30.0
+"""Time for a server to answer; a rollback loads nothing."""
 EXTRA = "pslib serve needs the extra serve: pip install 'sparse-pslib[serve]'"
 
 
@@ -85,6 +92,57 @@ def serve_command(
         link = transport.listen(zmq) if zmq is not None else None
         serve(named, load, settings, listener, _say, token, __version__, link)
     return EXIT_DONE
+
+
+@command(
+    "rollback",
+    """
+pslib rollback http://127.0.0.1:8080 clicks
+pslib rollback https://models.example clicks --version 1220 --admin-token-file token
+""",
+)
+@argument("url", "URL", "of a server that pslib serve started")
+@argument("model", "MODEL", "its name")
+@option("--version", "N", "a version that is kept (default: the one before the one that answers)")
+@option("--admin-token-file", "FILE", "the server's, from another machine", FILE)
+def rollback_command(url: str, model: str, version: str | None, admin_token_file: str | None) -> int:
+    """Let an older version of a served model answer, at once.
+
+    The server takes no newer checkpoint until it is asked to: POST /v2/repository/models/MODEL/load.
+    """
+    token = _token_in(admin_token_file) if admin_token_file else ""
+    given = {} if version is None else {"version": version}
+    answer = _asked(url, f"/v2/repository/models/{quote(model, safe='')}/rollback", given, token)
+    print(f"{model}: version {answer.get('version')} answers; no newer one is taken until a load")
+    return EXIT_DONE
+
+
+def _asked(url: str, path: str, given: dict[str, str], token: str) -> dict[str, Any]:
+    """Ask a server of models by POST; return its answer."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigurationError(f"URL: expected http://HOST:PORT or https://HOST, got {url!r:.80}")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = Request(url.rstrip("/") + path, json.dumps(given).encode(), headers, method="POST")
+    try:
+        with urlopen(request, timeout=ANSWER_S) as answer:
+            return _plain(answer.read(), url)
+    except HTTPError as error:
+        with error:
+            told = _plain(error.read(), url).get("error", error.reason)
+        raise (ConfigurationError if error.code < 500 else PslibError)(f"{url}: {told}") from error
+    except (OSError, HTTPException, ValueError) as error:  # URLError is an OSError
+        reason = getattr(error, "reason", error)
+        raise UnavailableError(f"{url}: expected an answer of pslib serve: {reason}") from error
+
+
+def _plain(body: bytes, url: str) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{url}: expected pslib serve there, got {body!r:.60}")
+    return found
 
 
 @contextmanager

@@ -82,15 +82,21 @@ def check_shard(shard: Shard, path: str, options: LoadOptions) -> None:
     _check_room(shard, saved, tables, links)
 
 
-def mapped_rows(path: str, table: str) -> Iterator[tuple[Link, str, pa.RecordBatch]]:
+def mapped_rows(links: list[Link], table: str) -> Iterator[tuple[Link, str, pa.RecordBatch]]:
     """Yield the rows of a table as they stand in a checkpoint's files, mapped where those are local.
 
     As in `load_shard`, every file is verified before the first row.
 
+    Parameters
+    ----------
+    links : list of Link
+        The checkpoint's, from `chain_of`.
+    table : str
+
     Yields
     ------
     link : Link
-        Of the chain, the full checkpoint first.
+        The full checkpoint first.
     kind : str
         ``GONE``, the keys of rows that have left since the link before, then ``ROWS``.
     batch : RecordBatch
@@ -100,7 +106,7 @@ def mapped_rows(path: str, table: str) -> Iterator[tuple[Link, str, pa.RecordBat
     CheckpointCorruptError
         If a file is missing, truncated or changed.
     """
-    links, options = chain_of(path), LoadOptions()
+    options = LoadOptions()
     _each_file(verify, links, [table], options)
     _decode(links, [table], options, also_rows=False)
     for link in links:

@@ -6,7 +6,7 @@ import os
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,76 @@ Data: TypeAlias = (
 """Input of `open_data`: paths of files, a table in memory, its record batches, or a list of records."""
 
 
+class TableTypes:
+    """Columns of tables of one Arrow schema: checked, with their casts; none of it depends on values.
+
+    Parameters
+    ----------
+    columns : pyarrow.Schema
+    schema : Schema
+    key_kinds : KeyKinds
+        As for `ParquetData`; not changed.
+    name : str
+        Name of the tables in messages.
+
+    Raises
+    ------
+    DataError
+        If there is no column of a field, or one of a wrong type. Lists all problems at once.
+    """
+
+    def __init__(self, columns: pa.Schema, schema: Schema, key_kinds: KeyKinds, name: str) -> None:
+        kinds = ColumnKinds(schema, key_kinds)
+        cast = ColumnCasts(schema, kinds.of_columns()).schema(columns)
+        problems = column_problems(cast, schema, name) or kinds.conflicts(cast, name) + kinds.settle()
+        if problems:
+            raise DataError(*problems)
+        self.columns, self.seen = columns, kinds.seen
+        self.casts = ColumnCasts(schema, kinds.of_columns())
+        self._as_is = False
+
+    def read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return columns of a table of these types, cast; the same batch if none needs it."""
+        if self._as_is:
+            return batch
+        found = self.casts.batch(plain_batch(batch))
+        self._as_is = found is batch
+        return found
+
+
+class KnownTypes:
+    """Types of tables that were read before, for callers that read many small tables with a schema.
+
+    To check the types of 39 columns takes longer than to read ten rows of them. Any thread may use it.
+
+    Parameters
+    ----------
+    schema, key_kinds, name
+        As for `TableTypes`.
+    """
+
+    MOST: ClassVar[int] = 8
+
+    def __init__(self, schema: Schema, key_kinds: KeyKinds, name: str = "data") -> None:
+        self._schema, self._key_kinds, self._name = schema, key_kinds, name
+        self._known: list[TableTypes] = []
+
+    def of(self, columns: pa.Schema) -> TableTypes:
+        """Return the checked types of a table.
+
+        Raises
+        ------
+        DataError
+            As `TableTypes`.
+        """
+        for one in self._known:
+            if one.columns.equals(columns, check_metadata=True):
+                return one
+        made = TableTypes(columns, self._schema, self._key_kinds, self._name)
+        self._known = [made, *self._known[: self.MOST - 1]]
+        return made
+
+
 class ArrowData(ParquetData):
     """Rows of a table in memory, with the columns of a schema.
 
@@ -63,6 +133,8 @@ class ArrowData(ParquetData):
         Its name in messages.
     may_be_empty, key_kinds
         As for `ParquetData`.
+    known : KnownTypes or None
+        Of the same schema, kinds and name: types that it knows are not checked again.
 
     Raises
     ------
@@ -78,18 +150,15 @@ class ArrowData(ParquetData):
         name: str = "table",
         may_be_empty: bool = False,
         key_kinds: KeyKinds | None = None,
+        known: KnownTypes | None = None,
     ) -> None:
-        kinds = ColumnKinds(schema, key_kinds or {})
-        columns = ColumnCasts(schema, kinds.of_columns()).schema(table.schema)
-        problems = column_problems(columns, schema, name) or kinds.conflicts(columns, name) + kinds.settle()
-        if not problems and not table.num_rows and not may_be_empty:
-            problems = [f"{name}: expected at least one row, got none"]
-        if problems:
-            raise DataError(*problems)
+        types = known.of(table.schema) if known else TableTypes(table.schema, schema, key_kinds or {}, name)
+        if not table.num_rows and not may_be_empty:
+            raise DataError(f"{name}: expected at least one row, got none")
         if key_kinds is not None:
-            key_kinds |= kinds.seen
+            key_kinds |= types.seen
         self.schema, self.names, self.rows = schema, frozenset(table.column_names), table.num_rows
-        self.table, self.casts = table.select(list(schema.columns)), ColumnCasts(schema, kinds.of_columns())
+        self.table, self.types, self.casts = table.select(list(schema.columns)), types, types.casts
         self.notes = tuple(same_labels(self._label_ends()))
         starts = range(0, max(1, self.rows), GROUP_ROWS)
         self.row_groups = tuple(
@@ -161,7 +230,7 @@ class TableScanner:
             table = table.take(pa.array(rows))
         done = 0
         for batch in table.to_batches(SCAN_ROWS):
-            yield rows[done : done + len(batch)], self._data.casts.batch(plain_batch(batch))
+            yield rows[done : done + len(batch)], self._data.types.read(batch)
             done += len(batch)
 
     def close(self) -> None:
@@ -175,6 +244,7 @@ def open_data(
     may_be_empty: bool = False,
     key_kinds: KeyKinds | None = None,
     name: str = "data",
+    known: KnownTypes | None = None,
 ) -> ParquetData:
     """Open files, or a table in memory, with the columns of a schema.
 
@@ -188,6 +258,8 @@ def open_data(
         As for `ParquetData`.
     name : str
         Name of a table in messages: that of the argument.
+    known : KnownTypes or None
+        As for `ArrowData`.
 
     Raises
     ------
@@ -197,13 +269,15 @@ def open_data(
         If it does not fit the schema; all problems at once.
     """
     if isinstance(data, DataPart):
-        whole = open_data(data.data, schema, may_be_empty=may_be_empty, key_kinds=key_kinds, name=name)
+        whole = open_data(
+            data.data, schema, may_be_empty=may_be_empty, key_kinds=key_kinds, name=name, known=known
+        )
         return data.of(whole, table_of(data.data))
     data = lasting(data)
     table = table_of(data, schema.columns)
     if table is None:
         return ParquetData(paths_in(data), schema, may_be_empty=may_be_empty, key_kinds=key_kinds)
-    return ArrowData(table, schema, name=name, may_be_empty=may_be_empty, key_kinds=key_kinds)
+    return ArrowData(table, schema, name=name, may_be_empty=may_be_empty, key_kinds=key_kinds, known=known)
 
 
 def lasting(data: Data) -> Data:
@@ -294,6 +368,8 @@ def table_of(data: Data, columns: Sequence[str] | None = None) -> pa.Table | Non
 
 
 def _table_of(data: Any, columns: Sequence[str] | None) -> pa.Table | None:
+    if isinstance(data, pa.Table):
+        return data
     if hasattr(data, STREAM):
         return pa.table(data)
     if hasattr(data, ARRAY):

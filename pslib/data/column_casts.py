@@ -121,7 +121,7 @@ def _whole(array: pa.Array, name: str) -> pa.Array:
         came = float(values[wrong[0]])
         raise DataError(
             f"column {name!r}: expected whole numbers below {end:.0f}, as those that were trained on were "
-            f"integers, got {came:g}; give the column as integers"
+            f"integers, got {came}; give the column as integers"
         )
     return known.cast(pa.int64())
 

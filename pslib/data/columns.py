@@ -22,6 +22,11 @@ KeySource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, int | None, NDArr
 _WIDE_OFFSETS = (types.is_large_string, types.is_large_binary)
 _NARROW_OFFSETS = (types.is_string, types.is_binary)
 
+_PLAIN = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
+          pa.float16(), pa.float32(), pa.float64())  # fmt: skip
+_DTYPES = {kind.id: np.dtype(kind.to_pandas_dtype()) for kind in _PLAIN}
+"""Of types that NumPy has: Arrow takes longer to name one than NumPy to make the view."""
+
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether values of this type are lists: variable, large, fixed-size or view."""
@@ -110,16 +115,17 @@ def numbers_of(array: pa.Array) -> NDArray[np.generic]:
 
     A view into Arrow's buffer where that is possible (not for booleans and dictionaries).
     """
-    if types.is_dictionary(array.type):
-        return numbers_of(array.cast(array.type.value_type))
-    if types.is_null(array.type):
+    kind = array.type
+    if types.is_dictionary(kind):
+        return numbers_of(array.cast(kind.value_type))
+    if types.is_null(kind):
         return np.zeros(len(array), np.float32)
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None:
         return np.zeros(len(array), np.float32)
-    if types.is_boolean(array.type):
+    if types.is_boolean(kind):
         return _bits(buffer, array.offset, len(array))
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = _DTYPES.get(kind.id) or np.dtype(kind.to_pandas_dtype())
     return np.frombuffer(buffer, dtype, count=len(array), offset=array.offset * dtype.itemsize)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.checkpoint import LoadOptions, check_model, newest, read_manifest
 from pslib.checkpoint.compatibility import check_fits
-from pslib.data.arrow_data import open_data
+from pslib.data.arrow_data import KnownTypes, open_data
 from pslib.data.column_types import kinds_of
 from pslib.data.dataset import ParquetData
 from pslib.data.item_catalog import catalogue_of
@@ -153,6 +153,10 @@ class LoadedModel:
     def _features(self) -> Schema:
         return features_of(self.schema)
 
+    @cached_property
+    def _known(self) -> KnownTypes:
+        return KnownTypes(self._features, self.key_kinds)
+
     # --- clicks -------------------------------------------------------------------------------------------
 
     def predict(self, data: Any) -> NDArray[np.float32]:
@@ -171,7 +175,9 @@ class LoadedModel:
             If the data does not fit the schema.
         """
         check_label(self.model, "predict", "recommend(history)")
-        opened = self._opened(data, self._features, may_be_empty=True)
+        opened = open_data(
+            data, self._features, may_be_empty=True, key_kinds=dict(self.key_kinds), known=self._known
+        )
         with self._stepper(opened.rows) as model:
             parts = [self._predicted(model, batch) for batch in whole_batches(opened, BATCH_ROWS)]
         shape = (0,) if len(self.schema.labels) < 2 else (0, len(self.schema.labels))

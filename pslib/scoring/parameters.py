@@ -107,9 +107,10 @@ class _MappedRows:
 
     def __init__(self, path: str, manifest: Manifest, table: TableSpec) -> None:
         self._initial = _empty_shard(manifest).stores[table.name]
-        most = sum(file.rows for link in chain_of(path) for file in link.manifest.files_of(table.name, ROWS))
+        links = chain_of(path)
+        most = sum(file.rows for link in links for file in link.manifest.files_of(table.name, ROWS))
         self._index = MappedRows(most, [part.dim for part in table.parts])
-        for link, kind, batch in mapped_rows(path, table.name):
+        for link, kind, batch in mapped_rows(links, table.name):
             keys = batch.column(0).to_numpy()
             if kind != ROWS:
                 self._index.erase(keys)

@@ -139,7 +139,10 @@ class Batcher:
 
     def _score(self, some: list[_Waiting]) -> None:
         try:
-            scores = self._predict(pa.concat_tables([one.table for one in some]))
+            tables = [one.table for one in some]
+            # in one chunk a column: each chunk would be read for itself
+            table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+            scores = self._predict(table)
         except Exception as error:
             if len(some) == 1:
                 some[0].done.set_exception(error)

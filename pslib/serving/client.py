@@ -126,6 +126,6 @@ def _packed(name: str, column: Any) -> tuple[dict[str, Any], bytes]:
 def _scores(plain: Mapping[str, Any], data: bytes) -> NDArray[np.float32]:
     if "error" in plain:
         kinds = {400: DataError, 404: ConfigurationError, 503: UnavailableError}
-        raise kinds.get(plain.get("status"), PslibError)(plain["error"])
+        raise kinds.get(int(plain.get("status") or 500), PslibError)(plain["error"])
     shape = plain["outputs"][0]["shape"]
     return np.frombuffer(data, "<f4").reshape(shape).astype(np.float32)

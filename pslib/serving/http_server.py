@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from hmac import compare_digest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -78,14 +79,39 @@ class Metrics:
             registry=self.registry,
         )
         self.waiting = Gauge("pslib_serve_waiting_rows", "Rows that wait.", labels, registry=self.registry)
+        self._statuses: dict[tuple[str, str], set[str]] = {}
+        """Statuses that were answered, of each model and version."""
+        self._dropped: set[tuple[str, str]] = set()
+
+    def count(self, name: str, number: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self.requests.labels(name, number, status).inc()
+        self.seconds.labels(name, number).observe(seconds)
+        self._statuses.setdefault((name, number), set()).add(str(status))
 
     def text(self, repository: Repository) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus.
+
+        Those of a version that was dropped are told once more, with its last requests, and then forgotten: a
+        server that takes a version an hour would tell of thousands.
+        """
         self.waiting.clear()
+        kept = set()
         for name in repository.names:
             for number, version in list(repository.model(name).kept.items()):
                 self.waiting.labels(name, number).set(version.batcher.waiting_rows)
+                kept.add((name, number))
+        for name, number in self._dropped - kept:
+            self._forget(name, number)
+        self._dropped = self._statuses.keys() - kept
         return generate_latest(self.registry)
+
+    def _forget(self, name: str, number: str) -> None:
+        for status in self._statuses.pop((name, number)):
+            self.requests.remove(name, number, status)
+        for metric in (self.rows, self.score_sum, self.seconds):
+            with suppress(KeyError):  # none of its requests was scored
+                metric.remove(name, number)
 
 
 class HttpServer:
@@ -224,8 +250,7 @@ class HttpServer:
             status = 400
             raise HttpError(400, str(error)) from error
         finally:
-            self.metrics.requests.labels(name, version.number, status).inc()
-            self.metrics.seconds.labels(name, version.number).observe(perf_counter() - start)
+            self.metrics.count(name, version.number, status, perf_counter() - start)
 
     async def _scored(self, name: str, version: Version, table: pa.Table) -> Any:
         if self.leaving:

@@ -15,6 +15,7 @@ from pslib.data.column_casts import INTEGER_KIND
 from pslib.errors import DataError
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.serving.tensors import LENGTHS, Tensor, bytes_of, table_of_tensors, tensor_of_bytes, tensor_of_json
+from pslib.wire.codec import Buffer
 
 HEADER_LENGTH = "inference-header-content-length"
 """Header of a request or answer whose JSON is followed by binary tensors: bytes of the JSON."""
@@ -148,7 +149,7 @@ def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def json_of(data: bytes | memoryview) -> Any:
+def json_of(data: Buffer) -> Any:
     """Parse JSON of a client.
 
     Raises

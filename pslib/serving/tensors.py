@@ -43,6 +43,7 @@ NUMBERS = {
     "FP64": np.float64,
 }
 BYTES = "BYTES"
+ARROW = {name: pa.from_numpy_dtype(kind) for name, kind in NUMBERS.items()} | {BYTES: pa.string()}
 DATATYPES = (*NUMBERS, BYTES)
 
 
@@ -74,10 +75,7 @@ def tensor_of_json(given: Mapping[str, Any]) -> Tensor:
     name, datatype, shape = _head(given)
     flat = _flat(given["data"], name, prod(shape))
     try:
-        if datatype == BYTES:
-            values = pa.array(flat, pa.string())
-        else:
-            values = pa.array(flat, pa.from_numpy_dtype(NUMBERS[datatype]))
+        values = pa.array(flat, ARROW[datatype])
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"input {name!r}: expected values of {datatype}: {error}") from error
     return Tensor(name, shape, values)
@@ -102,8 +100,12 @@ def tensor_of_bytes(given: Mapping[str, Any], data: memoryview) -> Tensor:
         raise DataError(
             f"input {name!r}: expected {count * kind.itemsize} bytes of {count} {datatype}, got {data.nbytes}"
         )
-    values = np.frombuffer(data, kind).copy()  # in a body they begin anywhere; kernels need them aligned
-    return Tensor(name, shape, pa.array(values))
+    if datatype == "BOOL":  # bits in Arrow
+        return Tensor(name, shape, pa.array(np.frombuffer(data, kind)))
+    buffer = pa.py_buffer(data)
+    if buffer.address % kind.itemsize:  # in a body they begin anywhere; kernels need them aligned
+        buffer = pa.py_buffer(bytes(data))
+    return Tensor(name, shape, pa.Array.from_buffers(ARROW[datatype], count, [None, buffer]))
 
 
 def _head(given: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:

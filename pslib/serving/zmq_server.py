@@ -88,14 +88,16 @@ class ZmqServer:
         """Begin to answer a message; its scores are sent when they are there."""
         held, given = ExitStack(), ""
         try:
+            most, first = self._settings.body_bytes_max, frames[0] if frames else b""
+            head = json_of(first) if len(first) <= most else {}
+            if isinstance(head, dict) and isinstance(head.get("id"), str):
+                given = head["id"]  # first of all: a client waits for the answer that has it
+            if sum(len(one) for one in frames) > most:
+                raise DataError(f"message: expected at most {most} bytes")
             if self._leaving:
                 raise OverloadError("the server is leaving; ask another one")
-            if sum(len(one) for one in frames) > self._settings.body_bytes_max:
-                raise DataError(f"message: expected at most {self._settings.body_bytes_max} bytes")
-            head = json_of(frames[0])
             if not isinstance(head, dict) or not isinstance(head.get("model"), str):
                 raise DataError("message: expected JSON with model, the name of a model")
-            given = head["id"] if isinstance(head.get("id"), str) else ""
             version = held.enter_context(self._repository.using(head["model"], head.get("version")))
             rest = memoryview(b"".join(frames[1:]))
             asked = request_of(head, rest, version.model.schema, self._settings.rows_max)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pslib import RaggedField, Schema
 from pslib.data.column_casts import NUMBERS, ColumnCasts, as_integers, integers_in, numbers_in, split
+from pslib.errors import DataError
 
 BORDERS = [2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**18, 10**19, -(10**19)]
 
@@ -27,6 +29,31 @@ def test_the_text_of_every_int64_is_that_integer_and_no_other_is(numbers: list[i
 def test_the_text_of_a_larger_uint64_has_its_bits(numbers: list[int]) -> None:
     found = as_integers(pa.array(list(map(str, numbers))))
     assert found.cast(pa.uint64(), safe=False).to_pylist() == numbers
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_floats_are_the_integers_that_they_are_where_ids_are_integers(kind: pa.DataType) -> None:
+    casts = ColumnCasts(Schema(label=None, sparse=["u"]), {"u": "integer"})
+    given = pa.array([np.nan, -7.0, 2047.0, 0.0]).cast(kind)
+    assert casts.column("u", given).to_pylist() == [None, -7, 2047, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "told"),
+    [
+        ([7.0, 0.5, 2.0**53], pa.float64(), "below 9007199254740992, .* got 0.5;"),
+        ([7.0, None, 2.0**53, 0.5], pa.float64(), "got 9007199254740992.0;"),
+        ([-(2.0**53)], pa.float64(), "got -9007199254740992.0;"),
+        ([float("inf"), 0.5], pa.float64(), "got inf;"),
+        ([16777217.0], pa.float32(), "below 16777216, .* got 16777216.0; give the column as integers"),
+    ],
+)
+def test_floats_that_may_be_rounded_ids_are_refused_by_the_first_of_them(
+    values: list[float], kind: pa.DataType, told: str
+) -> None:
+    casts = ColumnCasts(Schema(label=None, sparse=["u"]), {"u": "integer"})
+    with pytest.raises(DataError, match=f"column 'u': expected whole numbers .*{told}"):
+        casts.column("u", pa.array(values, pa.float64()).cast(kind, safe=False))
 
 
 @pytest.mark.parametrize("text", ["007", "+7", "7.0", " 7", "7 ", "-0", "", "1e3", "٣", "0x7", "7\n"])

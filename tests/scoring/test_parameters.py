@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from pslib.checkpoint import commit, read_manifest
 from pslib.checkpoint.arrow_files import batches_of, write_file
-from pslib.checkpoint.manifest import ROWS, Manifest, open_folder
+from pslib.checkpoint.manifest import ROWS, Folder, Manifest, open_folder
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointCorruptError
 from pslib.scoring import LoadedParameters
@@ -101,3 +103,27 @@ def test_rows_stay_there_while_the_folder_is_saved_anew(chain: Chain, tmp_path: 
     parameters = opened(str(tmp_path / "checkpoint"))
     shutil.rmtree(tmp_path / "checkpoint")
     assert np.array_equal(parameters.rows(KEYS), chain.rows[0])
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_rows_of_local_files_take_no_memory_of_their_own(
+    mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, dim = 20_000, 16
+    spec = TableSpec("item", (PartSpec("v", dim, Adagrad()),))
+    keys = np.arange(1, rows + 1, dtype=np.uint64)
+    with client_of(partition_bits=5) as (client, _running):
+        client.setup([spec], DenseSpec(6, Adagrad()), np.ones(6, np.float32))
+        client.push({"item": (keys, np.ones((rows, dim), np.float32))}, np.ones(6, np.float32)).wait()
+        begin_image(client, tmp_path, "00000001", "", keep=False)
+        dense = {"length": 6, "optimizer": Adagrad().to_dict(), "parameters": []}
+        commit(str(tmp_path), Manifest([spec.to_dict()], dense, files_of_image(client, "00000001"), 2))
+        end_image(client, "00000001")
+    if not mapped:  # a file system that can't map, as that of an object store
+        elsewhere = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+        monkeypatch.setattr("pslib.checkpoint.arrow_files.open_folder", lambda path: Folder(elsewhere, ""))
+    before = pa.total_allocated_bytes()
+    parameters = opened(str(tmp_path))
+    grown = pa.total_allocated_bytes() - before
+    assert parameters.count == rows
+    assert (grown < rows * dim * 4 / 20) is mapped

@@ -17,11 +17,8 @@ import pytest
 import pslib
 from pslib.errors import ConfigurationError
 from rec_models import DeepFM
-from tests.scoring.test_loaded_model import CLICK_MODELS, CLICKS, Trained, model_named
-from tests.support.model_server import Client, served
-
-LISTS = ("genres", "liked")
-KEPT = ("age", "user", "movie", "word", "year", *LISTS)
+from tests.support.model_server import KEPT, LISTS, Client, served
+from tests.support.models.zoo import CLICK_MODELS, CLICKS, Trained, model_named
 
 
 def json_inputs(table: pa.Table) -> list[dict[str, Any]]:

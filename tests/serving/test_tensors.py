@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from math import prod
 from typing import Any
 
@@ -52,19 +53,19 @@ def test_texts_in_bytes_and_in_json_are_the_same_column(texts: list[str]) -> Non
     assert tensor_of_json(head | {"data": texts}).values.equals(packed.values)
 
 
-@given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=5))
+@given(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=5))
 def test_lists_are_their_elements_and_their_lengths(lists: list[list[int]]) -> None:
     flat = [value for one in lists for value in one]
     tensors = [
         Tensor("x", (len(flat),), pa.array(flat, pa.int64())),
         Tensor("x.lengths", (len(lists),), pa.array([len(one) for one in lists], pa.int32())),
     ]
-    assert table_of_tensors(tensors, frozenset({"x"})).column("x").to_pylist() == lists
+    assert table_of_tensors(tensors, frozenset({"x"}), 9).column("x").to_pylist() == lists
 
 
 def test_a_matrix_is_a_column_of_lists_of_one_length() -> None:
     tensor = tensor_of_json({"name": "x", "datatype": "INT64", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]})
-    assert table_of_tensors([tensor], frozenset({"x"})).column("x").to_pylist() == [[1, 2, 3], [4, 5, 6]]
+    assert table_of_tensors([tensor], frozenset({"x"}), 9).column("x").to_pylist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_values_are_missing_where_json_has_null_or_valid_is_false() -> None:
@@ -73,7 +74,7 @@ def test_values_are_missing_where_json_has_null_or_valid_is_false() -> None:
         tensor_of_json({"name": "y", "datatype": "BYTES", "shape": [2], "data": ["", "b"]}),
         tensor_of_json({"name": "y.valid", "datatype": "BOOL", "shape": [2], "data": [False, True]}),
     ]
-    table = table_of_tensors([null, *masked], NO_LISTS)
+    table = table_of_tensors([null, *masked], NO_LISTS, 9)
     assert table.to_pydict() == {"x": [None, 4], "y": [None, "b"]}
 
 
@@ -121,6 +122,17 @@ def one(name: str, shape: tuple[int, ...], values: list[Any]) -> Tensor:
     return Tensor(name, shape, pa.array(values))
 
 
+def test_rows_are_counted_before_columns_are_made_of_them() -> None:
+    """A request of some bytes has 2^24 empty lists, whose columns would take 128 MiB each."""
+    empty = tensor_of_json({"name": "x", "datatype": "INT64", "shape": [1 << 24, 0], "data": []})
+    tracemalloc.start()
+    with pytest.raises(DataError, match="expected 1 to 9 rows, got 16777216"):
+        table_of_tensors([empty], frozenset({"x"}), 9)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
 @pytest.mark.parametrize(
     ("tensors", "told"),
     [
@@ -133,6 +145,10 @@ def one(name: str, shape: tuple[int, ...], values: list[Any]) -> Tensor:
         ([one("list", (2,), [1, 2])], "'list': expected a shape .*, or 'list.lengths' beside it"),
         ([one("list", (2,), [1, 2]), one("list.lengths", (1,), [3])], "add up to the 2 elements of 'list'"),
         ([one("list", (2,), [1, 2]), one("list.lengths", (2,), [3, -1])], "lengths of 0 or more"),
+        ([one("list", (0,), []), one("list.lengths", (4,), [2**62] * 4)], "add up to the 0 elements"),
+        ([one("list", (2,), [1, 2]), one("list.lengths", (5,), [2**62] * 4 + [2])], "lengths of 0 or more"),
+        ([one("list", (0, 9), [])], "request: expected 1 to 9 rows, got 0"),
+        ([one("list", (10, 0), [])], "request: expected 1 to 9 rows, got 10"),
         ([one("list", (1,), [1]), one("list.lengths", (1,), [1.0])], "expected whole numbers"),
         ([one("a", (1,), [1]), one("a.valid", (2,), [True, True])], "'a.valid': expected 1 values of BOOL"),
         ([one("a", (1,), [1]), one("a.valid", (1,), [1])], "'a.valid': expected 1 values of BOOL"),
@@ -140,4 +156,4 @@ def one(name: str, shape: tuple[int, ...], values: list[Any]) -> Tensor:
 )
 def test_tensors_that_do_not_go_together_are_refused(tensors: list[Tensor], told: str) -> None:
     with pytest.raises(DataError, match=told):
-        table_of_tensors(tensors, frozenset({"list"}))
+        table_of_tensors(tensors, frozenset({"list"}), 9)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import uvicorn
 
 import pslib
@@ -19,6 +20,14 @@ from pslib.serving.process import listen
 from pslib.serving.repository import Repository
 from pslib.serving.settings import ServeSettings
 from tests.support.waiting import PATIENCE_S
+
+LISTS = ("genres", "liked")
+KEPT = ("age", "user", "movie", "word", "year", *LISTS)
+"""Columns of the examples of `tests.support.models.zoo` that models of clicks read, or ignore."""
+ROW = {"age": np.float32([0.5]), "user": np.int64([3]), "movie": ["m1"]} | {
+    f"{name}{end}": value for name in LISTS for end, value in (("", ["a"]), (".lengths", np.int32([1])))
+}
+"""One example, as `pslib.serving.client.ScoringClient` takes it."""
 
 
 class Client:

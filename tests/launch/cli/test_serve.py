@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pslib.serving.client import ScoringClient
-from tests.scoring.test_loaded_model import Trained, model_named
-from tests.serving.test_zmq_server import ROW
+from tests.support.model_server import ROW, served
+from tests.support.models.zoo import Trained, model_named
 from tests.support.waiting import PATIENCE_S, wait_until
 
 RECORD = {"age": 0.5, "user": 3, "movie": "m1", "genres": ["a"], "liked": ["a"]}
@@ -93,6 +93,41 @@ def test_a_newer_checkpoint_is_taken_while_it_serves(trained: Trained, tmp_path:
         os.rename(folder / "fresh", folder / "checkpoint-000002")
         wait_until(lambda: server.predict()["version"] == "2", PATIENCE_S, "version 2")
         assert "models: version 2 answers" in server.lines
+
+
+def rolled_back(*given: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launch.cli.main", "rollback", *given]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_rollback_lets_an_older_version_answer_and_a_wrong_one_gets_one_line(
+    trained: Trained, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        shutil.copytree(trained.checkpoint, tmp_path / f"checkpoint-{number:06d}")
+    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    token.write_text("a-token-of-the-test")
+    wrong.write_text("another-token-of-it")
+    with served({"m": str(tmp_path)}, "a-token-of-the-test") as client:
+        shutil.copytree(trained.checkpoint, tmp_path / "checkpoint-000003")
+        client.repository.refresh()
+        url, with_token = f"http://127.0.0.1:{client.port}", ["--admin-token-file", str(token)]
+        for given, told in (
+            ([url, "m", "--admin-token-file", str(wrong)], "expected the admin token"),
+            ([url, "none", *with_token], "model 'none': expected one of m"),
+            ([url, "m", "--version", "9", *with_token], "expected a version of 2, 3, got '9'"),
+            (["127.0.0.1:1", "m"], "expected http://HOST:PORT"),
+            (["http://127.0.0.1:1", "m"], "http://127.0.0.1:1: expected an answer of pslib serve"),
+        ):
+            run = rolled_back(*given)
+            assert run.returncode in (64, 69), run.stderr
+            assert told in run.stderr
+            assert run.stderr.count("\n") == 1
+        run = rolled_back(url, "m", *with_token)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert run.stdout == "m: version 2 answers; no newer one is taken until a load\n"
+        assert client.ask("POST", "/predict", RECORD)[1]["version"] == "2"
+        assert rolled_back(url, "m", "--version", "3", *with_token).stdout.startswith("m: version 3 answers")
 
 
 @pytest.mark.parametrize(
