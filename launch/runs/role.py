@@ -48,6 +48,7 @@ from pslib.errors import (
 )
 from pslib.process.shutdown import preemption
 from pslib.storage import unwritable
+from pslib.transport.addresses import is_loopback
 
 if TYPE_CHECKING:
     from pslib.recorder import RunRecorder
@@ -143,8 +144,7 @@ def _metrics_address(identity: ProcessIdentity, port: int) -> str:
     """Return the address for metrics: where it listens; of a trainer loopback if the coordinator is there."""
     if identity.listen:
         return f"{identity.listen.rpartition(':')[0]}:{port}"
-    host = identity.coordinator.removeprefix("tcp://").rpartition(":")[0]
-    return f"tcp://{'127.0.0.1' if host in ('127.0.0.1', 'localhost') else '0.0.0.0'}:{port}"
+    return f"tcp://{'127.0.0.1' if is_loopback(identity.coordinator) else '[::]'}:{port}"
 
 
 def _config_of(job: Job) -> ClusterConfig:

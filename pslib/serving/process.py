@@ -15,6 +15,7 @@ import uvicorn
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
 from pslib.process.blas import blas_threads
+from pslib.process.listening import listening_socket, url_host
 from pslib.serving.http_server import HttpServer
 from pslib.serving.repository import Load, Repository
 from pslib.serving.settings import ServeSettings
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 is any free one.
+    """Return a socket that listens; see `listening_socket`.
 
     Raises
     ------
@@ -35,8 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
         If the address is wrong or taken.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=CONNECTIONS_WAITING)
+        return listening_socket(host, port, CONNECTIONS_WAITING)
     except OSError as error:
         raise ConfigurationError(
             f"--host {host} --port {port}: can't listen there: {error.strerror}"
@@ -83,7 +83,7 @@ def serve(
             one = repository.model(name).current
             tell(f"{name}: version {one.number}, {one.model.rows:,} rows, {one.path}")
         host, port = listener.getsockname()[:2]
-        tell(f"serving at http://{host if ':' not in host else f'[{host}]'}:{port}")
+        tell(f"serving at http://{url_host(host)}:{port}")
         beside = ZmqServer(repository, settings, link, clock) if link is not None else None
         if beside is not None:
             tell(f"serving at {beside.address}")
