@@ -257,7 +257,7 @@ def _overlay(
             f"{role}_pod": _pod(role, options, values, f"{options.name}-coordinator-0-0", shared=True)
             for role in _OWN_KEYS
         }
-        step = "metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}"
+        step = ", trainer.kubeflow.org/trainjob-ancestor-step: trainer"
         # Kubeflow Trainer knows the container of a TrainJob's own image and resources by this name.
         container = "node" if overlay == "trainjob" else "trainer"
         pods["trainer_pod"] = pods["trainer_pod"].replace("- name: trainer", f"- name: {container}", 1)

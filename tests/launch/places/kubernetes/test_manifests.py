@@ -373,6 +373,10 @@ def test_a_jobset_starts_trainers_after_servers_and_is_done_when_they_are(small:
     claim = read(small / "overlays/jobset/volumes.yaml")
     assert state["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for role, one in jobs.items():
+        own = one["template"]["metadata"]["labels"]
+        assert own == one["template"]["spec"]["template"]["metadata"]["labels"]
+        assert own["app.kubernetes.io/component"] == role  # as pslib k8s status finds it
 
 
 def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
