@@ -4,11 +4,11 @@ FROM python:3.11-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
-RUN pip wheel --no-cache-dir --wheel-dir /wheels -c constraints.txt '.[plot]'
+RUN pip wheel --no-cache-dir --wheel-dir /wheels -c constraints.txt '.[plot,serve,ui]'
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --no-index --find-links /wheels 'sparse-pslib[plot]' && rm -rf /wheels
+RUN pip install --no-cache-dir --no-index --find-links /wheels 'sparse-pslib[plot,serve,ui]' && rm -rf /wheels
 # Any user id will do: pslib writes to volumes and /tmp only.
 USER 10001
 ENV HOME=/tmp PYTHONUNBUFFERED=1

@@ -77,6 +77,9 @@ def serve_command(
     Newer checkpoints of a folder are taken as they come; requests under way end with the version before. It
     ends on SIGTERM or Ctrl-C, when the requests under way are answered.
     """
+    from pslib.process.shutdown import preemption
+
+    preemption.install()  # as process 1 of a container it has no default for SIGTERM
     try:
         from pslib.serving.process import listen, serve
     except ModuleNotFoundError as error:

@@ -33,6 +33,7 @@ from launch.job.sections import (
     ModelSection,
     PageSection,
     Section,
+    ServeSection,
     TrainingSection,
     of_ranges,
 )
@@ -172,6 +173,7 @@ class Job(Section):
     cluster: Annotated[ClusterSection, BeforeValidator(of_ranges)] = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     load: LoadSettings | None = None
+    serve: Annotated[ServeSection | None, BeforeValidator(of_ranges)] = None
     trackers: TrackerSettings = TrackerSettings()
     metrics: MetricsSection | None = None
     ui: PageSection | None = None

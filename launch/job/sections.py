@@ -17,6 +17,7 @@ from launch.job.yaml12 import flow_text
 from pslib.config import ClusterSettings, DrainSeconds, Restarts, Timing
 from pslib.data.file_watch import StreamSettings
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
+from pslib.serving.settings import ServeSettings, WaitSeconds
 from pslib.settings import NOT_EMPTY, Setting, Settings
 from pslib.trainer.evaluation.early_stopping import EarlyStopping
 from pslib.trainer.settings import (
@@ -28,6 +29,7 @@ from pslib.trainer.settings import (
     TrainingSettings,
 )
 
+REPLICAS_MAX = 4096
 RESTARTS = 3
 """Default number of restarts of one process: a process that has died four times will die again."""
 
@@ -122,18 +124,22 @@ class TrainingSection(TrainingSettings):
     ] = None
 
 
-def of_ranges(cluster: object) -> object:
-    """Replace ``servers: {min: 2, max: 8}`` by ``servers`` and ``servers_max``; the same for trainers.
+RANGED = {"cluster": ("servers", "trainers"), "serve": ("replicas",)}
+"""Numbers of processes, by section, that may be a range."""
+
+
+def of_ranges(section: object) -> object:
+    """Replace ``servers: {min: 2, max: 8}`` by ``servers`` and ``servers_max``; the same for all of `RANGED`.
 
     Raises
     ------
     ValueError
         When a range has other keys.
     """
-    if not isinstance(cluster, dict):
-        return cluster
-    plain = dict(cluster)
-    for name in ("servers", "trainers"):
+    if not isinstance(section, dict):
+        return section
+    plain = dict(section)
+    for name in (name for names in RANGED.values() for name in names):
         given = plain.get(name)
         if not isinstance(given, dict):
             continue
@@ -190,6 +196,30 @@ class CheckpointSection(Settings):
     def _problems(self) -> Iterator[str]:
         if self.incremental and not (self.every_s or self.every_batches):
             yield "incremental: expected every_s or every_batches with it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSection(ServeSettings):
+    """Scorers of the run's checkpoints: pods of ``pslib serve``, which ``pslib k8s render`` writes."""
+
+    AT = ""
+
+    replicas: Annotated[int, Setting("Pods on Kubernetes.", ge=1, le=REPLICAS_MAX, unit="pods")] = 2
+    replicas_max: Annotated[
+        int,
+        Setting(
+            "Pods where they have much to do, by their CPU time; 0: always ``replicas``. replicas: {min: 2, "
+            "max: 8} is replicas and this.",
+            ge=0,
+            le=REPLICAS_MAX,
+            unit="pods",
+        ),
+    ] = 0
+    wait_s: WaitSeconds = 3600.0
+
+    def _problems(self) -> Iterator[str]:
+        if 0 < self.replicas_max < self.replicas:
+            yield f"replicas_max: expected 0, or replicas ({self.replicas}) or more, got {self.replicas_max}"
 
 
 @dataclass(frozen=True, kw_only=True)

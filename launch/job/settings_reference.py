@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from launch.job.errors import meant_setting, section_in
 from launch.job.job import Job
+from launch.job.sections import RANGED
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings, settings_of
 from pslib.table.initializers import Initializer
@@ -80,6 +81,7 @@ takes `trainer.fit_and_rank(data, valid, ...)`.
 [policies.py](../../pslib/table/policies.py). Ages are in the unit of `clock`.
 """,
     "cluster": "How a process leaves: [operate.md](../guide/operate.md#asked-to-leave).\n",
+    "serve": "Pods of `pslib serve` on Kubernetes: [deploy.md](../guide/deploy.md#scorers).\n",
     "load": "What is loaded: [checkpoints.md](../guide/checkpoints.md#what-is-loaded).\n",
 }
 """Introductions of sections: what is no setting's own help."""
@@ -128,13 +130,14 @@ def job_schema() -> dict[str, Any]:
     """Return the JSON Schema of the job file, for editors with a YAML language server."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Job.model_json_schema()}
     schema["$defs"]["ModelSection"] |= _schema_of_models(schema["$defs"]["ModelSection"]["properties"])
-    cluster = schema["$defs"]["ClusterSection"]["properties"]
-    for name in ("servers", "trainers"):  # as `launch.job.sections.of_ranges` reads them
-        number = {key: value for key, value in cluster[name].items() if key not in ("default", "description")}
-        of_both = {"properties": {"min": number, "max": number}, "required": ["min", "max"]}
-        span = {"type": "object", **of_both, "additionalProperties": False}
-        about = {key: value for key, value in cluster[name].items() if key not in number}
-        cluster[name] = {"anyOf": [number, span], **about}
+    for section, names in RANGED.items():  # as `launch.job.sections.of_ranges` reads them
+        own = schema["$defs"][f"{section.capitalize()}Section"]["properties"]
+        for name in names:
+            number = {key: value for key, value in own[name].items() if key not in ("default", "description")}
+            of_both = {"properties": {"min": number, "max": number}, "required": ["min", "max"]}
+            span = {"type": "object", **of_both, "additionalProperties": False}
+            about = {key: value for key, value in own[name].items() if key not in number}
+            own[name] = {"anyOf": [number, span], **about}
     for section in schema["$defs"].values():
         for setting in section.get("properties", {}).values():
             if setting.get("default") == inf:  # JSON has no infinity

@@ -29,6 +29,7 @@ from launch.places.local import checkout_path, worker_arguments
 from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.process.blas import TRAINERS_HERE
+from pslib.process.listening import url_host
 from pslib.suggestions import unknown_key
 
 LOOK_S = 30.0
@@ -57,7 +58,7 @@ class Host:
     python, dir : str
         Interpreter and folder on the host.
     address : str
-        Numeric IPv4 address at which the other hosts reach it.
+        Numeric address at which the other hosts reach it.
     """
 
     name: str
@@ -138,8 +139,14 @@ def _host(name: str, given: Mapping[str, str], folder: str) -> Host:
         trainers=int(given.get("trainers", default)),
         python=given.get("python", "python3"),
         dir=given.get("dir", folder),
-        address=socket.gethostbyname(given.get("address", name.rpartition("@")[2])),
+        address=_address_of(given.get("address", name.rpartition("@")[2])),
     )
+
+
+def _address_of(host: str) -> str:
+    """Return the numeric address of a host: one of IPv4, else of IPv6."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
 def _together(hosts: Sequence[Host]) -> list[str]:
@@ -212,7 +219,8 @@ class HostsLauncher(ABC):
 
     def listen(self, task: Task) -> str:
         """Return the address of the task's host."""
-        return f"tcp://{self.host_of(task).address}:{self.port if task.role == 'coordinator' else 0}"
+        port = self.port if task.role == "coordinator" else 0
+        return f"tcp://{url_host(self.host_of(task).address)}:{port}"
 
     def command(self, task: Task) -> Command:
         """Return the local command of the worker."""

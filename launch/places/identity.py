@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError
+from pslib.process.listening import url_host
 
 RANK_VARIABLE = "PSLIB_RANK"
 ADDRESS_VARIABLE = "PSLIB_ADDRESS"
@@ -138,11 +139,11 @@ def _coordinators(given: GivenIdentity, environment: Mapping[str, str]) -> Itera
     yield from _variables(environment, COORDINATOR_VARIABLE)
     if host := environment.get("MASTER_ADDR"):
         yield (
-            f"tcp://{_bracketed(host)}:{environment.get('MASTER_PORT') or PORTS['coordinator']}",
+            f"tcp://{url_host(host)}:{environment.get('MASTER_PORT') or PORTS['coordinator']}",
             "MASTER_ADDR",
         )
     if host := environment.get("SLURM_LAUNCH_NODE_IPADDR"):
-        yield f"tcp://{_bracketed(host)}:{PORTS['coordinator']}", "SLURM_LAUNCH_NODE_IPADDR"
+        yield f"tcp://{url_host(host)}:{PORTS['coordinator']}", "SLURM_LAUNCH_NODE_IPADDR"
 
 
 def _ranks(given: GivenIdentity, environment: Mapping[str, str], host_name: str) -> Iterator[tuple[str, str]]:
@@ -194,14 +195,14 @@ def _listen(
     if given.listen:
         return _known(role, _tcp(given.listen, "--listen", 0), "--listen"), "--listen"
     if address := environment.get(ADDRESS_VARIABLE):
-        listen = _tcp(f"{_bracketed(address)}:{PORTS[role]}", ADDRESS_VARIABLE)
+        listen = _tcp(f"{url_host(address)}:{PORTS[role]}", ADDRESS_VARIABLE)
         return _known(role, listen, ADDRESS_VARIABLE), ADDRESS_VARIABLE
     if role == "coordinator":
         raise ConfigurationError(
             f"address: where shall the coordinator listen? Expected --listen or {ADDRESS_VARIABLE}"
         )
     host = coordinator.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    return f"tcp://{_bracketed(own_address(host))}:0", f"the route to {host}"
+    return f"tcp://{url_host(own_address(host))}:0", f"the route to {host}"
 
 
 def _known(role: str, address: str, source: str) -> str:
@@ -212,11 +213,6 @@ def _known(role: str, address: str, source: str) -> str:
             f"{source}: expected the address at which others reach the server, got {host}"
         )
     return address
-
-
-def _bracketed(address: str) -> str:
-    """Return a host as an address has it: IPv6 in brackets."""
-    return f"[{address}]" if ":" in address else address
 
 
 def address_toward(host: str) -> str:

@@ -19,6 +19,7 @@ from launch.places.ray_process import RayProcess, Start
 from launch.supervisor.run_spec import Command, Task
 from pslib.errors import ConfigurationError
 from pslib.process.blas import TRAINERS_HERE
+from pslib.process.listening import url_host
 
 OPTIONS = ("address", "cpus")
 """Options of the command line that this place takes."""
@@ -50,7 +51,7 @@ class RayCommand(Command):
         assert self.cluster is not None
         cpus = next((one.cpus for one in self.cluster.nodes() if one.id == node), 1)
         sharing = {TRAINERS_HERE: str(max(1, cpus // self.cluster.cpus))}
-        arguments = [f"tcp://{address}:0" if word == _AT_NODE else word for word in self.arguments]
+        arguments = [f"tcp://{url_host(address)}:0" if word == _AT_NODE else word for word in self.arguments]
         return Start(arguments, {**sharing, **checkout_path({})}, str(Path.cwd()))
 
 
@@ -102,7 +103,9 @@ class RayLauncher:
 
     def listen(self, task: Task) -> str:
         """Return the address of the launcher's node for the coordinator; others get that of their node."""
-        return f"tcp://{self.cluster.own_address()}:{self.port}" if task.role == "coordinator" else _AT_NODE
+        if task.role != "coordinator":
+            return _AT_NODE
+        return f"tcp://{url_host(self.cluster.own_address())}:{self.port}"
 
     def command(self, task: Task) -> Command:
         """Return the command that makes the worker's actor."""

@@ -48,8 +48,10 @@ from pslib.errors import (
 )
 from pslib.process.shutdown import preemption
 from pslib.storage import unwritable
+from pslib.transport.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from pslib.monitor.sources import LiveRun
     from pslib.recorder import RunRecorder
     from pslib.transport import Keys
 
@@ -143,8 +145,7 @@ def _metrics_address(identity: ProcessIdentity, port: int) -> str:
     """Return the address for metrics: where it listens; of a trainer loopback if the coordinator is there."""
     if identity.listen:
         return f"{identity.listen.rpartition(':')[0]}:{port}"
-    host = identity.coordinator.removeprefix("tcp://").rpartition(":")[0]
-    return f"tcp://{'127.0.0.1' if host in ('127.0.0.1', 'localhost') else '0.0.0.0'}:{port}"
+    return f"tcp://{'127.0.0.1' if is_loopback(identity.coordinator) else '[::]'}:{port}"
 
 
 def _config_of(job: Job) -> ClusterConfig:
@@ -232,9 +233,10 @@ def _coordinator(
 
     def announce(address: str) -> None:
         note_cluster(logs, address, identity.cluster_id, 0, log, config)
+        records.watch(address)
         say(f"listening at {address}")
 
-    with Records(job, config, identity.cluster_id) as records:
+    with Records(job, config, identity.cluster_id, keys) as records:
         return run_coordinator(
             config,
             identity.cluster_id,
@@ -275,10 +277,13 @@ class Records:
     config : ClusterConfig
     run_id : str
         The cluster's.
+    keys : Keys or None
+        Of an encrypted one.
     """
 
-    def __init__(self, job: Job, config: ClusterConfig, run_id: str) -> None:
-        self._job, self._config, self._run_id = job, config, run_id
+    def __init__(self, job: Job, config: ClusterConfig, run_id: str, keys: Keys | None = None) -> None:
+        self._job, self._config, self._run_id, self._keys = job, config, run_id, keys
+        self._live: LiveRun | None = None
         self._statuses: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write, name="pslib-records", daemon=True)
 
@@ -290,6 +295,18 @@ class Records:
         with suppress(queue.Full):
             self._statuses.put(None, timeout=LAST_S)
             self._thread.join(LAST_S)
+        if self._live is not None:
+            self._live.close()
+
+    def watch(self, address: str) -> None:
+        """Write ``monitor.json`` from now on, of the statuses of the coordinator at an address."""
+        from pslib.cluster import Watcher
+        from pslib.monitor.sources import LiveRun
+
+        folder = Path(self._job.out).absolute()
+        facts = {"cluster_id": self._run_id, "name": folder.name, "folder": str(folder)}
+        watcher = Watcher(address, self._run_id, self._keys)
+        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
 
     @property
     def is_recording(self) -> bool:
@@ -345,7 +362,9 @@ class Records:
                 self._finish(recorder, status)
 
     def _finish(self, recorder: RunRecorder, status: Mapping[str, Any]) -> None:
-        """Write the summary of a run that is over, and print it."""
+        """Write the summary and the last state of a run that is over; print the summary."""
+        if self._live is not None:
+            self._live.finish(status, status["error"], not status["error"])
         model = self._job.model.name
         best = best_possible(self._job)
         facts = {"job": model, "model": model, "seed": self._job.training.seed}

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pslib.errors import ConfigurationError
 from pslib.monitor.prometheus import CONTENT_TYPE, Exposition
 from pslib.process.health import Health, health
+from pslib.process.listening import listening_socket
 from pslib.process.reported import Reported, reported
 
 TEXT = "text/plain; charset=utf-8"
@@ -69,10 +70,13 @@ def serve_health(
         def log_message(self, format: str, *args: object) -> None:
             """Write no line for each."""
 
+    server = ThreadingHTTPServer(("", port), Answer, bind_and_activate=False)
+    server.server_close()  # its socket would be one of IPv4
     try:
-        server = ThreadingHTTPServer((host, port), Answer)
+        server.socket = listening_socket(host, port)
     except OSError as error:
         raise ConfigurationError(f"{what}: port {port} can't be taken: {error.strerror}") from error
+    server.server_address = server.socket.getsockname()[:2]
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="pslib-health", daemon=True).start()
     return server
@@ -92,5 +96,5 @@ def serve_metrics(listen: str) -> str:
         When the port is taken.
     """
     host, _, port = listen.removeprefix("tcp://").rpartition(":")
-    server = serve_health(int(port), host=host, what="metrics.port")
+    server = serve_health(int(port), host=host.strip("[]"), what="metrics.port")
     return f"{host}:{server.server_address[1]}"

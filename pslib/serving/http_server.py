@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RETRY_AFTER_S = 1
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+"""Addresses of this machine's own requests; the last one where a socket of IPv6 takes those of IPv4 too."""
 LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Bounds of the histogram of request times."""
 
@@ -317,7 +319,7 @@ class HttpServer:
             if not compare_digest(given.encode(), self._admin_token.encode()):
                 raise HttpError(403, "expected the admin token: Authorization: Bearer TOKEN")
             return
-        local = request.client is not None and request.client.host in ("127.0.0.1", "::1")
+        local = request.client is not None and request.client.host in LOOPBACK
         if not local or "origin" in request.headers or "sec-fetch-site" in request.headers:
             raise HttpError(403, "expected a request of this machine; with --admin-token-file also of others")
 

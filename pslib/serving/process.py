@@ -12,9 +12,11 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from pslib.clock import SystemClock
-from pslib.errors import ConfigurationError
+from pslib.checkpoint import newest, newest_of_run
+from pslib.clock import Clock, SystemClock
+from pslib.errors import CheckpointError, ConfigurationError
 from pslib.process.blas import blas_threads
+from pslib.process.listening import listening_socket, url_host
 from pslib.serving.http_server import HttpServer
 from pslib.serving.repository import Load, Repository
 from pslib.serving.settings import ServeSettings
@@ -22,12 +24,14 @@ from pslib.serving.zmq_server import ZmqServer
 from pslib.transport import ServerLink
 
 CONNECTIONS_WAITING = 2048
+LOOK_S = 2.0
+"""Interval of looks for a first checkpoint."""
 
 _log = logging.getLogger(__name__)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 is any free one.
+    """Return a socket that listens; see `listening_socket`.
 
     Raises
     ------
@@ -35,8 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
         If the address is wrong or taken.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=CONNECTIONS_WAITING)
+        return listening_socket(host, port, CONNECTIONS_WAITING)
     except OSError as error:
         raise ConfigurationError(
             f"--host {host} --port {port}: can't listen there: {error.strerror}"
@@ -76,6 +79,7 @@ def serve(
         If a model can't be loaded.
     """
     clock = SystemClock()
+    await_checkpoints(sources, settings.wait_s, clock, tell)
     with blas_threads(1):  # requests are small: a second thread a product would wait for the first
         repository = Repository(sources, load, settings, clock)
         server = HttpServer(repository, settings, admin_token, release)
@@ -83,7 +87,7 @@ def serve(
             one = repository.model(name).current
             tell(f"{name}: version {one.number}, {one.model.rows:,} rows, {one.path}")
         host, port = listener.getsockname()[:2]
-        tell(f"serving at http://{host if ':' not in host else f'[{host}]'}:{port}")
+        tell(f"serving at http://{url_host(host)}:{port}")
         beside = ZmqServer(repository, settings, link, clock) if link is not None else None
         if beside is not None:
             tell(f"serving at {beside.address}")
@@ -111,6 +115,32 @@ def serve(
             if settings.refresh_s:
                 watcher.join()  # it may be loading a version, whose threads would outlive the repository's
             repository.close()
+
+
+def await_checkpoints(
+    sources: Mapping[str, str], wait_s: float, clock: Clock, tell: Callable[[str], None]
+) -> None:
+    """Wait until each source has a checkpoint, for some seconds altogether; why there is none is told once.
+
+    Raises
+    ------
+    CheckpointError
+        If one has none by then.
+    """
+    until_s, told = clock.now_s() + wait_s, ""
+    for name, source in sources.items():
+        while True:
+            try:
+                newest(newest_of_run(source))
+                break
+            except CheckpointError as error:
+                if clock.now_s() >= until_s:
+                    raise
+                line = f"{name}: waits up to {wait_s:g} s for a checkpoint: {error}"
+                if line != told:
+                    tell(line)
+                told = line
+            clock.sleep_s(LOOK_S)
 
 
 async def _listen(

@@ -7,6 +7,11 @@ from typing import Annotated, ClassVar
 
 from pslib.settings import Setting, Settings
 
+WaitSeconds = Annotated[
+    float,
+    Setting("Time to wait at the start for a first checkpoint; 0: none.", ge=0, le=604_800, unit="s"),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings(Settings):
@@ -44,6 +49,7 @@ class ServeSettings(Settings):
         float,
         Setting("Interval at which a newer checkpoint is looked for; 0: never.", ge=0, le=86400, unit="s"),
     ] = 10.0
+    wait_s: WaitSeconds = 0.0
     drain_s: Annotated[
         float,
         Setting("Time for requests under way to end after SIGTERM.", ge=0, le=3600, unit="s"),

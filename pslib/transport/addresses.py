@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 
 from pslib.errors import ConfigurationError
 from pslib.process.platform import ABSTRACT_SOCKETS, listening_user
@@ -61,11 +62,40 @@ def is_ours(address: str) -> bool:
     return listening_user(address.removeprefix(_SCHEME)) == os.geteuid()
 
 
+def _host_of(address: str) -> str:
+    """Return the host of a TCP address, IPv6 without its brackets."""
+    return address.removeprefix("tcp://").rsplit(":", 1)[0].strip("[]")
+
+
+def wants_ipv6(address: str) -> bool:
+    """Return whether ZeroMQ must speak IPv6 to listen at an address, or to connect to it.
+
+    With IPv6 it prefers an address of that to one of IPv4 which the same name has, and tries no other. So a
+    name has IPv6 only where this machine has no way to others by IPv4, as a pod of a cluster of IPv6 alone.
+    """
+    if not address.startswith("tcp://") or is_loopback(address):
+        return address.startswith("tcp://[")
+    try:
+        return ipaddress.ip_address(_host_of(address)).version == 6
+    except ValueError:
+        return not _has_ipv4()
+
+
+def _has_ipv4() -> bool:
+    """Return whether there is a route to other machines by IPv4; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+            trial.connect(("192.0.2.1", 1))  # of a block that no machine has (RFC 5737)
+    except OSError:
+        return False
+    return True
+
+
 def is_loopback(address: str) -> bool:
     """Return whether an address such as ``tcp://127.0.0.1:0`` can be reached from this machine only."""
     if not address.startswith("tcp://"):
         return address.startswith(("ipc://", "inproc://"))
-    host = address[len("tcp://") :].rsplit(":", 1)[0].strip("[]")
+    host = _host_of(address)
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

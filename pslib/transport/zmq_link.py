@@ -14,7 +14,7 @@ import zmq
 from pslib.config import Limits
 from pslib.errors import AddressInUseError, ConfigurationError
 from pslib.process.held_signals import HeldSignals
-from pslib.transport.addresses import is_loopback, is_ours, unix_address, wanted
+from pslib.transport.addresses import is_loopback, is_ours, unix_address, wanted, wants_ipv6
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
 from pslib.transport.monitor import Monitor, troubles
@@ -79,6 +79,7 @@ class ZmqClientLink(Router):
         routing_id = b"p%d" % self._connections
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, OPTIONS[zmq.HEARTBEAT_IVL][0] if where == peer else 0)
+        self._socket.setsockopt(zmq.IPV6, wants_ipv6(where))
         try:
             self._socket.connect(where)
         except zmq.ZMQError as error:
@@ -156,6 +157,7 @@ class ZmqServerLink(Router):
         if keys:
             encrypt_server(self._socket, keys)
             self._monitor = Monitor(self._socket)
+        self._socket.setsockopt(zmq.IPV6, wants_ipv6(address))
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:

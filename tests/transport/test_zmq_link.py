@@ -16,8 +16,9 @@ import zmq
 
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
-from pslib.transport import ZmqTransport, router, zmq_link
-from pslib.transport.addresses import is_loopback
+from pslib.transport import ZmqTransport, addresses, router, zmq_link
+from pslib.transport.addresses import is_loopback, wants_ipv6
+from tests.support.ipv6 import has_ipv6
 from tests.support.links import LOOPBACK, come, poll, poll_all
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -31,6 +32,37 @@ def test_an_address_open_to_the_network_must_be_asked_for_by_name(closing: Any, 
 def test_and_is_given_then(closing: Any) -> None:
     link = closing(closing(ZmqTransport(insecure_network=True)).listen("tcp://0.0.0.0:0"))
     assert link.address.startswith("tcp://0.0.0.0:")
+
+
+@has_ipv6
+def test_links_speak_ipv6_by_tcp_and_by_a_unix_socket(closing: Any) -> None:
+    for same_host in (False, True):
+        transport = closing(ZmqTransport(same_host=same_host))
+        server, client = closing(transport.listen("tcp://[::1]:0")), closing(transport.connect())
+        assert server.address.startswith("tcp://[::1]:")
+        client.send(server.address, [b"hello"])
+        peer, frames = poll(server)
+        server.send(peer, [bytes(frames[0])])
+        _peer, answer = poll(client)
+        assert [bytes(one) for one in answer] == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("address", "has_ipv4", "expected"),
+    [
+        ("tcp://[fd00::7]:5", True, True),
+        ("tcp://10.0.0.1:5", False, False),
+        ("tcp://clicks-coordinator-0.clicks:7077", True, False),
+        ("tcp://clicks-coordinator-0.clicks:7077", False, True),
+        ("tcp://localhost:5", False, False),
+        ("ipc://@pslib-[::1]:5", False, False),
+    ],
+)
+def test_a_name_is_looked_up_by_ipv6_where_there_is_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, address: str, has_ipv4: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(addresses, "_has_ipv4", lambda: has_ipv4)
+    assert wants_ipv6(address) is expected
 
 
 def test_an_address_that_is_none_is_one_line(closing: Any) -> None:

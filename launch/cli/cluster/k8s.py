@@ -19,7 +19,7 @@ from launch.cli.command import (
 )
 from pslib.errors import EXIT_DONE
 
-ROLES = ("coordinator", "server", "trainer")
+ROLES = ("coordinator", "server", "trainer", "scorer")
 namespace_option = option("--namespace", "NAME", "default: that of kubectl's context")
 name_argument = argument("name", "NAME", "of the job, as it was rendered")
 
@@ -60,8 +60,10 @@ pslib k8s render clicks.yaml --image registry/pslib:1 --env-from s3-access --row
 @option("--rows", "N", "rows of the full table, 2e9: memory of a server as pslib plan counts it", float)
 @option("--server-memory", "SIZE", "as 16Gi (default: from --rows, else 4Gi or server_memory_bytes)")
 @option("--trainer-memory", "SIZE", "as 4Gi (default)", default="4Gi")
+@option("--scorer-memory", "SIZE", "of a job with serve, as 4Gi (default)", default="4Gi")
 @option("--server-cpu", "N", "cores asked for (default: one more than shard_threads)")
 @option("--trainer-cpu", "N", "cores asked for (default: 4, or training.compute_threads)")
+@option("--scorer-cpu", "N", "cores asked for (default: serve.threads)")
 @option("--queue", "NAME", "queue of Kueue, for the overlay kueue")
 @option("--keys", "DIR", "of pslib keys make (default: new ones, in the manifests)", FOLDER)
 @flag("--insecure-network", "no keys: no encryption between the pods")
@@ -80,8 +82,10 @@ def render_command(
     rows: float | None,
     server_memory: str | None,
     trainer_memory: str,
+    scorer_memory: str,
     server_cpu: str | None,
     trainer_cpu: str | None,
+    scorer_cpu: str | None,
     queue: str | None,
     keys: str | None,
     insecure_network: bool,
@@ -98,7 +102,7 @@ def render_command(
 
     given = [Mount.of_text(text) for text in mounts]
     job = job_for_pods(read_job_with(config, overrides, servers, trainers), given)
-    wanted = Wanted(rows, server_memory, trainer_memory, server_cpu, trainer_cpu)
+    wanted = Wanted(rows, server_memory, trainer_memory, scorer_memory, server_cpu, trainer_cpu, scorer_cpu)
     options = options_of(
         job,
         wanted,

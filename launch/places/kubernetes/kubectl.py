@@ -15,9 +15,13 @@ from pathlib import Path
 from launch.places.kubernetes.manifests import OVERLAYS
 from pslib.errors import ConfigurationError, UnavailableError
 
-KINDS = "statefulsets,jobs,pods,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"  # of a job
+SHOWN = "statefulsets,jobs,deployments,pods"
+KINDS = f"{SHOWN},services,configmaps,secrets,poddisruptionbudgets,networkpolicies,horizontalpodautoscalers"
+"""Kinds of the objects of a job, beside those of an overlay."""
 VOLUMES = "persistentvolumeclaims"
 ADMIN_KEY = "/etc/pslib/keys/admin.keys"
+OWNED = r'{range .items[*]}{.kind} {.metadata.name} {.metadata.ownerReferences[*].kind}{"\n"}{end}'
+"""What is asked of the coordinator: its kind, its name, and what has made it."""
 _TRIES = re.compile(r"E\d{4} \d\d:\d\d:\d\d")
 """Beginning of kubectl's own log lines, one for each try to reach a cluster."""
 _UNREACHED = re.compile(r"connection to the server|connect to the server|: dial tcp|in configuration:")
@@ -102,9 +106,39 @@ class Kubectl:
         return self.call("apply", "--kustomize", str(place))
 
     def status(self, name: str) -> int:
-        """Show the objects of a job, then what its coordinator says."""
-        code = self.call("get", "statefulsets,jobs,pods", "--selector", selector(name), "--output", "wide")
-        return code or self.call("exec", f"{name}-coordinator-0", "--", "pslib", "doctor", *self._keys(name))
+        """Show the objects of a job, then what its coordinator says.
+
+        Raises
+        ------
+        UnavailableError
+            When it has no coordinator.
+        """
+        pod, kinds = self._found(name)
+        code = self.call("get", ",".join((*kinds, SHOWN)), "--selector", selector(name), "--output", "wide")
+        if pod is None:
+            raise UnavailableError(
+                f"{name}: expected a job of pslib k8s apply with a coordinator, found none; is it another "
+                "--namespace?"
+            )
+        return code or self.call("exec", pod, "--", "pslib", "doctor", *self._keys(name))
+
+    def _found(self, name: str) -> tuple[str | None, tuple[str, ...]]:
+        """Return how exec calls the coordinator's pod, and the kinds of the overlay that was applied.
+
+        A StatefulSet's pod has a name of its own. A JobSet calls its jobs NAME-ROLE-0, whose pods' names end
+        with letters by chance: exec finds them by the job. A TrainJob makes a JobSet of its own name.
+        """
+        of_coordinator = f"{selector(name)},app.kubernetes.io/component=coordinator"
+        told = self.ask(
+            "get", "statefulsets,jobs", "--selector", of_coordinator, "--output", f"jsonpath={OWNED}"
+        )
+        kind, own, *owners = (told.splitlines() or [" "])[0].split() or (None, None)
+        if "JobSet" not in owners:
+            return (None if kind is None else f"{own}-0" if kind == "StatefulSet" else f"job/{own}"), ()
+        made = self.ask(
+            "get", "jobsets", name, "--output", "jsonpath={.metadata.ownerReferences[*].kind}"
+        )  # fmt: skip
+        return f"job/{own}", ("trainjobs", "jobsets") if "TrainJob" in made.split() else ("jobsets",)
 
     def logs(self, name: str, role: str | None, follow: bool) -> int:
         """Show the lines of a job's processes."""
@@ -133,8 +167,11 @@ class Kubectl:
 
     def delete(self, name: str, with_state: bool) -> int:
         """Delete a job; its volumes only if asked to."""
-        kinds = f"{KINDS},{VOLUMES}" if with_state else KINDS
-        return self.call("delete", kinds, "--selector", selector(name))
+        _, kinds = self._found(name)
+        if "trainjobs" in kinds:
+            kinds = (*kinds, "clustertrainingruntimes")
+        every = (*kinds, KINDS, VOLUMES) if with_state else (*kinds, KINDS)
+        return self.call("delete", ",".join(every), "--selector", selector(name))
 
     def _keys(self, name: str) -> tuple[str, ...]:
         """Return the option of an encrypted job's admin key, a file of the coordinator's pod."""

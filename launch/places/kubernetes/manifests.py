@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -18,7 +18,10 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from launch.job.job import Job, saved_place, unfinished_place
+from launch.job.sections import ServeSection
 from pslib.errors import ConfigurationError
+from pslib.serving.settings import ServeSettings
+from pslib.settings import settings_of
 from pslib.storage import is_uri, shown
 
 if TYPE_CHECKING:
@@ -45,8 +48,15 @@ END_S = 30
 DEATHS_MIN = 10
 """Least deaths of one trainer before its Job fails: a node that goes takes a pod without asking."""
 
+UNSEEN_S = 5
+"""Time after which all nodes know that a scorer leaves and send it nothing more."""
+
 FILES = ("kustomization", "job", "service", "coordinator", "servers", "trainers", "disruption", "network")
-"""Files of the base, beside the keys."""
+"""Files of the base, beside the keys and those of scorers."""
+SCORERS = ("scorers", "scorers-service", "scorers-disruption", "scorers-network")
+"""Files of the base of a job with ``serve``; where their number is a range, ``scorers-scaling`` too."""
+_ROLES = {"coordinator": "coordinator", "servers": "server", "trainers": "trainer", "scorers": "scorer"}
+"""Role of the pods in a file."""
 OVERLAYS: Mapping[str, tuple[str, ...]] = {
     "jobset": ("kustomization", "jobset"),
     "trainjob": ("kustomization", "runtime", "trainjob"),
@@ -57,6 +67,11 @@ _YAML_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 """Names that YAML reads as something else than a text. A name of a Service begins with a letter."""
 _WITH_SHARED_VOLUME = ("jobset", "trainjob")
 _OWN_KEYS = {"coordinator": ("server", "admin"), "server": ("server",), "trainer": ("trainer",)}
+_OPTIONAL = (
+    "identity_env", "keys_env", "ports", "lifecycle", "job_mount", "keys_mount", "state_mount",
+    "job_volume", "keys_volume", "state_volume",
+)  # fmt: skip
+"""Blocks that not every pod has."""
 NOTHING = "\0"
 """Stands for a block without lines, which takes its own line along."""
 _BLOCK = re.compile(r"^(?P<indent> *)\$(?P<name>\w+)$", re.MULTILINE)
@@ -233,9 +248,15 @@ def manifests_of(job: Job, options: RenderOptions) -> dict[str, str]:
     values = _values_of(job, options)
     made = {}
     names = [*FILES, *(["keys"] if options.keys else [])]
+    if job.serve is not None:
+        names += [*SCORERS, *(["scorers-scaling"] if job.serve.replicas_max else [])]
+        values |= _scorers(job.serve)
     for name in names:
-        role = {"coordinator": "coordinator", "servers": "server", "trainers": "trainer"}.get(name)
-        own = {} if role is None else {"pod": _pod(role, options, values, f"{options.name}-coordinator-0")}
+        role, own = _ROLES.get(name), {}
+        if role == "scorer":
+            own = {"pod": _scorer_pod(job, options, values)}
+        elif role is not None:
+            own = {"pod": _pod(role, options, values, f"{options.name}-coordinator-0")}
         storage = options.server_storage if role == "server" else options.coordinator_storage
         resources = "\n".join(f"- {other}.yaml" for other in names[1:])
         more = {**values, **own, "storage": storage, "resources": resources}
@@ -245,6 +266,16 @@ def manifests_of(job: Job, options: RenderOptions) -> dict[str, str]:
             continue
         made |= _overlay(overlay, parts, job, options, values)
     return made
+
+
+def _scorers(serve: ServeSection) -> dict[str, str]:
+    """Return the values of the files of scorers."""
+    number = "" if serve.replicas_max else f"replicas: {serve.replicas}"  # else the autoscaler has it
+    return {
+        "replicas": str(serve.replicas),
+        "replicas_max": str(serve.replicas_max),
+        "replicas_line": number,
+    }
 
 
 def _overlay(
@@ -257,7 +288,7 @@ def _overlay(
             f"{role}_pod": _pod(role, options, values, f"{options.name}-coordinator-0-0", shared=True)
             for role in _OWN_KEYS
         }
-        step = "metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}"
+        step = ", trainer.kubeflow.org/trainjob-ancestor-step: trainer"
         # Kubeflow Trainer knows the container of a TrainJob's own image and resources by this name.
         container = "node" if overlay == "trainjob" else "trainer"
         pods["trainer_pod"] = pods["trainer_pod"].replace("- name: trainer", f"- name: {container}", 1)
@@ -317,26 +348,25 @@ def _pod(
         True if state is on one volume for all pods, in place of one each.
     """
     name, secret, has_state = options.name, options.keys is not None, role != "trainer"
-    size = options.sizes[role]
     items = ", ".join(f"{{key: {one}.keys, path: {one}.keys}}" for one in _OWN_KEYS[role])
-    mounts = {
-        f"data-{number}": (mount.path, mount.claim, mount.read_only)
-        for number, mount in enumerate(options.mounts)
-    }
     arguments = ["--health", '"8080"', *(["--log", STATE] if has_state else [])]
     arguments += [] if secret or not has_state else ["--insecure-network"]
     own = _OWN_KEYS[role][0]
     blocks = {
-        "coordinator_env": f"- {{name: PSLIB_COORDINATOR, value: 'tcp://{coordinator}.{name}:7077'}}",
+        "command": ", ".join(["pslib", "role", role, "/etc/pslib/job/job.yaml", *arguments]),
+        "port": "health",
+        "ready": "/readyz",
+        "live": "/livez",
+        "identity_env": f"- {{name: PSLIB_CLUSTER_ID, value: {name}}}\n"
+        f"- {{name: PSLIB_COORDINATOR, value: 'tcp://{coordinator}.{name}:7077'}}\n"
+        "- name: PSLIB_ADDRESS\n  valueFrom: {fieldRef: {fieldPath: status.podIP}}",
         "keys_env": f"- {{name: PSLIB_KEYS, value: /etc/pslib/keys/{own}.keys}}" if secret else "",
-        "env_from": "envFrom:\n"
-        + "\n".join(f"  - secretRef: {{name: {json.dumps(one)}}}" for one in options.env_from)
-        if options.env_from
-        else "",
         "ports": {
             "coordinator": "- {name: coordinator, containerPort: 7077}",
             "server": "- {name: server, containerPort: 7078}",
         }.get(role, ""),
+        "job_mount": "- {name: job, mountPath: /etc/pslib/job, readOnly: true}",
+        "job_volume": f"- name: job\n  configMap: {{name: {name}-job}}",
         "keys_mount": "- {name: keys, mountPath: /etc/pslib/keys, readOnly: true}" if secret else "",
         "keys_volume": f"- name: keys\n  secret:\n    secretName: {name}-keys\n    defaultMode: 0440\n"
         f"    items: [{items}]"
@@ -345,6 +375,47 @@ def _pod(
         "state_mount": f"- {{name: state, mountPath: {STATE}}}" if has_state else "",
         "state_volume": f"- name: state\n  persistentVolumeClaim: {{claimName: {name}-state}}"
         if has_state and shared
+        else "",
+    }
+    return _filled_pod(role, options, options.mounts, {**values, **blocks})
+
+
+def _scorer_pod(job: Job, options: RenderOptions, values: Mapping[str, str]) -> str:
+    """Return the ``spec`` of a pod of `pslib serve`, which sees the volume of the checkpoints only."""
+    serve = job.serve
+    assert serve is not None
+    place = job.checkpoint.path or job.out
+    changed = {
+        name: getattr(serve, name)
+        for name in settings_of(ServeSettings)
+        if getattr(serve, name) != getattr(ServeSettings(), name)
+    }
+    words = [f"{options.name}={place}", "--host", "::", "--port", "8080"]
+    for name, value in changed.items():
+        words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+    blocks = {
+        "grace_s": str(math.ceil(serve.drain_s) + UNSEEN_S + END_S),
+        "command": ", ".join(["pslib", "serve", *map(json.dumps, words)]),
+        "port": "http",
+        "ready": "/v2/health/ready",
+        "live": "/v2/health/live",
+        "lifecycle": f"lifecycle: {{preStop: {{sleep: {{seconds: {UNSEEN_S}}}}}}}  "
+        "# until requests go elsewhere",
+    }
+    mounts = [replace(mount, read_only=True) for mount in options.mounts if mount.holds(place)]
+    return _filled_pod("scorer", options, mounts, {**values, **blocks})
+
+
+def _filled_pod(role: str, options: RenderOptions, claims: Sequence[Mount], values: Mapping[str, str]) -> str:
+    """Return the ``spec`` of a pod with its size, its volumes that others see too, and its variables."""
+    size = options.sizes[role]
+    mounts = {
+        f"data-{number}": (mount.path, mount.claim, mount.read_only) for number, mount in enumerate(claims)
+    }
+    blocks = {
+        "env_from": "envFrom:\n"
+        + "\n".join(f"  - secretRef: {{name: {json.dumps(one)}}}" for one in options.env_from)
+        if options.env_from
         else "",
         "data_mounts": "\n".join(
             f"- {{name: {volume}, mountPath: {json.dumps(path)}{', readOnly: true' if read_only else ''}}}"
@@ -355,17 +426,8 @@ def _pod(
             for volume, (_, claim, _) in mounts.items()
         ),
     }
-    return filled(
-        "pod.yaml",
-        {
-            **values,
-            "role": role,
-            "cpu": size.cpu,
-            "memory": size.memory,
-            "arguments": "".join(f", {one}" for one in arguments),
-            **blocks,
-        },
-    )
+    own = {"role": role, "cpu": size.cpu, "memory": size.memory}
+    return filled("pod.yaml", {**dict.fromkeys(_OPTIONAL, ""), **values, **own, **blocks})
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -49,8 +49,10 @@ class Wanted:
     rows: float | None = None
     server_memory: str | None = None
     trainer_memory: str = "4Gi"
+    scorer_memory: str = "4Gi"
     server_cpu: str | None = None
     trainer_cpu: str | None = None
+    scorer_cpu: str | None = None
 
 
 def options_of(
@@ -91,14 +93,18 @@ def options_of(
     memory = wanted.server_memory or quantity(server_bytes(job, wanted.rows))
     cpu = wanted.server_cpu or str(job.cluster.shard_threads + 1)
     trainer_cpu = wanted.trainer_cpu or str(job.training.compute_threads or 4)
+    sizes = {
+        "coordinator": COORDINATOR,
+        "server": _size("--server", cpu, memory),
+        "trainer": _size("--trainer", trainer_cpu, wanted.trainer_memory),
+    }
+    if job.serve is not None:
+        scorer_cpu = wanted.scorer_cpu or str(job.serve.threads)
+        sizes["scorer"] = _size("--scorer", scorer_cpu, wanted.scorer_memory)
     return RenderOptions(
         name,
         image,
-        sizes={
-            "coordinator": COORDINATOR,
-            "server": _size("--server", cpu, memory),
-            "trainer": _size("--trainer", trainer_cpu, wanted.trainer_memory),
-        },
+        sizes=sizes,
         server_storage=storage_of(job, bytes_of("--server-memory", memory)),
         mounts=mounts,
         env_from=env_from,
@@ -182,6 +188,10 @@ def _lines(out: Path, files: int, job: Job, options: RenderOptions) -> list[str]
         f"volume {options.server_storage} each",
         f"trainers      {counted(cluster.trainers, 'pod')}, {trainer.cpu} cores, {trainer.memory} each",
     ]
+    if job.serve is not None:
+        scorer, most = sizes["scorer"], job.serve.replicas_max
+        many = f"{job.serve.replicas} to {most} pods" if most else counted(job.serve.replicas, "pod")
+        lines.append(f"scorers       {many}, {scorer.cpu} cores, {scorer.memory} each")
     if options.keys is not None:
         lines.append(f"keys          {out}/base/keys.yaml has secrets: keep it out of version control")
     return [*lines, f"next          pslib k8s apply {out}"]

@@ -130,6 +130,32 @@ def test_a_rollback_lets_an_older_version_answer_and_a_wrong_one_gets_one_line(
         assert rolled_back(url, "m", "--version", "3", *with_token).stdout.startswith("m: version 3 answers")
 
 
+def test_a_server_that_may_wait_begins_with_the_first_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with serving(tmp_path, str(folder), "--wait-s", "600", "--host", "::") as server:
+        wait_until(lambda: "waits up to 600 s for a checkpoint" in server.lines, PATIENCE_S, "the wait")
+        shutil.copytree(trained.checkpoint, tmp_path / "fresh")
+        folder.mkdir()
+        os.rename(tmp_path / "fresh", folder / "checkpoint")
+        port = server.at("http").rpartition(":")[2]
+        connection = http.client.HTTPConnection(f"127.0.0.1:{port}", timeout=PATIENCE_S)
+        connection.request("GET", "/v2/health/ready")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert server.lines.count("waits up to") == 1
+
+
+def test_a_server_that_waits_ends_when_it_is_asked_to_or_nothing_has_come(tmp_path: Path) -> None:
+    with serving(tmp_path, "absent", "--wait-s", "600") as server:
+        wait_until(lambda: "waits up to" in server.lines, PATIENCE_S, "the wait")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE_S) == 75
+        assert server.lines.splitlines()[-1] == "pslib: asked to leave (SIGTERM)"
+    with serving(tmp_path, "absent", "--wait-s", "0.1") as server:
+        assert server.process.wait(PATIENCE_S) == 64
+        assert "Traceback" not in server.lines
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

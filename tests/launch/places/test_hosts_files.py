@@ -36,6 +36,12 @@ def test_a_host_with_one_count_runs_nothing_else():
     assert (second.name, second.address) == ("me@10.0.0.2", "10.0.0.2")
 
 
+def test_a_host_of_ipv6_has_its_address_in_brackets():
+    launcher = SshLauncher(hosts_in("node-a address=fd00::7\nnode-b address=fd00::8\n"), port=7077)
+    assert launcher.listen(Task("coordinator", 0)) == "tcp://[fd00::7]:7077"
+    assert launcher.listen(Task("server", 1)) == "tcp://[fd00::8]:0"
+
+
 def test_the_home_of_a_host_is_its_own(tmp_path):
     hosts = hosts_in("127.0.0.1 servers=1 trainers=1 python=~/an_env/python dir=~/$work\n")
     command = SshLauncher(hosts).command(Task("trainer", 0))

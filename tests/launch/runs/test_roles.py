@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from launch.cli.main import main
 from launch.job.job import read_job
 from launch.job.preflight import hold_port
 from launch.runs.role import Records
+from pslib.monitor.run_folder import MONITOR
+from pslib.monitor.sources import open_run
+from tests.support.ipv6 import has_ipv6
 from tests.support.processes.counting_runs import write_counting_examples, write_job
 from tests.support.processes.role_scheduler import RoleScheduler
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -67,6 +71,9 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
     assert summary["pushes_sent"] == summary["pushes_applied"]
     assert "examples/s" in scheduler.output("coordinator-0")
     assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
+    state = open_run(str(tmp_path / "out")).state()
+    assert state["run"]["state"] == "ended"
+    assert [(one["role"], one["rank"]) for one in state["processes"]] == list(NAMES)
 
     late = scheduler.start("trainer", 2)
     scheduler.until(lambda: scheduler.code_of(late) == 0, "a trainer that comes late to end")
@@ -75,6 +82,28 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
     scheduler.turn()
     again = scheduler.start("trainer", 1)
     scheduler.until(lambda: scheduler.code_of(again) == 0, "one that meets a new coordinator to end")
+
+
+@has_ipv6
+def test_a_cluster_of_ipv6_alone_trains_and_is_shown_while_it_does(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    job = job_of(tmp_path, epochs=200, servers=1, trainers=1)
+    scheduler = RoleScheduler(job, tmp_path / "state", hold_port(), "[::1]")
+    monitor = tmp_path / "out" / MONITOR
+    try:
+        for role in ("coordinator", "server", "trainer"):
+            scheduler.start(role)
+        scheduler.said("coordinator-0", "epoch 2")
+        assert "listening at tcp://[::1]:" in scheduler.output("coordinator-0")
+        assert "Traceback" not in scheduler.output("server-0")
+        scheduler.until(monitor.exists, "the state of the run to be kept")
+        with closing(open_run(str(tmp_path / "out"))) as live:
+            state = live.state()
+    finally:
+        scheduler.close()
+    assert state["run"]["state"] == "running"
+    assert {one["role"] for one in state["processes"]} == {"coordinator", "server", "trainer"}
+    assert json.loads(monitor.read_text())["state"]["run"]["cluster_id"] == "scheduled"
 
 
 def test_every_process_may_be_killed_and_every_push_counts_once(

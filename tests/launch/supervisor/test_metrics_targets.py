@@ -68,7 +68,7 @@ def test_the_coordinator_takes_the_port_and_others_free_ones(role: str, address:
     [
         ("server", "tcp://10.0.0.1:7077", "tcp://10.0.0.2:7078", "tcp://10.0.0.2:9100"),
         ("trainer", "tcp://127.0.0.1:7077", "", "tcp://127.0.0.1:9100"),
-        ("trainer", "tcp://10.0.0.1:7077", "", "tcp://0.0.0.0:9100"),
+        ("trainer", "tcp://10.0.0.1:7077", "", "tcp://[::]:9100"),
     ],
 )
 def test_a_process_of_a_scheduler_serves_metrics_where_it_listens(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tests.support.kubelet.manifests import Manifest, selects
 from tests.support.kubelet.pod import Pod, backoff_s
 
-__all__ = ["IndexedJob", "StatefulSet", "may_evict"]
+__all__ = ["Deployment", "IndexedJob", "StatefulSet", "may_evict"]
 
 
 class Cluster(Protocol):
@@ -57,6 +57,39 @@ class StatefulSet:
         for index in sorted(set(range(self.replicas)) - {pod.index for pod in pods}):
             name = f"{self.name}-{index}"
             cluster.create(self.owner, self.manifest, name, name, index, {})
+
+
+class Deployment:
+    """Pods without names of their own; one that has ended, or was asked to leave, has a successor.
+
+    Parameters
+    ----------
+    manifest : mapping
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.name: str = manifest["metadata"]["name"]
+        self.owner = f"Deployment/{self.name}"
+        self.manifest = manifest
+        self.replicas: int = manifest["spec"].get("replicas", 1)
+        self._made = 0
+
+    def scale(self, replicas: int) -> None:
+        """Change the number of pods."""
+        self.replicas = replicas
+
+    def turn(self, pods: Sequence[Pod], now_s: float, cluster: Cluster) -> None:
+        """Create pods that are missing, delete those that are too many."""
+        for pod in pods:
+            if pod.ended:
+                cluster.forget(pod)
+        staying = [pod for pod in pods if not pod.ended and not pod.leaving]
+        for pod in staying[self.replicas :]:
+            cluster.leave(pod)
+        for _ in range(self.replicas - len(staying)):
+            name = f"{self.name}-{''.join(random.choices(ascii_lowercase + digits, k=5))}"
+            cluster.create(self.owner, self.manifest, name, name, self._made, {})
+            self._made += 1
 
 
 class IndexedJob:

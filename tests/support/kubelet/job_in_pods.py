@@ -13,6 +13,10 @@ from tests.support.kubelet.image import Image
 from tests.support.kubelet.kubelet import Kubelet
 from tests.support.processes.counting_runs import ROWS
 
+ASK = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], b'{"id": 8, "shared": 3}').read().decode())
+"""
 ROOT = Path(__file__).parents[3]
 SIZES = ("--server-memory", "1Gi", "--trainer-memory", "1Gi", "--trainer-cpu", "1")
 
@@ -52,6 +56,14 @@ class JobInPods:
         before = self.examples()
         self.kubelet.wait(lambda: self.examples() >= before + ROWS, 60, "training to go on")
         assert not self.is_trained()
+
+    def predictions(self, service: str, pod: str) -> list[float]:
+        """Predictions of an example, as a pod asks those behind a service."""
+        program = ["python", "-c", ASK, f"http://{service}:8080/predict"]
+        asked = self.kubelet.exec(pod, program)
+        assert asked.returncode == 0, asked.stderr
+        found: list[float] = json.loads(asked.stdout)["predictions"]
+        return found
 
     def is_trained(self) -> bool:
         return bool(self.kubelet.job("clicks-trainer").condition)

@@ -1,6 +1,6 @@
 """Stand-in for kubectl: a program on PATH whose calls a `Kubelet` of this process carries out.
 
-Kept: ``get statefulset`` and ``get secret`` as `launch.places.kubernetes.kubectl` asks them, ``scale``,
+Kept: ``get`` as `launch.places.kubernetes.kubectl` asks (of all objects it shows the pods), ``scale``,
 ``patch`` of a Job's parallelism, and ``exec``. Any other call ends with exit code 1 and a line.
 """
 
@@ -57,6 +57,12 @@ def _done(kubelet: Kubelet, words: Sequence[str]) -> tuple[int, str, str]:
             return 0, str(kubelet.replicas(f"StatefulSet/{name}")), ""
         case ["get", "secret", name, *_]:
             return 0, f"secret/{name}\n" if kubelet.holds("Secret", name) else "", ""
+        case ["get", "statefulsets,jobs", "--selector", _, "--output", what] if "ownerReferences" in what:
+            owners = {pod.owner for pod in kubelet.pods() if pod.owner.endswith("-coordinator")}
+            return 0, "".join(f"{owner.replace('/', ' ')} \n" for owner in owners), ""
+        case ["get", _, "--selector", _, "--output", "wide"]:
+            lines = (f"pod/{pod.name} {pod.phase} {pod.address} {pod.place.node}" for pod in kubelet.pods())
+            return 0, "".join(f"{line}\n" for line in lines), ""
         case ["scale", "statefulset", name, "--replicas", number]:
             kubelet.scale(f"StatefulSet/{name}", int(number))
             return 0, f"statefulset.apps/{name} scaled\n", ""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.kubelet.controllers import IndexedJob, StatefulSet, may_evict
+from tests.support.kubelet.controllers import Deployment, IndexedJob, StatefulSet, may_evict
 from tests.support.kubelet.image import Image
 from tests.support.kubelet.manifests import Manifest, read_manifests, selects
 from tests.support.kubelet.network import Dns, Network
@@ -21,6 +21,11 @@ from tests.support.waiting import wait_until
 __all__ = ["Kubelet"]
 
 TURN_S = 0.05
+_CONTROLLERS: Mapping[str, Callable[[Manifest], Deployment | StatefulSet | IndexedJob]] = {
+    "Deployment": Deployment,
+    "StatefulSet": StatefulSet,
+    "Job": IndexedJob,
+}
 DOMAIN = "svc.cluster.local"
 USERS = 1_000_000_000, 1_001_000_000
 """Range of user ids of a namespace, as OpenShift draws them."""
@@ -57,7 +62,7 @@ class Kubelet:
         self._open_nodes = dict.fromkeys(nodes, True)
         self._claims = dict(claims or {})
         self._user = random.randrange(*USERS)
-        self._sets: dict[str, StatefulSet | IndexedJob] = {}
+        self._sets: dict[str, Deployment | StatefulSet | IndexedJob] = {}
         self._services: dict[str, Manifest] = {}
         self._budgets: dict[str, Manifest] = {}
         self._objects: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -104,8 +109,8 @@ class Kubelet:
 
     def _apply(self, manifest: Manifest) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if kind in ("StatefulSet", "Job"):
-            made = StatefulSet(manifest) if kind == "StatefulSet" else IndexedJob(manifest)
+        if kind in _CONTROLLERS:
+            made = _CONTROLLERS[kind](manifest)
             self._sets.setdefault(made.owner, made)
         elif kind in ("ConfigMap", "Secret"):
             self._objects[kind, name] = manifest.get("data") or manifest.get("stringData") or {}
@@ -283,7 +288,7 @@ class Kubelet:
 
     def _wanted(self) -> dict[str, int]:
         return {
-            owner: one.replicas if isinstance(one, StatefulSet) else one.completions
+            owner: one.completions if isinstance(one, IndexedJob) else one.replicas
             for owner, one in self._sets.items()
         }
 

@@ -27,7 +27,7 @@ _POD = """
     spec.containers[].ports[].name spec.containers[].ports[].containerPort
     spec.containers[].*Probe.httpGet.path spec.containers[].*Probe.httpGet.port
     spec.containers[].*Probe.periodSeconds spec.containers[].*Probe.timeoutSeconds
-    spec.containers[].*Probe.failureThreshold
+    spec.containers[].*Probe.failureThreshold spec.containers[].lifecycle.preStop.sleep.seconds
     spec.containers[].securityContext.allowPrivilegeEscalation
     spec.containers[].securityContext.readOnlyRootFilesystem
     spec.containers[].securityContext.capabilities.drop[]
@@ -47,8 +47,11 @@ _OF_KIND = {
         spec.podFailurePolicy.rules[].onExitCodes.operator spec.podFailurePolicy.rules[].onExitCodes.values[]
         spec.podFailurePolicy.rules[].onPodConditions[].type
         spec.podFailurePolicy.rules[].onPodConditions[].status""",
+    "Deployment": """spec.replicas spec.selector.matchLabels.* spec.strategy.type
+        spec.strategy.rollingUpdate.*""",
     "Service": """spec.clusterIP spec.publishNotReadyAddresses spec.selector.* spec.ports[].name
-        spec.ports[].port""",
+        spec.ports[].port spec.ports[].targetPort""",
+    "HorizontalPodAutoscaler": "spec.*",
     "ConfigMap": "data.*",
     "Secret": "type stringData.*",
     "PodDisruptionBudget": "spec.maxUnavailable spec.selector.matchLabels.*",
@@ -61,7 +64,6 @@ _KEPT = {
 }
 _ONLY: Mapping[str, Mapping[str, object]] = {
     "Job": {"completionMode": "Indexed", "podReplacementPolicy": "Failed"},
-    "Service": {"clusterIP": "None"},
 }
 """The only value of a field of ``spec`` that the stand-in knows."""
 

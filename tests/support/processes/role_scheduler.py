@@ -25,10 +25,12 @@ class RoleScheduler:
         Folder of update logs and journal.
     port : int
         The coordinator's.
+    host : str
+        As an address has it.
     """
 
-    def __init__(self, job: Path, state: Path, port: int) -> None:
-        self._job, self._state, self._port = job, state, port
+    def __init__(self, job: Path, state: Path, port: int, host: str = "127.0.0.1") -> None:
+        self._job, self._state, self._port, self._host = job, state, port, host
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ends: list[tuple[str, int]] = []
         """Name and exit code of each process that has ended, in order."""
@@ -40,13 +42,13 @@ class RoleScheduler:
         environment |= {
             "PSLIB_CLUSTER_ID": "scheduled",
             "PSLIB_RANK": str(rank),
-            "PSLIB_COORDINATOR": f"tcp://127.0.0.1:{self._port}",
+            "PSLIB_COORDINATOR": f"tcp://{self._host}:{self._port}",
             "PYTHONPATH": str(ROOT),
         }
         command = [sys.executable, "-m", "pslib", "role", role, str(self._job)]
         if role != "trainer":
             port = self._port if role == "coordinator" else 0
-            command += ["--log", str(self._state), "--listen", f"tcp://127.0.0.1:{port}"]
+            command += ["--log", str(self._state), "--listen", f"tcp://{self._host}:{port}"]
         with (self._state / f"{name}.txt").open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL

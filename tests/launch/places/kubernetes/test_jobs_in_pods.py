@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,10 +25,23 @@ COORDINATOR, SERVERS, TRAINERS = (
     "StatefulSet/clicks-server",
     "Job/clicks-trainer",
 )
+SCORERS = "Deployment/clicks-scorer"
 EPOCHS = 70
 BATCH_ROWS = 256
 BATCHES = EPOCHS * math.ceil(ROWS / BATCH_ROWS)
 """Pushes of a training in which each counts once; a killed trainer's count of those it has sent is lost."""
+
+ROOT = Path(__file__).parents[4]
+FETCH = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read().decode())"
+LOOK = """
+import subprocess, sys, urllib.request
+page = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
+address = page.stdout.readline().strip()
+print(urllib.request.urlopen(address).read().decode())
+print(urllib.request.urlopen(address + "api/state").read().decode())
+page.terminate()
+"""
+"""What a browser does beyond a port-forward, which reaches the pod's loopback."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -142,3 +156,68 @@ def test_a_job_whose_data_is_not_there_fails_at_once_and_says_so(
     said = job.kubelet.logs("clicks-trainer")
     assert "/data/none.parquet" in said
     assert "Traceback" not in said
+
+
+def test_scorers_answer_with_the_checkpoint_of_the_job_and_a_drain_takes_one_at_a_time(
+    tmp_path: Path, start: Callable[..., JobInPods]
+) -> None:
+    (tmp_path / "data").mkdir()
+    write_counting_examples(tmp_path / "data" / "train.parquet")
+    cluster = {"servers": 1, "trainers": 1, "durability": "log"}
+    job = start(
+        write_job(tmp_path, Path("/data/train.parquet"), {"epochs": 15}, cluster),
+        *("--set", "out=/data/run", "--set", "serve.replicas=2", "--scorer-memory", "1Gi"),
+    )
+    kubelet = job.kubelet
+    kubelet.wait(lambda: len(kubelet.pods(SCORERS)) == 2, 20, "two scorers")
+    before = {pod.name for pod in kubelet.pods(SCORERS)}
+    job.wait_for("waits up to 3600 s for a checkpoint", next(iter(before)))
+    job.finish()
+    kubelet.wait(lambda: kubelet.is_ready(SCORERS), 120, "the scorers to be ready")
+    (prediction,) = job.predictions("clicks-scorer", "clicks-server-0")
+    assert 0.0 < prediction < 1.0
+
+    def has_left() -> bool:
+        assert any(pod.ready for pod in kubelet.pods(SCORERS)), kubelet.report()
+        return not [pod for pod in kubelet.evict_from(node) if pod.owner == SCORERS]
+
+    for node in ("node-a", "node-b"):
+        kubelet.cordon(node)
+        kubelet.wait(has_left, 120, f"the scorers of {node} to leave")
+        kubelet.cordon(node, closed=False)
+        kubelet.wait(lambda: kubelet.is_ready(SCORERS), 120, "the scorers to be back")
+    after = {pod.name for pod in kubelet.pods(SCORERS)}
+    assert not before & after
+    assert job.predictions("clicks-scorer", next(iter(after))) == [prediction]
+
+
+def test_a_job_is_looked_at_as_the_guide_says(
+    tmp_path: Path,
+    start: Callable[..., JobInPods],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "data").mkdir()
+    write_counting_examples(tmp_path / "data" / "train.parquet")
+    cluster = {"servers": 1, "trainers": 1, "durability": "log"}
+    job = write_job(tmp_path, Path("/data/train.parquet"), {"epochs": 1000}, cluster)
+    kubelet = start(job, "--set", "out=/data/runs/clicks").kubelet
+    kubelet.wait(lambda: "epoch 1" in kubelet.logs("clicks-coordinator-0"), 120, "training")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    capfd.readouterr()
+    with kubectl_of(kubelet, tmp_path / "bin"):
+        assert main(["k8s", "status", "clicks"]) == 0
+    said = capfd.readouterr().out
+    assert "pod/clicks-server-0 Running" in said
+    assert "server 0" in said
+    page = (ROOT / "docs/guide/deploy.md").read_text().partition("### Look at a job")[2]
+    lines = page.partition("```sh\n")[2].partition("```")[0].splitlines()
+    top, ui = (shlex.split(line)[3:] for line in lines if line.startswith("kubectl exec"))
+    for pod, words in ((top[0], top[2:]), (ui[0], ["python", "-c", LOOK, *ui[2:]])):
+        shown = kubelet.exec(pod, words, 120)
+        assert (shown.returncode, "Traceback" in shown.stderr) == (0, False), shown.stderr
+        assert "clicks" in shown.stdout
+        assert "trainer" in shown.stdout
+    metrics = kubelet.exec("clicks-server-0", ["python", "-c", FETCH, "http://127.0.0.1:8080/metrics"])
+    assert "pslib_rows{" in metrics.stdout, metrics.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from launch.cli.main import main
 from launch.job.preflight import hold_port
+from launch.places.kubernetes.kubectl import OWNED
 from tests.support.job_folder import refused
 
 OF_CLICKS = "app.kubernetes.io/name=pslib,app.kubernetes.io/instance=clicks"
@@ -18,12 +19,25 @@ EXEC = ["exec", "clicks-coordinator-0", "--", "pslib"]
 KEYS = ["--keys", "/etc/pslib/keys/admin.keys"]
 ASKS = ["get", "secret", "clicks-keys", "--ignore-not-found", "--output", "name"]
 
+FINDS = [
+    "get", "statefulsets,jobs", "--selector", f"{OF_CLICKS},app.kubernetes.io/component=coordinator",
+    "--output", f"jsonpath={OWNED}",
+]  # fmt: skip
+
 Calls = Callable[[], list[list[str]]]
+
+
+def shown(kinds: str) -> list[str]:
+    """The call that shows the objects of a job."""
+    return ["get", f"{kinds}statefulsets,jobs,deployments,pods", "--selector", OF_CLICKS, "--output", "wide"]
 
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A stand-in of kubectl: three servers run, and the job has keys; returns the reader of its calls."""
+    """A stand-in of kubectl: three servers run, and the job has keys; returns the reader of its calls.
+
+    `answer` gives it other answers.
+    """
     noted = tmp_path / "calls"
     program = tmp_path / "bin" / "kubectl"
     program.parent.mkdir()
@@ -31,13 +45,26 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
         "#!/usr/bin/env python3\n"
         "import json, sys\n"
         f"open({str(noted)!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n"
-        "words = ' '.join(sys.argv)\n"
-        "print('3' if 'jsonpath' in words else 'secret/clicks-keys' if 'secret' in words else 'done')\n"
+        "words = ' '.join(sys.argv[1:])\n"
+        f"told = json.load(open({str(tmp_path / 'answers')!r}))\n"
+        "print(next((said for asked, said in told.items() if words.startswith(asked)), 'done'))\n"
         "sys.exit(7 if 'broken' in words else 0)\n"
     )
     program.chmod(0o755)
+    answer(tmp_path)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     return lambda: [json.loads(line) for line in noted.read_text().splitlines()]
+
+
+def answer(tmp_path: Path, coordinator: str = "StatefulSet clicks-coordinator ", **others: str) -> None:
+    """Set what the stand-in answers, by the beginning of a call; the first one counts."""
+    told = {
+        "get statefulsets,jobs --selector": coordinator,
+        "get statefulset clicks-server": "3",
+        "get secret": "secret/clicks-keys",
+        **{asked.replace("_", " "): said for asked, said in others.items()},
+    }
+    (tmp_path / "answers").write_text(json.dumps(told))
 
 
 def test_apply_gives_kustomize_the_base_or_an_overlay(calls: Calls, tmp_path: Path) -> None:
@@ -82,8 +109,29 @@ def test_trainers_change_by_parallelism_and_completions_together(calls: Calls) -
 
 def test_status_shows_the_pods_and_what_doctor_finds(calls: Calls) -> None:
     assert main(["k8s", "status", "clicks"]) == 0
-    get = ["get", "statefulsets,jobs,pods", "--selector", OF_CLICKS, "--output", "wide"]
-    assert calls() == [get, ASKS, [*EXEC, "doctor", *KEYS]]
+    assert calls() == [FINDS, shown(""), ASKS, [*EXEC, "doctor", *KEYS]]
+
+
+@pytest.mark.parametrize(("owner", "kinds"), [("", "jobsets,"), ("TrainJob", "trainjobs,jobsets,")])
+def test_of_a_jobset_status_shows_the_pods_and_finds_the_coordinator_by_its_job(
+    calls: Calls, tmp_path: Path, owner: str, kinds: str
+) -> None:
+    answer(tmp_path, "Job clicks-coordinator-0 JobSet", get_jobsets=owner)
+    assert main(["k8s", "status", "clicks"]) == 0
+    asks = ["get", "jobsets", "clicks", "--output", "jsonpath={.metadata.ownerReferences[*].kind}"]
+    doctor = ["exec", "job/clicks-coordinator-0", "--", "pslib", "doctor", *KEYS]
+    assert calls() == [FINDS, asks, shown(kinds), ASKS, doctor]
+
+
+def test_status_of_no_job_is_one_line(
+    calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(tmp_path, "")
+    assert main(["k8s", "status", "clicks"]) == 69
+    *asked, line = capsys.readouterr().err.splitlines()
+    assert all(one.startswith("+ kubectl get ") for one in asked)
+    assert line.startswith("pslib: clicks: expected a job of pslib k8s apply with a coordinator, found none")
+    assert calls() == [FINDS, shown("")]
 
 
 def test_logs_are_of_one_role_or_of_all(calls: Calls) -> None:
@@ -96,8 +144,18 @@ def test_logs_are_of_one_role_or_of_all(calls: Calls) -> None:
 def test_volumes_are_deleted_only_when_asked_for(calls: Calls) -> None:
     assert main(["k8s", "delete", "clicks"]) == 0
     assert main(["k8s", "delete", "clicks", "--with-state"]) == 0
-    kept, gone = (words[1].split(",") for words in calls())
+    kept, gone = (words[1].split(",") for words in calls() if words[0] == "delete")
     assert set(gone) - set(kept) == {"persistentvolumeclaims"}
+    assert {"deployments", "horizontalpodautoscalers"} < set(kept)
+
+
+def test_what_has_made_the_jobs_is_deleted_too(calls: Calls, tmp_path: Path) -> None:
+    """A JobSet would make its jobs again."""
+    answer(tmp_path, "Job clicks-coordinator-0 JobSet", get_jobsets="TrainJob")
+    assert main(["k8s", "delete", "clicks"]) == 0
+    words = calls()[-1]
+    assert {"trainjobs", "jobsets", "clustertrainingruntimes"} < set(words[1].split(","))
+    assert words[2:] == ["--selector", OF_CLICKS]
 
 
 def test_each_call_is_printed_before_it_runs_and_its_exit_code_is_the_commands(

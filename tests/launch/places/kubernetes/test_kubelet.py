@@ -108,6 +108,19 @@ def job(
     }
 
 
+def deployment(program: str, replicas: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "any"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": LABELS},
+            "template": pod_of(program, {}, {}),
+        },
+    }
+
+
 SERVICE = {
     "apiVersion": "v1",
     "kind": "Service",
@@ -189,6 +202,21 @@ def test_config_maps_and_secrets_are_files_with_their_modes(start: Start) -> Non
     assert says(kubelet, "many-0", "print(open('/etc/keys/own.key').read())") == "secret"
     found = "import os; print(os.listdir('/etc/keys'), oct(os.stat('/etc/keys/own.key').st_mode))"
     assert says(kubelet, "many-0", found) == "['own.key'] 0o100440"
+
+
+def test_a_deployment_has_its_number_of_pods_and_a_successor_another_name(start: Start) -> None:
+    kubelet = start(deployment(SLEEPS, replicas=2))
+    run_all(kubelet, "Deployment/any")
+    first, second = kubelet.pods("Deployment/any")
+    kubelet.delete_pod(first.name, grace_s=0)
+
+    def names() -> set[str]:
+        return {pod.name for pod in kubelet.pods("Deployment/any")}
+
+    kubelet.wait(lambda: first.name not in names() and len(names()) == 2, 20, "a successor")
+    assert second.name in names()
+    kubelet.scale("Deployment/any", 1)
+    kubelet.wait(lambda: names() == {second.name}, 20, "the newer one to leave")
 
 
 def test_pods_find_each_other_by_name_and_a_successor_has_another_address(start: Start) -> None:

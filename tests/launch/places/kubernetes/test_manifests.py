@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from launch.cli.main import main
+from launch.cli.serve import serve_command
 from launch.job.job import read_job
 from launch.places.identity import GivenIdentity, identity_of_process
 from launch.places.kubernetes.manifests import Mount, name_of, quantity
@@ -36,6 +37,7 @@ checkpoint: {{path: {path}, keep_last: 2}}
 {more}"""
 SMALL = {"servers": 1, "trainers": 1, "train": "/data/train", "path": "/data/checkpoint", "more": ""}
 ON_DATA = ("--mount", "clicks:/data")
+SERVED = {"more": "serve: {}\n"}
 ON_LOGS = ("--mount", "logs:/logs:ro")
 PROBES = ("startup", "readiness", "liveness")
 KEYS = {"coordinator": ["server", "admin"], "server": ["server"], "trainer": ["trainer"]}
@@ -48,6 +50,10 @@ JOBS: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "stream": (
         {"more": "training: {staleness: 4}\n"},
         ("--mount", "clicks:/data", "--mount", "logs:/logs:ro"),
+    ),
+    "scorers": (
+        {**STORE, "more": "serve: {replicas: {min: 2, max: 6}, threads: 3, drain_s: 20, refresh_s: 2.5}\n"},
+        ("--env-from", "s3-access"),
     ),
     "queued": ({"servers": 4, "trainers": 8}, (*ON_DATA, "--queue", "team-a")),
 }
@@ -89,7 +95,7 @@ def base(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def pod_of(objects: Mapping[str, Any], role: str) -> dict[str, Any]:
-    kind = "Job" if role == "trainer" else "StatefulSet"
+    kind = {"trainer": "Job", "scorer": "Deployment"}.get(role, "StatefulSet")
     pod: dict[str, Any] = objects[f"{kind}/clicks-{role}"]["spec"]["template"]
     return pod
 
@@ -241,7 +247,8 @@ def test_probes_ask_the_process_and_a_stop_waits_for_its_work(small: Path) -> No
 
 
 def test_nothing_is_privileged(rendered: Path) -> None:
-    for role in ROLES:
+    served = "Deployment/clicks-scorer" in base(rendered)
+    for role in (*ROLES, "scorer") if served else ROLES:
         spec, container = pod_of(base(rendered), role)["spec"], container_of(base(rendered), role)
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -373,6 +380,10 @@ def test_a_jobset_starts_trainers_after_servers_and_is_done_when_they_are(small:
     claim = read(small / "overlays/jobset/volumes.yaml")
     assert state["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for role, one in jobs.items():
+        own = one["template"]["metadata"]["labels"]
+        assert own == one["template"]["spec"]["template"]["metadata"]["labels"]
+        assert own["app.kubernetes.io/component"] == role  # as pslib k8s status finds it
 
 
 def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
@@ -386,6 +397,103 @@ def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
     assert {container["name"]} == {
         one["onExitCodes"]["containerName"] for one in rules if "onExitCodes" in one
     }
+
+
+# --- scorers
+
+
+def test_scorers_serve_the_checkpoints_of_the_job_at_every_address_of_their_pods(tmp_path: Path) -> None:
+    folder = render(tmp_path, *JOBS["scorers"])
+    container = container_of(base(folder), "scorer")
+    own = ["--threads", "3", "--refresh-s", "2.5", "--wait-s", "3600", "--drain-s", "20"]
+    where = ["clicks=s3://clicks/checkpoint", "--host", "::", "--port", "8080"]
+    assert container["command"] == ["pslib", "serve", *where, *own]
+    assert container["envFrom"] == [{"secretRef": {"name": "s3-access"}}]
+    assert [one["name"] for one in container["env"]] == ["HOME"]
+    assert [one["name"] for one in pod_of(base(folder), "scorer")["spec"]["volumes"]] == ["tmp"]
+    assert set(own[::2]) <= {option for one in serve_command.params for option in one.opts}
+
+
+def test_scorers_see_the_volume_of_the_checkpoints_alone_and_can_not_write_it(tmp_path: Path) -> None:
+    folder = render(tmp_path, SERVED, (*ON_DATA, *ON_LOGS))
+    container, spec = container_of(base(folder), "scorer"), pod_of(base(folder), "scorer")["spec"]
+    assert container["command"][2] == "clicks=/data/checkpoint"
+    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    assert mounts == {"/tmp": False, "/data": True}
+    claims = [one["persistentVolumeClaim"] for one in spec["volumes"] if "persistentVolumeClaim" in one]
+    assert claims == [{"claimName": "clicks"}]
+
+
+def test_scorers_of_a_job_without_a_place_of_checkpoints_read_its_runs_folder(tmp_path: Path) -> None:
+    (tmp_path / "clicks.yaml").write_text(
+        JOB.format(**SMALL).replace("checkpoint: {path: /data/checkpoint, keep_last: 2}", "out: /data/run")
+        + "serve: {}\n"
+    )
+    out = tmp_path / "k8s"
+    words = ["k8s", "render", str(tmp_path / "clicks.yaml"), "--image", "i", "--out", str(out), *ON_DATA]
+    assert main(words) == 0
+    assert container_of(base(out), "scorer")["command"][2] == "clicks=/data/run"
+
+
+def test_probes_ask_a_scorer_and_a_stop_waits_until_no_more_requests_come(tmp_path: Path) -> None:
+    folder = render(tmp_path, *JOBS["scorers"])
+    container, spec = container_of(base(folder), "scorer"), pod_of(base(folder), "scorer")["spec"]
+    paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in PROBES}
+    ready, live = "/v2/health/ready", "/v2/health/live"
+    assert paths == {"startup": ready, "readiness": ready, "liveness": live}
+    (port,) = [one["containerPort"] for one in container["ports"] if one["name"] == "http"]
+    assert container["command"][container["command"].index("--port") + 1] == str(port)
+    unseen_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert spec["terminationGracePeriodSeconds"] > 20 + unseen_s > 20
+    assert container["resources"] == {"requests": {"cpu": "3", "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+
+
+def test_scorers_become_more_by_their_cpu_time_within_the_range(tmp_path: Path) -> None:
+    objects = base(render(tmp_path, *JOBS["scorers"]))
+    scaling = objects["HorizontalPodAutoscaler/clicks-scorer"]["spec"]
+    assert (scaling["minReplicas"], scaling["maxReplicas"]) == (2, 6)
+    assert scaling["scaleTargetRef"] == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": "clicks-scorer",
+    }
+    (metric,) = scaling["metrics"]
+    assert metric["resource"]["name"] == "cpu"
+    assert "replicas" not in objects["Deployment/clicks-scorer"]["spec"]  # else each apply would set it back
+
+
+def test_scorers_of_a_fixed_number_have_no_autoscaler(tmp_path: Path) -> None:
+    options = (*ON_DATA, "--scorer-memory", "9Gi", "--scorer-cpu", "500m")
+    objects = base(render(tmp_path, {"more": "serve: {replicas: 3}\n"}, options))
+    assert objects["Deployment/clicks-scorer"]["spec"]["replicas"] == 3
+    assert "HorizontalPodAutoscaler/clicks-scorer" not in objects
+    requests = container_of(objects, "scorer")["resources"]["requests"]
+    assert requests == {"cpu": "500m", "memory": "9Gi"}
+
+
+def test_requests_reach_scorers_and_nothing_else_does_and_they_reach_no_server(tmp_path: Path) -> None:
+    objects = base(render(tmp_path, SERVED, ON_DATA))
+    labels = pod_of(objects, "scorer")["metadata"]["labels"]
+    service, policy = objects["Service/clicks-scorer"]["spec"], objects["NetworkPolicy/clicks-scorer"]["spec"]
+    budget, deployment = (
+        objects["PodDisruptionBudget/clicks-scorer"]["spec"],
+        objects["Deployment/clicks-scorer"]["spec"],
+    )
+    (port,) = service["ports"]
+    ports = {one["name"]: one["containerPort"] for one in container_of(objects, "scorer")["ports"]}
+    assert policy["ingress"] == [
+        {"from": [{"podSelector": {}}], "ports": [{"port": ports[port["targetPort"]]}]}
+    ]
+    assert budget["maxUnavailable"] == 1
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    for selector in (service["selector"], *(one["matchLabels"] for one in (
+        policy["podSelector"], budget["selector"], deployment["selector"]
+    ))):  # fmt: skip
+        assert selector.items() == labels.items()
+    ((allowed,),) = (rule["from"] for rule in objects["NetworkPolicy/clicks"]["spec"]["ingress"])
+    assert allowed["podSelector"]["matchExpressions"] == [
+        {"key": "app.kubernetes.io/component", "operator": "NotIn", "values": ["scorer"]}
+    ]
 
 
 # --- wrong input
@@ -423,6 +531,17 @@ def test_a_trainjob_finds_its_trainers_in_the_runtime(small: Path) -> None:
         ({}, (*ON_DATA, "--trainer-cpu", "\u0663"), "--trainer-cpu: expected cores as 4 or 500m"),
         ({}, (*ON_DATA, "--queue", "q" * 64), "--queue: expected up to 63 characters, got 64"),
         ({}, (*ON_DATA, "--env-from", "a..b"), "--env-from: expected a name as team-a, got 'a..b'"),
+        (SERVED, (*ON_DATA, "--scorer-cpu", "none"), "--scorer-cpu: expected cores as 4 or 500m"),
+        (
+            SERVED,
+            (*ON_LOGS, "--mount", "d:/data:ro"),
+            "checkpoint.path: expected a URI or a path on a volume",
+        ),
+        (
+            {"more": "serve: {replicas: {min: 4, max: 2}}"},
+            ON_DATA,
+            "serve.replicas_max: expected 0, or replicas (4) or more, got 2",
+        ),
         ({}, ("--mount", "clicks:/data/../etc/pslib"), "--mount: expected CLAIM:/path or CLAIM:/path:ro"),
         (
             {"train": [f"/data/{n}" * 9 for n in range(4000)]},
