@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -173,10 +174,11 @@ def main() -> None:
             ours, theirs = both(model, Path(made), epochs, seed)
             print(
                 f"seed {seed}: test AUC {ours.auc:.4f} here, {theirs.auc:.4f} in PyTorch; "
-                f"log loss {ours.logloss:.4f}, {theirs.logloss:.4f}",
+                f"log loss {ours.logloss:.4f}, {theirs.logloss:.4f}; "
+                f"calibration {ours.calibration:.3f}, {theirs.calibration:.3f}",
                 flush=True,
             )
-            report.append([ours.auc, theirs.auc, ours.logloss, theirs.logloss])
+            report.append([asdict(ours), asdict(theirs)])
     if options.json:
         options.json.write_text(json.dumps(report), encoding="utf-8")
 

@@ -28,6 +28,7 @@ from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.server.test_saving_while_serving import rows_in
 from tests.support.checkpoints import GOLDEN
 from tests.support.clients import client_of, client_with
+from tests.support.sanitizer import LIMITS_MEMORY
 from tests.support.tables.images import begin_image, end_image, files_of_image
 
 SPEC = TableSpec("item", (PartSpec("w", 1, Adagrad()), PartSpec("v", 3, Adagrad())), admission=ByCount(2))
@@ -267,6 +268,7 @@ def test_no_increment_follows_an_image_during_which_a_unit_came(tmp_path: Path) 
             begin_image(client, tmp_path, "second", "first", keep=True)
 
 
+@LIMITS_MEMORY
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "cancelled before"])
 def test_no_increment_follows_an_image_that_had_no_memory_for_a_row_that_changed(noticed: bool) -> None:
     """Nothing says that this row has changed; in a process of its own, whose memory is limited meanwhile."""

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.processes.command import Command
+from tests.support.sanitizer import LIMITS_MEMORY
 from tests.support.waiting import wait_until
 
 ROWS, DIM = 120_000, 64
@@ -71,6 +72,7 @@ def peak_bytes(command: Command) -> int:
     return max(sizes)
 
 
+@LIMITS_MEMORY
 def test_a_server_at_its_limit_ends_the_run_with_one_line_and_stays_within_it(
     tmp_path: Path, examples: Path
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_trainer_at_the_limit_of_a_server_ends_the_run_at_once_though_others_c
         command.clean_up()
 
 
+@LIMITS_MEMORY
 def test_a_server_that_lets_old_rows_go_trains_to_the_end_within_its_limit(
     tmp_path: Path, examples: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.policies import Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.table import mix64, partition_of, unmix64
+from tests.support.sanitizer import EACH_A_SLAB, LIMITS_MEMORY
 from tests.support.tables.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))
@@ -260,11 +260,7 @@ OUT_OF_MEMORY = """
 """
 
 
-@pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""),
-    reason="the test limits address space, of which the address sanitizer reserves terabytes; the plain "
-    "build runs it",
-)
+@LIMITS_MEMORY
 @pytest.mark.parametrize("bits", [0, 10])
 def test_a_table_that_finds_no_memory_says_so_and_goes_on(bits: int) -> None:
     script = textwrap.dedent(OUT_OF_MEMORY.format(bits=bits))
@@ -328,10 +324,7 @@ def test_memory_is_foreseen_for_rows_that_find_no_place() -> None:
     assert store.foresee(some(2, key + 1))[2] > 0
 
 
-@pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""),
-    reason="with the address sanitizer each unit is a slab of its own; the plain build runs it",
-)
+@EACH_A_SLAB
 def test_units_that_a_slab_has_left_take_no_memory() -> None:
     store = make_store(BY_SHOWS, 4)
     push_keys(store, some(3000))

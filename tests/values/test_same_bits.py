@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sanitizer import COMPILES
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = (ROOT / "tests/golden/same_bits.txt").read_text(encoding="utf-8").splitlines()
 """Output of ``tests/values/same_bits.c``; it may change with a formula, on purpose, and never with a
@@ -34,10 +36,12 @@ def test_the_golden_file_has_every_optimizer_storage_and_width():
     assert len(GOLDEN) == len(set(GOLDEN)) == 6 * 4 * 5
 
 
+@COMPILES
 def test_records_give_the_golden_bits_on_this_machine(tmp_path):
     assert lines_of("gcc", tmp_path) == GOLDEN
 
 
+@COMPILES
 @pytest.mark.skipif(
     not shutil.which("clang"),
     reason="clang, the compiler of macOS, is not among what pslib needs on Linux; with gcc the test above "
@@ -47,6 +51,7 @@ def test_records_give_the_golden_bits_with_clang_and_no_call_of_linux(tmp_path):
     assert lines_of("clang", tmp_path, options=["-DPSLIB_NO_LINUX"]) == GOLDEN
 
 
+@COMPILES
 @pytest.mark.skipif(
     not (shutil.which(CROSS) and shutil.which(EMULATOR)),
     reason=f"a compiler and an emulator of another processor are not among what pslib needs: {CROSS} and "

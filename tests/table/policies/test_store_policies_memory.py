@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -16,15 +15,10 @@ from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.policies import BLOOM, COUNT, NORM, false_rate
+from tests.support.sanitizer import LIMITS_MEMORY
 from tests.support.tables.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))
-HAS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
-NO_ASAN = pytest.mark.skipif(
-    HAS_ASAN,
-    reason="the test measures or limits memory: the address sanitizer keeps what is freed in quarantine and "
-    "reserves terabytes of addresses; the plain build runs it",
-)
 
 
 def new_store(admission: tuple[int, float, int], partition_bits: int = 0) -> Store:
@@ -126,7 +120,7 @@ OUT_OF_MEMORY = """
 """
 
 
-@NO_ASAN
+@LIMITS_MEMORY
 def test_a_filter_that_finds_no_memory_says_how_many_keys_are_done() -> None:
     run(OUT_OF_MEMORY)
 
@@ -154,7 +148,7 @@ MEMORY_FALLS = """
 """
 
 
-@NO_ASAN
+@LIMITS_MEMORY
 @pytest.mark.parametrize("bits", [0, 6, 12])
 def test_a_table_that_has_lost_most_rows_gives_memory_back_to_the_system(bits: int) -> None:
     run(MEMORY_FALLS.format(bits=bits))
