@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from launch.runs.report import read_run, read_runs
 from launch.worker.train_job import make_trainer, own_cluster
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
+from pslib.monitor.report import page
 from pslib.recorder import RunRecorder
 from tests.support.job_folder import JOB, refused, save
 
@@ -83,6 +85,8 @@ def test_given_predictions_are_compared_and_no_checkpoint_is_evaluated(
     assert "AUC of b less a: -1.00000" in capsys.readouterr().out
     assert main(["report", *two, *given[:2], "--overwrite"]) == 64
     assert "expected one for each of 2 runs, in their order, got 1" in capsys.readouterr().err
+    (line,) = refused(capsys, "report", two[0], *given[:2], "--overwrite")
+    assert line == "--predictions: expected two runs or more, to compare them, got one"
     pq.write_table(pa.table({"label": [1.0], "prediction": [0.5]}), "b.parquet")
     (line,) = refused(capsys, "report", *two, *given, "--overwrite")
     assert line.startswith("b: expected predictions of the same 4 examples as the first run's")
@@ -99,6 +103,7 @@ def test_without_a_way_to_compare_the_report_says_how_to_get_one(
     why, how = capsys.readouterr().err.splitlines()
     assert why.endswith("script is the run of a script, whose test data is not recorded")
     assert "--predictions scores-0 --predictions scores-1 here" in how
+    assert main([*re.findall("(eval) RUN FILE (--predictions) (scores-0)", how)[0], "--help"]) == 0
     assert why.removeprefix("pslib: ") in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -196,3 +201,20 @@ def test_a_damaged_monitor_file_is_left_out(tmp_path: Path) -> None:
     for text in ("{cut", "[]", '{"state": 7}'):
         (run / "monitor.json").write_text(text, encoding="utf-8")
         assert read_run(run, "run").monitor == {}
+
+
+@pytest.mark.parametrize(
+    "broken", [None, "x", [], [[1]], {"a": []}, 5, 10**400, 1e999], ids=lambda one: repr(one)[:8]
+)
+def test_files_with_values_of_another_type_give_a_report_and_no_traceback(
+    tmp_path: Path, broken: object
+) -> None:
+    folder = records(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    ends = {"phase": "done", "exit_code": 0, "epochs": 1, "examples": 1}
+    (folder / "summary.json").write_text(json.dumps(dict.fromkeys([*summary, "recall"], broken) | ends))
+    parts = ("run", "events", "checkpoints", "processes")
+    (folder / "monitor.json").write_text(json.dumps({"state": dict.fromkeys(parts, broken)}))
+    (run,) = read_runs([str(folder)])
+    assert run.summary["exit_code"] == 0
+    assert "<td>done</td>" in page([run])
