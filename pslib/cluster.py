@@ -492,12 +492,13 @@ class Watcher:
         check_timeout(timeout_s, or_none="")
         return self._endpoint.ask(address, message, patience_s=timeout_s).wait()
 
-    def save_soon(self) -> bool:
+    def save_soon(self, last: bool = False) -> bool:
         """Request a checkpoint of the training now; return whether there is a training that can be saved.
 
-        The status says ``saves_soon`` until it is complete.
+        The status says ``saves_soon`` until it is complete. ``last``: trainers stay paused from then on, for
+        at most `pslib.config.Timing.drain_s`; who asks ends the run, and the checkpoint has all of it.
         """
-        answer = self.ask(self._coordinator, SaveSoon())
+        answer = self.ask(self._coordinator, SaveSoon(last))
         return isinstance(answer, Result) and bool(answer.values["asked"])
 
     def stop(self, reason: str, failed: bool = False) -> None:
