@@ -20,7 +20,7 @@ from launch.supervisor.resume import earlier_metrics
 from pslib.errors import CheckpointError, ConfigurationError, PslibError
 from pslib.metrics.paired import Floats, paired_difference
 from pslib.monitor.report import Comparison, ReportedRun
-from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record
+from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record, runs_in
 from pslib.recorder.history import history_of
 from pslib.settings import flat_settings
 from pslib.storage import check_local, shown
@@ -61,7 +61,7 @@ def _problem(folder: str) -> str:
         if Path(folder).exists()
         else "nothing there"
     )
-    return f"{folder}: expected the folder of a run, with {METRICS}, got {what}"
+    return f"{folder}: expected the folder of a run, with {METRICS}, got {what}{runs_in(folder)}"
 
 
 def read_run(folder: Path, name: str) -> ReportedRun:
