@@ -13,10 +13,10 @@ from typing import Any
 
 from pslib.clock import utc_now_text, utc_text
 from pslib.metrics.paired import Difference
-from pslib.recorder.display import duration_text, short
+from pslib.recorder.display import duration_text
 from pslib.recorder.records import EVALUATION, Record
 from pslib.recorder.svg_charts import COLOURS, chart, panels
-from pslib.text import counted
+from pslib.text import counted, short
 
 EVALUATIONS_SHOWN = 40
 """Most evaluations of a run in its table: the charts have all."""
