@@ -188,10 +188,12 @@ class _PlainLines:
         if phase == self._phase and now_s - self._said_s < PLAIN_EVERY_S:
             return
         ends = self._phase.startswith("training") and status.phase not in _SPEAKS_OF_TRAINING
+        before, self._phase, self._said_s = self._phase, phase, now_s
         if ends and status.examples > self._told:
-            self._say(f"{self._phase} is done", replace(status, phase="training"), window, eta_s, now_s)
-        self._phase, self._said_s = phase, now_s
-        self._say(phase, status, window, eta_s, now_s)
+            self._say(f"{before} is done", replace(status, phase="training"), window, eta_s, now_s)
+            self.say(f"[{now_s:6.1f} s] {phase}")
+        else:
+            self._say(phase, status, window, eta_s, now_s)
 
     def _say(self, phase: str, status: Status, window: Window, eta_s: float | None, now_s: float) -> None:
         text = f"[{now_s:6.1f} s] {phase}"

@@ -276,7 +276,7 @@ def test_a_log_tells_speed_and_loss_at_the_end_of_a_training_shorter_than_ten_se
     assert first.startswith("[   1.0 s] training epoch 1/1")
     told = "[   4.0 s] training epoch 1/1 is done, 900 of 900 examples, 300/s, ETA -, loss 0.5000, AUC "
     assert ended.startswith(told)
-    assert evaluates.startswith("[   4.0 s] evaluating, 900 of 900 examples, -/s")
+    assert evaluates == "[   4.0 s] evaluating"
 
 
 def test_a_dumb_terminal_gets_lines_and_no_bar(monkeypatch):
@@ -493,11 +493,9 @@ def test_a_run_that_trains_nothing_just_now_tells_no_speed_and_no_loss(phase):
     looks = [training(1_000, rows=50), training(9_000, rows=50, phase=phase)]
     watch(None, looks, every_s=1, stream=stream, progress=True, summary={"phase": "done"})
     lines = stream.getvalue().splitlines()
-    told = f"{phase}, 9,000 of 10,000 examples, -/s, ETA 0:00, loss -, AUC -, staleness 0.0, 50 rows, "
-    assert (
-        "training epoch 2/2 is done, 9,000 of 10,000 examples, 8,000/s, ETA 0:00, loss 0.5000, " in lines[1]
-    )
-    assert told in lines[2]
+    ended = "9,000 of 10,000 examples, 8,000/s, ETA 0:00, loss 0.5000, "
+    assert f"training epoch 2/2 is done, {ended}" in lines[1]
+    assert lines[2] == f"[   2.0 s] {phase}"
     assert "done, 9,000 of 10,000 examples, 8,000/s, ETA 0:00, loss 0.5000, " in lines[-1]
 
 
