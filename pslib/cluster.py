@@ -122,7 +122,7 @@ class Cluster:
         self._models: dict[str, Mapping[str, Any]] = {}
         self._call, self._calling, self._without = threading.RLock(), "", ""
         self._closed, self._process = False, os.getpid()
-        self._failure = ""
+        self._ending: dict[str, Any] = {}  # of a block that an exception has ended: phase and error
         me = ref(self) if embedded else lambda: self  # its client may be in use without it
         self._at_exit = partial(_close_at_exit, me)
         atexit.register(self._at_exit)
@@ -273,9 +273,8 @@ class Cluster:
             if self._embedded:
                 self._embedded.close()
         if self._embedded:
-            failed = {"phase": "failed", "error": self._failure} if self._failure else {}
             for _before, after in self._at_close:
-                after(self._embedded.last_status() | failed)
+                after(self._embedded.last_status() | self._ending)
 
     def __enter__(self) -> Cluster:
         if self._closed:
@@ -288,10 +287,11 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         well = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-        if error is not None and not well:
-            self._failure = (
-                str(error) if isinstance(error, PslibError) else f"{type(error).__name__}: {error}"
-            )
+        if isinstance(error, KeyboardInterrupt):
+            self._ending = {"phase": "interrupted", "error": None}
+        elif error is not None and not well:
+            why = str(error) if isinstance(error, PslibError) else f"{type(error).__name__}: {error}"
+            self._ending = {"phase": "failed", "error": why}
         self._close(well)
 
 
@@ -492,12 +492,13 @@ class Watcher:
         check_timeout(timeout_s, or_none="")
         return self._endpoint.ask(address, message, patience_s=timeout_s).wait()
 
-    def save_soon(self) -> bool:
+    def save_soon(self, last: bool = False) -> bool:
         """Request a checkpoint of the training now; return whether there is a training that can be saved.
 
-        The status says ``saves_soon`` until it is complete.
+        The status says ``saves_soon`` until it is complete. ``last``: trainers stay paused from then on, for
+        at most `pslib.config.Timing.drain_s`; who asks ends the run, and the checkpoint has all of it.
         """
-        answer = self.ask(self._coordinator, SaveSoon())
+        answer = self.ask(self._coordinator, SaveSoon(last))
         return isinstance(answer, Result) and bool(answer.values["asked"])
 
     def stop(self, reason: str, failed: bool = False) -> None:

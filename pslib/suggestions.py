@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 _SAME = {
     "batch_rows": ("batch_size", "batchsize", "bs"),
@@ -54,6 +56,22 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
         return meant
     near = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None
+
+
+def nearest_path(path: str, suffixes: Sequence[str] = ()) -> str:
+    """Return the existing folder, or file with such a suffix, that a misspelt path means; or nothing."""
+    at = Path()
+    with suppress(OSError, ValueError):  # a folder that can't be read, a zero byte
+        for part in Path(path).parts:
+            name = part
+            if not (at / part).is_dir():
+                known = [one.name for one in at.iterdir() if one.is_dir() or one.suffix in suffixes]
+                name = next(iter(difflib.get_close_matches(part, known, n=1)), "")
+            if not name:
+                return ""
+            at /= name
+        return str(at)
+    return ""
 
 
 def unknown_key(path: str, known: Iterable[str]) -> str:

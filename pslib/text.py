@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -21,6 +22,11 @@ def cut(text: str, chars: int = LINE_CHARS) -> str:
     gap = f"... ({len(text):,} characters) ..."
     tail = (chars - len(gap)) // 3
     return f"{text[: chars - len(gap) - tail]}{gap}{text[-tail:]}"
+
+
+def short(value: float | None) -> str:
+    """Format with four decimals; a dash if undefined."""
+    return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
 
 
 def printable(text: str) -> str:

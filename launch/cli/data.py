@@ -80,7 +80,8 @@ def describe_command(
         as_line(f"  {name.ljust(width)}  {one.role or 'left out':8}  {one.reason}")
         for name, one in zip(names, found.choices, strict=True)
     ]
-    told = (*notes.items(), ("test", found.held_out()), ("warning", None if out else few))
+    told = [*notes.items(), ("warning", found.near_leaks()), ("warning", found.float_ids())]
+    told += [("test", found.held_out()), ("warning", None if out else few)]
     lines += [as_line(f"{kind}: {text}") for kind, text in told if text]
     if out is None:
         lines += ["for the job file:", data_yaml(found).rstrip("\n")]

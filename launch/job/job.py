@@ -45,7 +45,7 @@ from pslib.monitor.trackers import TrackerSettings
 from pslib.schema import Schema
 from pslib.settings import NOT_EMPTY, Setting, flat_settings, settings_of
 from pslib.storage import below, is_uri, parent_and_name
-from pslib.suggestions import unknown_value
+from pslib.suggestions import nearest_path, unknown_value
 from pslib.table.optimizers import Optimizer, rate_problem
 from pslib.table.tables import TablePolicies, TableSpec
 from pslib.text import listed
@@ -322,7 +322,9 @@ def _text_of(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         of_runs = _job_files_of(file.parent) if file.name == "job.yaml" else ""
-        raise ConfigurationError(f"{file}: no such file; expected a job file (YAML){of_runs}") from None
+        near = nearest_path(str(file), (".yaml", ".yml"))
+        mended = f"did you mean {near}?" if near else f"expected a job file (YAML){of_runs}"
+        raise ConfigurationError(f"{file}: no such file; {mended}") from None
     except IsADirectoryError:
         of_run = _job_files_of(file)
         raise ConfigurationError(f"{file}: expected a job file (YAML), got a folder{of_run}") from None

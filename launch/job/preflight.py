@@ -19,6 +19,7 @@ from pslib.errors import CheckpointError, ConfigurationError, DataError, PslibEr
 from pslib.process.machine import memory_bytes, physical_bytes
 from pslib.process.platform import PORTS_CAN_BE_HELD
 from pslib.storage import check_local, is_uri, real_place, unwritable
+from pslib.suggestions import nearest_path
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -431,7 +432,9 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     check_local("out", out)
     folder = Path(out)
     if resume and not folder.exists():  # a mistyped path is not created
-        raise ConfigurationError(f"--resume: {folder}: no such folder; give --out with that of the run")
+        near = nearest_path(str(out))
+        mended = f"did you mean {near}?" if near else "give --out with that of the run"
+        raise ConfigurationError(f"--resume: {folder}: no such folder; {mended}")
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)  # records quote data and settings
     except (OSError, ValueError) as error:  # the latter for a zero byte

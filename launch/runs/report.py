@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -20,14 +21,19 @@ from launch.supervisor.resume import earlier_metrics
 from pslib.errors import CheckpointError, ConfigurationError, PslibError
 from pslib.metrics.paired import Floats, paired_difference
 from pslib.monitor.report import Comparison, ReportedRun
-from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record
+from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record, runs_in
 from pslib.recorder.history import history_of
 from pslib.settings import flat_settings
 from pslib.storage import check_local
 from pslib.text import counted
+from pslib.trainer.settings import TrainingSettings
+from rec_models.by_name import MODELS
 
 if TYPE_CHECKING:
     from launch.job.job import Job
+
+_OF_TRAINING = {one.name for one in fields(TrainingSettings)}
+_MODEL_NAMES = {kind.__name__: name for name, kind in MODELS.items()}
 
 
 def read_runs(folders: Sequence[str]) -> list[ReportedRun]:
@@ -58,7 +64,7 @@ def _problem(folder: str) -> str:
         if Path(folder).exists()
         else "nothing there"
     )
-    return f"{folder}: expected the folder of a run, with {METRICS}, got {what}"
+    return f"{folder}: expected the folder of a run, with {METRICS}, got {what}{runs_in(folder)}"
 
 
 def read_run(folder: Path, name: str) -> ReportedRun:
@@ -67,6 +73,7 @@ def read_run(folder: Path, name: str) -> ReportedRun:
     ended = ended_run(folder)
     launches = [history_of(one) for one in (*earlier_metrics(folder), folder / METRICS)]
     state = read_record(folder / MONITOR).get("state")
+    of_script = not (folder / "job.yaml").exists()
     return ReportedRun(
         name=name,
         folder=str(folder.resolve()),
@@ -75,6 +82,7 @@ def read_run(folder: Path, name: str) -> ReportedRun:
         summary=summary if ended else {},
         settings=_settings_in(folder, summary),
         monitor=state if isinstance(state, dict) else {},
+        of_script=of_script,
     )
 
 
@@ -90,9 +98,21 @@ def _state(folder: Path, summary: dict[str, Any]) -> str:
 def _settings_in(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
     """Return the settings of the job file, or those of a script that its summary has."""
     plain: Any = summary.get("settings")
+    if isinstance(plain, dict):
+        plain = dict(_as_in_job(name, value) for name, value in plain.items())
     with suppress(OSError, ValueError, ConfigurationError):
         plain = read_yaml((folder / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
     return flat_settings(plain) if isinstance(plain, dict) else {}
+
+
+def _as_in_job(name: str, value: Any) -> tuple[str, Any]:
+    """Return name and value in a job file of a setting of a script's trainer."""
+    first, _, rest = name.partition(".")
+    if name == "model":
+        return "model.name", _MODEL_NAMES.get(value, value)
+    if first == "dense_optimizer":
+        return f"optimizers.dense.{rest or 'name'}", value
+    return (f"training.{name}" if first in _OF_TRAINING else name), value
 
 
 # --- comparison

@@ -2,7 +2,8 @@
 
 Trainers leave first: they push what they have computed, wait until it is acknowledged, and return their
 leases. Servers follow, after answering received requests. The coordinator ends by itself when all have left.
-Without logs the training is saved before any process leaves.
+Without logs the training is saved before any process leaves: trainers stop for it after their batch and do
+not go on, so that the checkpoint has all that was trained.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LastSave:
         try:
             watcher = self._watch()
             try:
-                soon = watcher.save_soon()
+                soon = watcher.save_soon(last=True)
                 while soon:
                     SystemClock().sleep_s(LOOK_S)
                     soon = bool(watcher.status().get("saves_soon"))

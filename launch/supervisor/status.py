@@ -31,8 +31,8 @@ class Watcher(Protocol):
         """Return cumulative counters of the cluster and its current activity."""
         ...
 
-    def save_soon(self) -> bool:
-        """Request an extra checkpoint; return whether one can be made."""
+    def save_soon(self, last: bool = False) -> bool:
+        """Request an extra checkpoint, the last one of the run or not; return whether one can be made."""
         ...
 
     def close(self) -> None:

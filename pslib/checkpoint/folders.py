@@ -9,7 +9,6 @@ makes a new token, so a replaced link of a chain is detected.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -30,6 +29,7 @@ from pslib.checkpoint.manifest import (
 )
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError
 from pslib.storage import below, is_uri, parent_and_name, place_of, shown, with_inner
+from pslib.suggestions import nearest_path
 from pslib.text import listed
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,9 @@ def list_checkpoints(path: str) -> list[CheckpointInfo]:
     filesystem, root = open_folder(place)
     try:
         if filesystem.get_file_info(root).type != fs.FileType.Directory:
-            raise CheckpointError(f"{shown(path)}: no such folder; expected one with checkpoints below it")
+            near = "" if is_uri(place) else nearest_path(path)
+            mended = f"did you mean {near}?" if near else "expected one with checkpoints below it"
+            raise CheckpointError(f"{shown(path)}: no such folder; {mended}")
         folders = dict(_walk(filesystem, root, LEVELS))
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: expected a folder with checkpoints: {error}") from error
@@ -217,7 +219,7 @@ def newest(path: str) -> str:
     if of_a_run:
         mended = f"did you mean {shown(below(path, 'checkpoint'))}?"
     else:
-        mended = _elsewhere(place) or (
+        mended = _elsewhere(place, path) or (
             "a checkpoint is a folder with one, or give a folder of checkpoint-000001, checkpoint-000002, ..."
         )
     raise CheckpointError(f"{shown(path)}: no {MANIFEST_NAME} there; {mended}")
@@ -236,18 +238,20 @@ def newest_of_run(path: str) -> str:
     return place
 
 
-def _elsewhere(place: str) -> str:
-    """Hint for a local path without a manifest: it is incomplete, holds runs, or another name is meant."""
+def _elsewhere(place: str, given: str) -> str:
+    """Hint for a local path without a manifest: it is incomplete, holds runs, or another name is meant.
+
+    ``given`` is the path as the user wrote it.
+    """
     path = Path(place)
     if not is_uri(place) and (path / INCOMPLETE_NAME).exists():
         return f"its files are on several machines: bring them here, then rename {INCOMPLETE_NAME} to that"
     if of_runs := [] if is_uri(place) else sorted(path.glob(f"*/checkpoint/{MANIFEST_NAME}")):
         return f"those of the runs in it are {listed(str(one.parent) for one in of_runs)}"
-    if is_uri(place) or path.exists() or not path.parent.is_dir():
+    if is_uri(place) or path.exists():
         return ""
-    folders = [one.name for one in path.parent.iterdir() if one.is_dir()]
-    near = difflib.get_close_matches(path.name, folders, n=1)
-    return f"no such folder; did you mean {path.parent / near[0]}?" if near else "no such folder"
+    near = nearest_path(given)
+    return f"no such folder; did you mean {near}?" if near else "no such folder"
 
 
 def base_in(folder: str, increments: int) -> Base | None:

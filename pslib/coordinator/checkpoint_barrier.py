@@ -6,11 +6,13 @@
     pause -> begin   all are ready: positions are recorded, the leader tells the servers to mark the instant
     begin -> write   servers have marked it: trainers resume; the leader waits for files, writes the manifest
     write -> idle    the checkpoint is committed, or has failed
+    write -> held    it is committed, and was the last one of a run: trainers, which have not resumed, stay
+                     paused until they are asked to leave, at most ``Timing.drain_s``
 
 A requested cut is also taken in a call that only reads, such as an evaluation, or before the next call has
 begun: nothing is pushed then. Its table marks all earlier calls as done, and nothing of this one.
 
-All steps but the last are bounded by ``Timing.cut_s``; a cut that is late, or loses a member, is cancelled
+The steps up to ``begin`` are bounded by ``Timing.cut_s``; a cut that is late, or loses a member, is cancelled
 and retried as a new one. A lease taken over from a dead trainer may have applied batches that were never
 reported; so no cut begins before that lease is done.
 """
@@ -35,6 +37,8 @@ AGAIN_MAX_S = 60.0
 CUTS_A_TERM = 1 << 20
 READING = ("evaluate", "predict", "rank", "window", "vote", "")
 """Calls without pushes, and no call at all; all earlier pushes are acknowledged by then."""
+PAUSED = ("pause", "begin", "held")
+"""Phases, as trainers are told, in which they push nothing."""
 LOOKING = ("recommend", "export")
 """Other calls that change no rows."""
 
@@ -48,6 +52,7 @@ class _Cut:
     leader: int
     began_s: float
     asked: bool = False
+    last: bool = False
     what: str = "fit"
     phase: str = "near"
     heard: set[int] = field(default_factory=set)
@@ -57,7 +62,13 @@ class _Cut:
     positions: dict[int, int] = field(default_factory=dict)
     paused_s: float = 0.0
     pause_s: float = 0.0
+    held_s: float = 0.0
     table: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def told_phase(self) -> str:
+        """Phase as trainers are told: they stay paused while the last checkpoint of a run is written."""
+        return "held" if self.last and self.phase == "write" else self.phase
 
 
 class CheckpointBarrier:
@@ -92,7 +103,7 @@ class CheckpointBarrier:
         self._again_s = AGAIN_S
         self._held_in_vain = False
         self.base = ""
-        self.asked = False
+        self.asked = self._asked_last = False
         self.on_saved = registry.note_saved
 
     @property
@@ -104,17 +115,24 @@ class CheckpointBarrier:
     def holds_leases(self) -> bool:
         """Return True if no lease may be granted now, except leases by rank, needed to reach the step."""
         cut = self._cut
-        paused = cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
+        paused = cut is not None and cut.told_phase in PAUSED and not self._by_rank(cut)
         return paused or self._holds_a_beginning()
 
     def ask(self, now_s: float, message: SaveSoon) -> Message:
         """Take a cut as soon as possible, whatever the schedule; `asked` holds until it is committed.
 
         Between two fits of one call, each of which is an epoch, the cut is taken at the latest when the next
-        fit begins.
+        fit begins. A cut for which no trainer has paused yet will do.
         """
+        cut = self._cut
+        if cut is not None and cut.phase == "held":  # nothing was trained since
+            return Result({"asked": False})
         soon = self._running() is not None or bool(self._last_fit().get("epochs_to_come"))
         self.asked, self._held_in_vain = soon and bool(self._members.live("trainer")), False
+        self._asked_last = self.asked and (message.last or self._asked_last)
+        if cut is not None:
+            cut.asked = self.asked and cut.phase in ("near", "pause")
+            cut.last = cut.last or (cut.asked and self._asked_last)
         return Result({"asked": self.asked})
 
     # --- time, and what members say -----------------------------------------------------------------------
@@ -138,7 +156,8 @@ class CheckpointBarrier:
         cut = self._cut
         if cut is None or role != "trainer":
             return {}
-        return {"number": cut.number, "phase": cut.phase, "leader": cut.leader, "step": cut.target}
+        about = {"number": cut.number, "phase": cut.told_phase, "leader": cut.leader, "step": cut.target}
+        return about | {"last": cut.last}
 
     def ready(self, now_s: float, message: CutReady, since_s: float) -> Message:
         """Record where a trainer has stopped; ``paused``: all its pushes are acknowledged."""
@@ -238,7 +257,8 @@ class CheckpointBarrier:
         assert number is not None
         self._number += 1
         leader = min(self._leaders(number))
-        self._cut = _Cut(self._number, number, leader, now_s, self.asked, self._what(number))
+        last, what = self.asked and self._asked_last, self._what(number)
+        self._cut = _Cut(self._number, number, leader, now_s, self.asked, last, what)
 
     def _leaders(self, number: int) -> list[int]:
         """Return the trainers that can lead a cut of a job: those in it. A lone client has no checkpoints."""
@@ -285,7 +305,10 @@ class CheckpointBarrier:
         timing = self._members.config.timing
         late_s = timing.cut_s + (2 * timing.silence_s if cut.phase == "near" else 0.0)
         since_phase_s = now_s - (cut.began_s if cut.phase == "near" else cut.paused_s)
-        if cut.leader not in self._live():
+        if cut.phase == "held":
+            if now_s - cut.held_s > timing.drain_s:  # who asked for it is gone
+                self._cut = None
+        elif cut.leader not in self._live():
             self._cancel(now_s, f"trainer {cut.leader}, which leads it, is gone")
         elif cut.phase == "write":
             return
@@ -334,6 +357,8 @@ class CheckpointBarrier:
         self.on_saved(path, moment_of_cut(cut.number))
         self.asked = self.asked and not cut.asked
         self._cut, self._again_s = None, AGAIN_S
+        if cut.last:
+            cut.phase, cut.held_s, self._cut, self._asked_last = "held", now_s, cut, False
         self._last_s, self._last_batches = cut.began_s, self._batches()
         size, took_s = int(details.get("bytes", 0)), now_s - cut.paused_s
         kind = "an increment" if details.get("increment") else "all"

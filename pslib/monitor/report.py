@@ -13,10 +13,10 @@ from typing import Any
 
 from pslib.clock import utc_now_text, utc_text
 from pslib.metrics.paired import Difference
-from pslib.recorder.display import duration_text, short
+from pslib.recorder.display import duration_text
 from pslib.recorder.records import EVALUATION, Record
 from pslib.recorder.svg_charts import COLOURS, chart, panels
-from pslib.text import counted
+from pslib.text import counted, short
 
 EVALUATIONS_SHOWN = 40
 """Most evaluations of a run in its table: the charts have all."""
@@ -43,6 +43,8 @@ class ReportedRun:
         See `pslib.settings.flat_settings`; empty if unknown.
     monitor : mapping
         ``state`` of ``monitor.json``; empty without one.
+    of_script : bool
+        Whether the settings are those of a script's trainer: a part of what a job file has.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ReportedRun:
     summary: Mapping[str, Any]
     settings: Mapping[str, str]
     monitor: Mapping[str, Any]
+    of_script: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,15 @@ def page(
 def differing_settings(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
     """Return the settings that are not the same in all runs: a value of each run, ``-`` without one.
 
-    ``out`` and what is below it, such as places of checkpoints, differ in any two runs and are left out.
+    ``out`` and what is below it, such as places of checkpoints, differ in any two runs and are left out. Of
+    a script and a job file only those count that both have.
     """
     found = {}
-    for name in dict.fromkeys(name for one in runs for name in one.settings):
+    names = dict.fromkeys(name for one in runs for name in one.settings)
+    known = [one.settings for one in runs if one.settings]
+    if len({one.of_script for one in runs if one.settings}) > 1:
+        names = {name: None for name in names if all(name in one for one in known)}
+    for name in names:
         values = [one.settings.get(name, "-") for one in runs]
         own = all(value.startswith(one.folder) for value, one in zip(values, runs, strict=True))
         if len(set(values)) > 1 and name != "out" and not own:
@@ -325,7 +333,9 @@ def _settings(runs: Sequence[ReportedRun]) -> str:
     known = _texts([one.settings for one in runs])
     if not known:
         return "<p>They are not recorded: a script under a launcher has its own.</p>"
-    table = _table(runs, known, marks=len(runs) > 1)
+    differ = differing_settings(runs)
+    rows = ([name, *values] for name, values in known.items())
+    table = _rows(["", *(one.name for one in runs)], rows, [name in differ for name in known])
     return f"<details><summary>{counted(len(known), 'setting')}</summary>{table}</details>"
 
 

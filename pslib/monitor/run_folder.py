@@ -13,6 +13,7 @@ from typing import Any
 from pslib.clock import utc_text
 from pslib.config import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.suggestions import nearest_path
 from pslib.text import counted, listed
 
 NOTE = "cluster.json"
@@ -86,8 +87,11 @@ def ended_run(where: str | Path) -> RunEnd | None:
 
 
 def runs_in(folder: str | Path) -> str:
-    """Name the runs in a folder, for the end of a message about it; empty where there is none."""
+    """Name the runs in a folder, or the folder that is meant, for the end of a message about it."""
     with suppress(OSError, ValueError):
+        if not Path(folder).exists():
+            near = nearest_path(str(folder))
+            return f"; did you mean {near}?" if near else ""
         found = [one for one in sorted(Path(folder).iterdir()) if (one / "logs" / NOTE).exists()]
         return f"; runs in it: {listed(str(one) for one in found)}" if found else ""
     return ""

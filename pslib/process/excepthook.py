@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb, format_list
 from types import TracebackType
 
 from pslib.config import DEBUG_VARIABLE
@@ -15,6 +15,8 @@ OWN = ("cython_ext", "launch", "rec_models")
 """Packages of pslib beside ``pslib``, with names that others use too."""
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of pslib and of the packages beside it."""
+PACKAGES = tuple(str(ROOT / name) + os.sep for name in (*OWN, "pslib"))
+"""Beginnings of the paths of their files."""
 
 
 def told(error: BaseException) -> bool:
@@ -45,7 +47,8 @@ def uncaught_in_a_line() -> None:
 
     The process then exits with the code that `pslib.errors` gives the error.
 
-    Other errors keep their tracebacks. Nothing changes in a notebook or a debugger, which have their own
+    Of a Ctrl-C in a call of pslib, the traceback ends where the script makes that call. Other errors keep
+    theirs. Nothing changes in a notebook or a debugger, which have their own
     hooks, nor at Python's prompt.
     """
     if sys.excepthook is sys.__excepthook__ and not (sys.flags.interactive or hasattr(sys, "ps1")):
@@ -55,6 +58,10 @@ def uncaught_in_a_line() -> None:
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, ImportError):
         error = import_error(error)
+    if isinstance(error, KeyboardInterrupt) and (users := _before_pslib(trace)):
+        lines = ["Traceback (most recent call last):\n", *format_list(users), f"{kind.__name__}\n"]
+        sys.stderr.write("".join(lines))
+        return
     if not told(error):
         sys.__excepthook__(kind, error, trace)
         return
@@ -64,8 +71,14 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     sys.exit(error.exit_code)
 
 
+def _before_pslib(trace: TracebackType | None) -> list[FrameSummary]:
+    """Return the frames up to the first call of pslib; none where all are wanted, or none is of pslib."""
+    frames = extract_tb(trace)
+    ours = [one.filename.startswith(PACKAGES) for one in frames]
+    return [] if os.environ.get(DEBUG_VARIABLE) == "1" or not any(ours) else frames[: ours.index(True)]
+
+
 def _users_line(trace: TracebackType | None) -> str:
     """Return the line of the user's own code that an error came from; empty where there is none in a file."""
-    packages = tuple(str(ROOT / name) + os.sep for name in (*OWN, "pslib"))
-    frames = [one for one in extract_tb(trace) if one.line and not one.filename.startswith(packages)]
+    frames = [one for one in extract_tb(trace) if one.line and not one.filename.startswith(PACKAGES)]
     return f"  {frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}\n" if frames else ""

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from importlib import import_module
 from typing import IO, Any, Protocol
@@ -13,7 +14,7 @@ from typing import IO, Any, Protocol
 from pslib.recorder.history import History
 from pslib.recorder.status import Status, Window
 from pslib.recorder.svg_charts import chart, panels
-from pslib.text import behind_text, counted, epoch_text
+from pslib.text import behind_text, counted, epoch_text, short
 
 _SPEAKS_OF_TRAINING = ("training", "done", "failed", "preempted", "interrupted")
 PLAIN_EVERY_S = 10.0  # if stderr is a file or a pipe, as in a batch job
@@ -46,11 +47,6 @@ def result_text(result: Mapping[str, Any]) -> str:
     names = (("auc", "AUC"), ("logloss", "log loss"), ("calibration", "calibration"))
     figures = [f"{said} {short(result.get(name))}" for name, said in names]
     return f"{parts[0]}: {', '.join(figures)} on {counted(int(result.get('examples', 0)), 'example')}"
-
-
-def short(value: float | None) -> str:
-    """Format with four decimals; a dash if undefined."""
-    return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
 
 
 def _figures(status: Status, window: Window, eta_s: float | None) -> list[str]:
@@ -176,13 +172,14 @@ class _Block:
 
 
 class _PlainLines:
-    """Log lines: one every 10 s, and one at each change of phase."""
+    """Log lines: one every 10 s, and one at each change of phase, with its speed when a training ends."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._eta, self._resumption = _Eta(), _Resumption()
         self._phase = ""
         self._said_s = -math.inf
+        self._told = 0  # examples at the last line with a speed
 
     def show(self, status: Status, window: Window, now_s: float) -> None:
         if text := self._resumption.news(status):
@@ -190,8 +187,17 @@ class _PlainLines:
         phase, eta_s = _phase_text(status), self._eta.seconds(status, now_s)
         if phase == self._phase and now_s - self._said_s < PLAIN_EVERY_S:
             return
-        self._phase, self._said_s = phase, now_s
+        ends = self._phase.startswith("training") and status.phase not in _SPEAKS_OF_TRAINING
+        before, self._phase, self._said_s = self._phase, phase, now_s
+        if ends and status.examples > self._told:
+            self._say(f"{before} is done", replace(status, phase="training"), window, eta_s, now_s)
+            self.say(f"[{now_s:6.1f} s] {phase}")
+        else:
+            self._say(phase, status, window, eta_s, now_s)
+
+    def _say(self, phase: str, status: Status, window: Window, eta_s: float | None, now_s: float) -> None:
         text = f"[{now_s:6.1f} s] {phase}"
+        self._told = status.examples if window.examples_per_s else 0
         if status.examples:
             total = counted(max(status.examples_total, status.examples), "example")
             text += ", ".join(["", f"{status.examples:,} of {total}", *_figures(status, window, eta_s)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pslib.errors import ConfigurationError
 from pslib.recorder.records import COLUMNS, PROGRESS, Record, read_records
 from pslib.text import html_rows
 
@@ -32,6 +33,7 @@ class History:
 
     Examples
     --------
+    >>> trainer.history.plot()  # doctest: +SKIP
     >>> trainer.history.to_pandas().plot("examples", "loss")  # doctest: +SKIP
     """
 
@@ -72,6 +74,23 @@ class History:
         known = [name for name in COLUMNS if missing[name] < len(table)] or list(COLUMNS)
         whole = {name: "Int64" for name in known if COLUMNS[name] is int and missing[name]}
         return table.select(known).to_pandas().astype(whole)
+
+    def plot(self) -> Any:
+        """Plot loss, quality and speed over seconds, as a matplotlib figure, which a notebook shows.
+
+        Raises
+        ------
+        ConfigurationError
+            If matplotlib is not installed.
+        """
+        try:
+            from pslib.recorder.picture import picture
+
+            return picture([self.records])
+        except ImportError as error:
+            raise ConfigurationError(
+                "history.plot: matplotlib is not installed; `pip install matplotlib` brings it"
+            ) from error
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.__arrow_c_stream__(requested_schema)

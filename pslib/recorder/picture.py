@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from io import BytesIO
 from itertools import pairwise
 from typing import Any
 
-from pslib.recorder.display import short
 from pslib.recorder.records import EVALUATION, PROGRESS, Record
-from pslib.text import counted
+from pslib.text import counted, short
 
 _COLOURS = ("#1f6fb4", "#d1495b", "#2e8b57", "#8a5fbf")
 _FEW_POINTS = 30
 _FIGURE = {"auc": "", "recall": " Recall", "ndcg": " NDCG"}
+_CHARACTER = 0.009
+"""Width of a character of a label of a mark, as a share of the panel's."""
 _MARKS_MAX = 12
 """Most epochs that are marked: of more, every n-th one."""
 
 
-def picture(launches: Sequence[Sequence[Record]], summary: Mapping[str, Any]) -> Any:
+def picture(launches: Sequence[Sequence[Record]], summary: Mapping[str, Any] | None = None) -> Any:
     """Plot loss, quality (if there is any) and speed over seconds, as a matplotlib figure.
+
+    A notebook shows it below the cell that returns it.
 
     Parameters
     ----------
     launches : sequence of sequence of Record
         Records of each launch of the run; the last launch is the one that ends now.
-    summary : mapping
-        Content of ``summary.json``.
+    summary : mapping or None
+        Content of ``summary.json``, for the title; None: no title.
     """
     from matplotlib.figure import Figure  # without pyplot: no global state, no display needed
     from matplotlib.ticker import FuncFormatter
@@ -36,10 +40,17 @@ def picture(launches: Sequence[Sequence[Record]], summary: Mapping[str, Any]) ->
     evaluations = _known_once(one for part in parts for one in part if one.event == EVALUATION)
     clicks = any(one.auc is not None for one in [*evaluations, *(one for part in progress for one in part)])
     rankings = [one for one in evaluations if one.k is not None]
-    figure = Figure(figsize=(9, 9), dpi=110, layout="constrained")
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            self.savefig(file := BytesIO(), format="png")
+            return file.getvalue()
+
+    figure = Shown(figsize=(9, 9), dpi=110, layout="constrained")
     panels = figure.subplots(3 if clicks or rankings else 2, 1, sharex=True)
     loss, speed = panels[0], panels[-1]
-    figure.suptitle(_title(parts, evaluations, summary), fontsize=12)
+    if summary is not None:
+        figure.suptitle(_title(parts, evaluations, summary), fontsize=12)
     _draw_lines(loss, progress, "loss", _COLOURS[0])
     loss.set_ylabel(f"{'log ' if clicks else ''}loss (last second)")
     if clicks:
@@ -129,14 +140,19 @@ def _draw_marks(
     every = -(-len(ends) // _MARKS_MAX)
     marks = [(ends[epoch], f"epoch {epoch}", ":") for epoch in ends if epoch % every == 0]
     marks += [(part[0].seconds, "resumed", "--") for part in parts[1:] if part]
-    for second, label, style in marks:
+    low, high = panels[0].get_xlim()
+    ends_at: list[float] = []  # of the last label of each line
+    for second, label, style in sorted(marks):
+        begins = second - len(label) * _CHARACTER * (high - low)
+        line = next((number for number, end in enumerate(ends_at) if end <= begins), len(ends_at))
+        ends_at[line : line + 1] = [second]
         for axes in panels:
             axes.axvline(second, color="0.45", lw=0.9, ls=style, zorder=0)
         panels[0].annotate(
             label,
             (second, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(-2, 2),
+            xytext=(-2, 2 + 10 * line),
             textcoords="offset points",
             ha="right",
             fontsize=8,

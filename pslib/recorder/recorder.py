@@ -22,12 +22,13 @@ from pslib.clock import Clock, utc_now_s
 from pslib.coordinator.results import fresh_results
 from pslib.data.atomic_files import atomic_output
 from pslib.recorder.callback import Callback, RunCallbacks
-from pslib.recorder.display import Display, display_for, result_text, short
+from pslib.recorder.display import Display, display_for, result_text
 from pslib.recorder.environment import environment
 from pslib.recorder.history import EVERY_S, History, history_of
 from pslib.recorder.picture import picture
 from pslib.recorder.records import PROGRESS, Record, evaluation_records
 from pslib.recorder.status import NO_WINDOW, Status, WindowMeter, bins_of
+from pslib.text import short
 
 log = logging.getLogger(__name__)
 

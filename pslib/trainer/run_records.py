@@ -23,9 +23,11 @@ from pslib.errors import ConfigurationError, PslibError
 from pslib.monitor.sources import LiveRun
 from pslib.recorder import RunRecorder
 from pslib.recorder.callback import Callback, of_run
+from pslib.recorder.display import notebook_shell
 from pslib.recorder.event_files import TensorBoard, check_event_files
 from pslib.settings import flat_settings
 from pslib.storage import check_local, unwritable
+from pslib.text import counted
 
 if TYPE_CHECKING:
     from pslib.trainer.settings import TrainerSettings
@@ -73,6 +75,7 @@ def record(cluster: Cluster, settings: TrainerSettings, model: Any, trainer: Any
     trainer : Trainer
         What callbacks get; it is not kept.
     """
+    _tell_of_an_earlier_one(trainer)
     callbacks = of_run(settings.callbacks)
     if not cluster.embedded:
         if callbacks and cluster.rank == 0:
@@ -82,6 +85,23 @@ def record(cluster: Cluster, settings: TrainerSettings, model: Any, trainer: Any
         callbacks.insert(0, TensorBoard())
     if settings.out is not None or settings.progress or callbacks:
         _start(cluster, settings.out, settings.progress, callbacks, settings, model, trainer)
+
+
+def _tell_of_an_earlier_one(trainer: Any) -> None:
+    """Log that a trainer begins anew where an earlier cell of the notebook has trained the same model."""
+    if (shell := notebook_shell()) is None:
+        return
+    model, cell = type(trainer.model).__name__, shell.execution_count
+    made_in, made = _of_cells.get(model, (cell, None))
+    earlier = None if made is None else made()
+    if earlier is not None and made_in != cell and (records := earlier.history.records):
+        log.warning(
+            "pslib: this Trainer begins anew: the one before, of %s, has trained %s; to go on with that, run "
+            "fit again in a cell without connect() and Trainer(...)",
+            model,
+            counted(records[-1].examples, "example"),
+        )
+    _of_cells[model] = cell, ref(trainer)
 
 
 def _start(
@@ -209,5 +229,7 @@ class _Recording:
             log.warning("pslib: %s: %s; its records are not all there", self._place, error.strerror or error)
 
 
+_of_cells: dict[str, tuple[int, ref[Any]]] = {}
+"""Of each class of models that a cell of a notebook trains: the last such cell, and its trainer."""
 _recordings: dict[str | None, _Recording] = {}
 """Of each folder that this process writes records to: whose they are."""

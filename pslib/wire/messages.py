@@ -660,10 +660,12 @@ class Stop(Message):
 class SaveSoon(Message):
     """Request: a checkpoint of the training as soon as possible (`CheckpointBarrier`).
 
-    Reply: `Result`; ``asked`` is false where no training goes on that can be saved.
+    Reply: `Result`; ``asked`` is false where no training goes on that can be saved. ``last``: the run is to
+    end, and no trainer goes on after the checkpoint.
     """
 
     senders = TRAINING
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is
     assert cluster.ready(0, {0: 5}) == Done()
     assert cluster.beat(1, cut=1)["phase"] == "pause"
     assert cluster.ready(1, {1: 3}) == Done()
-    assert cluster.beat(0, cut=1) == {"number": 1, "phase": "begin", "leader": 0, "step": -1}
+    assert cluster.beat(0, cut=1) == {"number": 1, "phase": "begin", "leader": 0, "step": -1, "last": False}
     begun = cluster.step("begun")
     assert isinstance(begun, CutTable)
     table = plain_of(begun.table)
@@ -304,6 +304,65 @@ def test_a_cut_that_is_asked_for_between_two_fits_is_made_as_the_next_one_begins
     assert (table["job"], table["leases"]["done"], len(table["jobs"])) == (3, [], 4)
     cluster.step("saved", path="/runs/c1", name="c1")
     assert cluster.lease(0, job=3).state == "held"
+
+
+def last_cut(cluster: Cluster) -> Cluster:
+    """The run is to end: servers have marked the instant."""
+    cluster.lease(0)
+    assert cluster.ask(SaveSoon(last=True)).values["asked"]
+    cluster.wait(1.0)
+    for _ in range(2):
+        for rank in cluster.trainers:
+            cluster.beat(rank, cut=1)
+    cluster.all_ready()
+    assert cluster.beat(0, cut=1)["last"]
+    cluster.step("begun")
+    return cluster
+
+
+def test_trainers_stay_paused_from_the_last_cut_of_a_run_until_they_leave() -> None:
+    cluster = last_cut(Cluster())
+    for _ in range(2):
+        assert [cluster.beat(rank, cut=1)["phase"] for rank in cluster.trainers] == ["held", "held"]
+        assert cluster.lease(1).state == "wait"
+        cluster.step("saved", path="/runs/c1", name="c1")
+    assert not cluster.ask(Status(False)).values["saves_soon"]
+    assert not cluster.ask(SaveSoon(last=True)).values["asked"], "nothing was trained since"
+
+
+def test_trainers_that_nobody_asks_to_leave_after_the_last_cut_go_on() -> None:
+    cluster = last_cut(Cluster())
+    cluster.step("saved", path="/runs/c1", name="c1")
+    cluster.wait(cluster.session.config.timing.drain_s + 1.5)
+    assert cluster.beat(0)["number"] == 2, "the next one by schedule"
+    assert cluster.lease(1).state == "held"
+
+
+def test_trainers_go_on_when_the_last_cut_fails_and_stay_paused_in_the_next_attempt() -> None:
+    cluster = last_cut(Cluster())
+    cluster.step("failed", reason="no space")
+    assert cluster.beat(0) == {}
+    cluster.wait(2.0)
+    assert (cluster.beat(0)["number"], cluster.beat(0)["last"]) == (2, True)
+
+
+@pytest.mark.parametrize(("phase", "last"), [("near", True), ("pause", True), ("write", False)])
+def test_a_cut_under_way_becomes_the_last_one_unless_trainers_have_gone_on(phase: str, last: bool) -> None:
+    cluster = Cluster()
+    cluster.lease(0)
+    cluster.wait(11.0)
+    if phase != "near":
+        cluster.pause()
+    if phase == "write":
+        cluster.all_ready()
+        cluster.step("begun")
+    assert cluster.ask(SaveSoon(last=True)).values["asked"]
+    assert cluster.beat(0)["last"] == last
+    if phase == "write":
+        cluster.step("saved", path="/runs/c1", name="c1")
+        assert cluster.session.cuts.asked
+        cluster.wait(1.0)
+        assert (cluster.beat(0)["number"], cluster.beat(0)["last"]) == (2, True)
 
 
 def test_a_beginning_waits_for_one_attempt_alone() -> None:

@@ -111,6 +111,13 @@ def test_of_several_runs_the_settings_that_differ_are_told_but_not_their_own_pla
     assert "Settings are not recorded: c." in page([run(), run("c", settings={})])
 
 
+def test_of_a_script_and_a_job_only_settings_that_both_know_differ() -> None:
+    job = run(settings={"training.seed": "1", "training.epochs": "2", "model.name": "deepfm"})
+    script = run("b", settings={"training.seed": "2", "model.name": "deepfm", "load": "x"}, of_script=True)
+    assert differing_settings([job, script]) == {"training.seed": ["1", "2"]}
+    assert page([job, script]).count('class="differs"') == 1
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [(0.001, 0.003, "better"), (-0.003, -0.001, "worse"), (-0.001, 0.003, "no difference shown")],

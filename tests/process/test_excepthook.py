@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +40,51 @@ def test_a_plain_script_that_names_no_data_ends_with_one_line_and_our_exit_code(
         'pslib.Trainer(model, cluster, progress=False).fit("nowhere.parquet")\n'
     )
     assert done.returncode == DataError.exit_code
+
+
+CTRL_C = """
+import os
+import signal
+import pslib
+from rec_models import LR
+
+class Press(pslib.Callback):
+    pressed = False
+
+    def on_progress(self, trainer, record):
+        if record["examples"] and not self.pressed:
+            self.pressed = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+users = [f"u{number % 9}" for number in range(100_000)]
+data = {"user": users, "click": [number % 2 for number in range(100_000)]}
+schema = pslib.Schema(label="click", sparse=["user"])
+with pslib.connect() as cluster:
+    trainer = pslib.Trainer(LR(schema), cluster, batch_rows=50, out="run", callbacks=[Press()])
+    trainer.fit(data, epochs=100)
+"""
+
+
+def test_ctrl_c_in_a_script_tells_what_is_saved_and_shows_the_line_of_the_script(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "script.py").write_text(CTRL_C)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGINT
+    lines = done.stderr.splitlines()
+    told = next(line for line in lines if line.startswith("pslib: interrupted at example "))
+    assert f"; saved in {tmp_path}/run/checkpoint-unfinished/checkpoint-000001: in another" in told
+    assert "failed" not in done.stderr
+    assert lines[-4:] == [
+        "Traceback (most recent call last):",
+        f'  File "{tmp_path}/script.py", line 20, in <module>',
+        "    trainer.fit(data, epochs=100)",
+        "KeyboardInterrupt",
+    ]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["phase"] == "interrupted"
 
 
 def test_a_mistake_in_a_schema_that_stands_before_connect_is_one_line_too(tmp_path: Path) -> None:

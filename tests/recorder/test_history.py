@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from pslib.errors import ConfigurationError
 from pslib.recorder import history
 from pslib.recorder.history import History
 from pslib.recorder.records import COLUMNS, EVALUATION, PROGRESS, Record, read_records
@@ -123,3 +125,16 @@ def test_the_page_of_metrics_explains_every_column() -> None:
     table = page.read_text(encoding="utf-8").split("## Records")[1].split("\n## ")[0]
     first_cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
     assert set(re.findall(r"`(\w+)`", first_cells)) == set(COLUMNS)
+
+
+def test_a_plot_shows_the_records_and_a_notebook_shows_the_plot() -> None:
+    pytest.importorskip("matplotlib")
+    figure = history_of(progress(1.0, loss=0.5), progress(2.0, loss=0.4)).plot()
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss (last second)", "examples/s"]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_a_plot_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigurationError, match="pip install"):
+        History().plot()

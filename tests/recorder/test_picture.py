@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -72,6 +73,16 @@ def test_the_end_of_each_epoch_is_marked_once() -> None:
     assert [text.xy[0] for text in figure.axes[0].texts] == [2, 4]
 
 
+def test_labels_of_marks_that_are_near_each_other_stand_in_lines_of_their_own() -> None:
+    first = [progress(1), progress(99, 1), progress(100, 1)]
+    figure = picture([first, [progress(1, 1), progress(100, 2)]], SUMMARY)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert marks_of(figure) == ["epoch 1", "resumed", "epoch 2"]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert boxes[0].y0 == boxes[2].y0, "a label with room stays in the first line"
+
+
 def test_of_many_epochs_every_nth_is_marked() -> None:
     assert marks_of(picture([[progress(i, i) for i in range(40)]], SUMMARY))[:2] == ["epoch 4", "epoch 8"]
 
@@ -86,7 +97,7 @@ def test_a_resumed_run_shows_its_launches_one_after_the_other_and_each_evaluatio
     second = [evaluation(0, auc=0.6), progress(1, 1), progress(4, 2), evaluation(4, epoch=2, auc=0.7)]
     figure = picture([first, second], {**SUMMARY, "auc": 0.7})
     assert [list(line.get_xdata()) for line in figure.axes[0].lines[:2]] == [[1, 5], [6, 9]]
-    assert marks_of(figure) == ["epoch 1", "epoch 2", "resumed"]
+    assert marks_of(figure) == ["epoch 1", "resumed", "epoch 2"]
     points = next(line for line in figure.axes[1].lines if line.get_label() == "valid 0.7000")
     assert list(zip(points.get_xdata(), points.get_ydata(), strict=True)) == [(5, 0.6), (9, 0.7)]
     assert title_of(figure)[1] == "2 servers, 1 trainer, 900 examples in 2 launches of 9.0 s, AUC 0.7000"

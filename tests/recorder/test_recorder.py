@@ -267,6 +267,18 @@ def test_a_log_gets_a_line_for_each_phase_then_one_every_ten_seconds():
     assert len(lines) == 5
 
 
+def test_a_log_tells_speed_and_loss_at_the_end_of_a_training_shorter_than_ten_seconds():
+    stream = io.StringIO()
+    looks = [training(count, epochs=1, epoch=0, examples_total=900) for count in (0, 300, 600)]
+    looks.append({**training(900, epochs=1, epoch=1, examples_total=900), "phase": "evaluating"})
+    watch(None, looks, every_s=1, stream=stream, progress=True)
+    first, ended, evaluates = stream.getvalue().splitlines()
+    assert first.startswith("[   1.0 s] training epoch 1/1")
+    told = "[   4.0 s] training epoch 1/1 is done, 900 of 900 examples, 300/s, ETA -, loss 0.5000, AUC "
+    assert ended.startswith(told)
+    assert evaluates == "[   4.0 s] evaluating"
+
+
 def test_a_dumb_terminal_gets_lines_and_no_bar(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
@@ -481,8 +493,9 @@ def test_a_run_that_trains_nothing_just_now_tells_no_speed_and_no_loss(phase):
     looks = [training(1_000, rows=50), training(9_000, rows=50, phase=phase)]
     watch(None, looks, every_s=1, stream=stream, progress=True, summary={"phase": "done"})
     lines = stream.getvalue().splitlines()
-    told = f"{phase}, 9,000 of 10,000 examples, -/s, ETA 0:00, loss -, AUC -, staleness 0.0, 50 rows, "
-    assert told in lines[1]
+    ended = "9,000 of 10,000 examples, 8,000/s, ETA 0:00, loss 0.5000, "
+    assert f"training epoch 2/2 is done, {ended}" in lines[1]
+    assert lines[2] == f"[   2.0 s] {phase}"
     assert "done, 9,000 of 10,000 examples, 8,000/s, ETA 0:00, loss 0.5000, " in lines[-1]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 import threading
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -60,3 +63,26 @@ def test_the_records_of_a_folder_are_those_of_the_last_trainer(tmp_path: Path) -
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {line["name"] for line in lines} == {None, "of the second"}
     assert max(line["examples"] for line in lines) == ROWS
+
+
+def test_a_cell_that_makes_the_trainer_anew_says_that_it_does_not_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell, ipython = SimpleNamespace(kernel=object(), execution_count=1), ModuleType("IPython")
+    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    caplog.set_level(logging.WARNING)
+
+    def made() -> pslib.Trainer:
+        return pslib.Trainer(LR(SCHEMA), pslib.connect(), batch_rows=16, progress=False)
+
+    trainers = [made()]
+    trainers[0].fit(clicks())
+    trainers.append(made())
+    assert "begins anew" not in caplog.text, "one cell may make several"
+    trainers[-1].fit(clicks())
+    shell.execution_count = 2
+    trainers.append(made())
+    assert f"the one before, of LR, has trained {ROWS} examples; to go on with that, run fit" in caplog.text
+    for trainer in trainers:
+        trainer.cluster.close()

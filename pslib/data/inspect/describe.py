@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 
@@ -15,7 +15,7 @@ from pslib.data.inspect.check import DENSE_FAR, NUMBERS, CheckReport, check
 from pslib.data.inspect.column_scan import ColumnReport
 from pslib.data.inspect.label_leakage import LabelSample
 from pslib.data.inspect.row_sample import RowSample
-from pslib.data.inspect.time_split import Split, split_of
+from pslib.data.inspect.time_split import Split, name_words, split_of
 from pslib.data.text_values import OTHER_TIME
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
@@ -58,12 +58,15 @@ class Choice:
     reason : str
     leak : bool
         True if it is omitted because it leaks the label.
+    auc_alone : float or None
+        AUC of the label by this column alone, if that is suspiciously large.
     """
 
     name: str
     role: str
     reason: str
     leak: bool = False
+    auc_alone: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,24 @@ class Description:
             "perfect and predicts nothing; add one to the schema if it is known when a prediction is made"
         )
 
+    def near_leaks(self) -> str | None:
+        """Line about columns that nearly determine the label; None if there are none."""
+        near = [f"{one.name} ({one.auc_alone:.3f})" for one in self.choices if one.auc_alone is not None]
+        if not near:
+            return None
+        return (
+            f"AUC of the label by one column alone: {', '.join(near)}; leave it out of the schema unless it "
+            "is known when a prediction is made: what follows a click, such as the time on its page, is not"
+        )
+
+    def float_ids(self) -> str | None:
+        """Line about columns with the names of ids whose whole numbers are floats; None if there are none."""
+        dense = {choice.name for choice in self.choices if choice.role == "dense"}
+        ids = [one for one in self.report.columns if one.name in dense and one.ids_hint and _names_ids(one)]
+        if not ids:
+            return None
+        return f"{', '.join(one.name for one in ids)}: {ids[0].kind}, read as quantities; {ids[0].ids_hint}"
+
     def cut_off(self) -> str | None:
         """Line about values too rare to learn from; None if they are few."""
         keyed = {choice.name for choice in self.choices if choice.role in ("sparse", "ragged")}
@@ -119,6 +140,12 @@ class Description:
             "once: table: {admission: {name: ByCount, count: 2}} gives a row to none of them until it comes "
             "again"
         )
+
+
+def _names_ids(column: ColumnReport) -> bool:
+    """Return True for a name of ids: ``user``, ``itemId``, ``campaign_id``."""
+    words = name_words(column.name)
+    return "id" in words or bool(words & {*CLICK_WORDS[0], *CLICK_WORDS[1]})
 
 
 def _is_rare(column: ColumnReport) -> bool:
@@ -199,7 +226,9 @@ def _without_leak(choice: Choice, sample: LabelSample) -> Choice:
     if choice.role not in ("dense", "sparse"):
         return choice
     why = sample.leak(choice.name)
-    return choice if why is None else Choice(choice.name, "", why, leak=True)
+    if why is not None:
+        return Choice(choice.name, "", why, leak=True)
+    return replace(choice, auc_alone=sample.auc_alone(choice.name))
 
 
 def _refuse_changed(report: CheckReport) -> None:

@@ -71,8 +71,10 @@ def _opened(report: CheckReport) -> ParquetData:
 
 def _times(report: CheckReport) -> list[str]:
     """Columns that may hold the time of the row's event, the likeliest first."""
-    found = [(not _words(name) & TIME_WORDS, rank, name) for rank, name in _by_values(report)]
-    return [name for _, _, name in sorted(found, key=lambda one: one[:2]) if not _words(name) & OTHER_WORDS]
+    found = [(not name_words(name) & TIME_WORDS, rank, name) for rank, name in _by_values(report)]
+    return [
+        name for _, _, name in sorted(found, key=lambda one: one[:2]) if not name_words(name) & OTHER_WORDS
+    ]
 
 
 def _by_values(report: CheckReport) -> Iterator[tuple[int, str]]:
@@ -83,7 +85,7 @@ def _by_values(report: CheckReport) -> Iterator[tuple[int, str]]:
         yield from ((0, one.name) for one in columns if types.is_timestamp(one.type))
         yield from ((2, one.name) for one in columns if types.is_date(one.type))
     for column in report.columns:
-        if column.text_kind == "time" or (_are_seconds(column) and _words(column.name) & TIME_WORDS):
+        if column.text_kind == "time" or (_are_seconds(column) and name_words(column.name) & TIME_WORDS):
             yield 1, column.name
 
 
@@ -95,6 +97,6 @@ def _are_seconds(column: ColumnReport) -> bool:
     return column.lengths is None and time_unit(low) == time_unit(high) is not None
 
 
-def _words(name: str) -> set[str]:
+def name_words(name: str) -> set[str]:
     """Words of a name in any style: ``event_time``, ``eventTime``."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}

@@ -1,8 +1,8 @@
 """Online checkpoints: the trainer's part in a cut that the coordinator announces.
 
-Every trainer closes its `CheckpointPause`, and opens it when the servers have marked the instant. One
-trainer, the leader, tells the servers to do so, waits for their files in a separate thread and writes the
-manifest.
+Every trainer closes its `CheckpointPause`, and opens it when the servers have marked the instant; not so for
+the last checkpoint of a run, after which trainers are asked to leave. One trainer, the leader, tells the
+servers to do so, waits for their files in a separate thread and writes the manifest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pslib.checkpoint.folders import Base, base_in
 from pslib.client.client import Client
 from pslib.client.load import FILE_PATIENCE_S
 from pslib.client.pending import Pending
+from pslib.coordinator.checkpoint_barrier import PAUSED
 from pslib.errors import CheckpointError, PslibError
 from pslib.process.shutdown import preemption
 from pslib.trainer.checkpoints.pause import CheckpointPause
@@ -50,6 +51,7 @@ class _Led:
     tokens: list[str] = field(default_factory=lambda: [secrets.token_hex(4)])
     """Token that servers have begun with; the last one counts, after a server refused an increment."""
     may_begin: threading.Event = field(default_factory=threading.Event)
+    last: bool = False
     over: bool = False
 
     @property
@@ -114,12 +116,13 @@ class TrainerCuts:
             self._lead(number)
         if self._led is not None and self._led.number != number:
             self._give_up(self._led)
-        if phase in ("pause", "begin"):
+        if phase in PAUSED:
             preparing = leads and self._led is not None and not self._led.place
             self._gate.close(number, int(cut.get("step", -1)), preparing)
         else:
             self._gate.open()
         if phase == "begin" and leads and self._led is not None:
+            self._led.last = bool(cut.get("last"))
             self._led.may_begin.set()
 
     def finish(self) -> None:
@@ -192,7 +195,8 @@ class TrainerCuts:
         started_s = time.perf_counter()
         self._begin(led)
         begun, manifest_of = self._step(led, "begun", {}), self._manifest()
-        self._gate.open()
+        if not led.last:
+            self._gate.open()
         assert isinstance(begun, CutTable)
         files = [ManifestFile(**entry) for entry in self._files(led)]
         self._step(led, "commit", {})

@@ -85,6 +85,33 @@ def test_columns_that_give_the_label_away_are_left_out_with_the_reason(tmp_path,
     found = describe(path, "clicked")
     assert set(given).isdisjoint(found.schema.columns)
     assert {"user", "city", "price", "share", "nearly"} < set(found.schema.columns)
+    assert "warning: AUC of the label by one column alone: nearly (" in said
+
+
+def test_a_column_that_nearly_gives_the_label_away_stays_with_a_warning(tmp_path, capsys):
+    label, choice = columns()["clicked"], np.random.default_rng(3)
+    wrong = choice.random(ROWS) < 0.02
+    more = {
+        "page": pa.array([f"page {number}" for number in (label ^ wrong) + 2 * choice.integers(0, 9, ROWS)]),
+        "dwell": np.where(label ^ wrong, 20.0, 3.0) + choice.random(ROWS),
+        "early": np.where(label ^ wrong, -20.0, 3.0) + choice.random(ROWS),
+        "weak": np.where(choice.random(ROWS) < 0.7, label, 1 - label),
+    }
+    path = written(tmp_path / "data.parquet", **more)
+    assert main(["describe", str(path), "--label", "clicked"]) == 0
+    (told,) = re.findall(r"warning: AUC of the label by one column alone: (.*?);", capsys.readouterr().out)
+    assert re.findall(r"\w+ \(0\.9\d\d\)", told) == told.split(", ")
+    assert [one.split()[0] for one in told.split(", ")] == ["page", "dwell", "early"]
+    found = describe(path, "clicked")
+    assert {"page", "dwell", "early", "weak"} < set(found.schema.columns)
+
+
+def test_ids_that_are_floats_are_warned_of_by_their_names(tmp_path, capsys):
+    ids = columns()["user"].astype(float)
+    path = written(tmp_path / "data.parquet", user=ids, campaignId=ids, clicks_before=ids)
+    assert main(["describe", str(path), "--label", "clicked"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: user, campaignId: double, read as quantities; if they are ids, write them as int" in said
 
 
 def test_a_training_of_too_few_steps_is_warned_of_with_settings_that_make_enough(tmp_path, capsys):

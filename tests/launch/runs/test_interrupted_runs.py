@@ -87,11 +87,13 @@ def test_several_trainers_that_are_interrupted_count_every_example_once(
     assert command.finish(40) == 130, command.output
     assert not command.lines("asked to leave"), "that is what they were asked for"
     assert not command.lines("ended with exit code"), command.output
+    trained = summary_of(command)["examples"]
     again = start(*command.lines(GOES_ON)[0].split(GOES_ON)[1].split(), "--quiet")
     assert again.finish(120) == 0, again.output
     summary = summary_of(again)
     assert (summary["examples"], summary["epochs"]) == (EPOCHS * ROWS, EPOCHS)
     assert 0 < summary["examples_before"] < EPOCHS * ROWS
+    assert summary["examples_before"] == trained, "nothing is trained while the checkpoint is written"
     assert summary["pushes_sent"] == summary["pushes_applied"]
 
 

@@ -173,9 +173,16 @@ def test_all_launches_of_a_run_are_drawn(tmp_path: Path) -> None:
     assert [one.examples for one in read_run(run, "run").records][:2] == [40, 100]
 
 
-def test_settings_of_a_script_are_those_of_its_summary(tmp_path: Path) -> None:
-    run = records(tmp_path / "run", settings={"batch_rows": "64", "model": "DeepFM"})
-    assert read_run(run, "run").settings == {"batch_rows": "64", "model": "DeepFM"}
+def test_settings_of_a_script_are_those_of_its_summary_by_their_names_in_a_job_file(tmp_path: Path) -> None:
+    own = {"batch_rows": "64", "model": "DeepFM", "dense_optimizer": "Adam", "wire.rows": "float32"}
+    run = read_run(records(tmp_path / "run", settings=own), "run")
+    assert run.of_script
+    assert run.settings == {
+        "training.batch_rows": "64",
+        "model.name": "deepfm",
+        "optimizers.dense.name": "Adam",
+        "training.wire.rows": "float32",
+    }
 
 
 def test_secrets_of_settings_are_not_shown(tmp_path: Path) -> None:
