@@ -161,7 +161,8 @@ class TableScanner:
             table = table.take(pa.array(rows))
         done = 0
         for batch in table.to_batches(SCAN_ROWS):
-            yield rows[done : done + len(batch)], self._data.casts.batch(plain_batch(batch))
+            name = self._data.row_groups[piece.row_group].file
+            yield rows[done : done + len(batch)], self._data.casts.batch(plain_batch(batch), name)
             done += len(batch)
 
     def close(self) -> None:
