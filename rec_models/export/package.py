@@ -91,7 +91,7 @@ def write_rows(model: LoadedModel, place: Path) -> None:
 
 
 def schema_of(model: LoadedModel) -> dict[str, Any]:
-    """Return what ``schema.json`` says: of each graph its fields, and of the table its parts.
+    """Return the content of ``schema.json``: the fields of each graph, and the parts of the table.
 
     Salts and seeds are 64-bit numbers in hexadecimal, which not every reader of JSON would keep.
     """
@@ -158,7 +158,7 @@ def _kind(kinds: Mapping[str, tuple[str, ...]], vocabulary: str) -> str:
 
 
 def _parts_of(table: TableSpec) -> list[dict[str, Any]]:
-    """Return the parts of a row, with what a key's first values are made of."""
+    """Return the parts of a row, with the seed and the initializer of unseen keys."""
     return [
         {
             "name": part.name,
