@@ -221,7 +221,7 @@ def lasting(data: Data) -> Data:
 def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tuple[DataPart, DataPart]:
     """Split data into rows to train on and rows to test on, without a copy.
 
-    `Trainer.fit`, `Trainer.evaluate` and `pslib.load` take a part like other data. Which rows are held out is
+    `Trainer.fit`, `Trainer.evaluate` and `pslib.load` take a part like other data. The held-out rows are
     a function of the data alone: each process, and a resumed run, holds out the same.
 
     Parameters

@@ -32,7 +32,7 @@ _STATUS = {"done": "FINISHED", "failed": "FAILED"}
 
 @dataclass(frozen=True, kw_only=True)
 class MLflowSettings(Settings):
-    """Where a run is tracked."""
+    """Settings of the tracking of a run in MLflow."""
 
     uri: Annotated[
         str | None,

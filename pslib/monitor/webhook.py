@@ -23,7 +23,7 @@ AGAIN = (408, 429)
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookSettings(Settings):
-    """Where messages of a run go, and how long that is tried."""
+    """Target of the messages of a run, with its retries."""
 
     url: Annotated[
         str,

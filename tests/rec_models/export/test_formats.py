@@ -1,4 +1,4 @@
-"""What each format of an export holds is what the loaded model has."""
+"""Each format of an export holds the parameters of the loaded model."""
 
 from __future__ import annotations
 
