@@ -20,7 +20,7 @@ from pslib.storage import is_uri, place_of, shown
 from pslib.text import one_line
 from pslib.trainer.retrieval.towers import MatchingModel
 from pslib.validation import checked
-from rec_models.export.package import rows_of, write_package
+from rec_models.export.package import rows_of, write_files, write_package
 from rec_models.saved import load
 from rec_models.torch_model import INSTALL, TorchModel
 
@@ -176,10 +176,7 @@ def _to_torch(model: Any, out: str, options: FormatOptions) -> list[str]:
     writers["state.pt"] = lambda place: torch.save(state, place)
     of_rows = {"keys": torch.from_numpy(keys.view(np.int64)), "rows": torch.from_numpy(rows)}
     writers["rows.pt"] = lambda place: torch.save(of_rows, place)
-    for name, write in writers.items():
-        with atomic_output(folder / name) as place:
-            write(place)
-    return [str(folder / name) for name in writers]
+    return [str(one) for one in write_files(folder, writers, {"network.pt2"})]
 
 
 def _program(network: Any, model: TorchModel) -> Any:
@@ -229,11 +226,12 @@ def _to_faiss(model: Any, out: str, options: FormatOptions) -> list[str]:
         faiss.normalize_L2(vectors)  # so that products are cosines, as of `nearest`
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    with atomic_output(folder / "index.faiss") as place:
-        faiss.write_index(index, os.fspath(place))
-    with atomic_output(folder / "ids.parquet") as place:
-        pq.write_table(table.drop_columns([table.column_names[-1]]), place)
-    return [str(folder / name) for name in ("index.faiss", "ids.parquet")]
+    ids = table.drop_columns([table.column_names[-1]])
+    writers: dict[str, Callable[[Path], object]] = {
+        "index.faiss": lambda place: faiss.write_index(index, os.fspath(place)),
+        "ids.parquet": lambda place: pq.write_table(ids, place),
+    }
+    return [str(one) for one in write_files(folder, writers)]
 
 
 FORMATS: dict[str, Write] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pslib.scoring import LoadedModel
 from pslib.storage import shown
 from pslib.table.tables import TableSpec
 from rec_models.export.graph import OPSET
-from rec_models.export.trace import forwards_of, graphs_of
+from rec_models.export.trace import ITEM, MODEL, QUERY, forwards_of, graphs_of
 from rec_models.model import Model
 from rec_models.session import SessionModel
 
@@ -58,9 +58,27 @@ def write_package(model: LoadedModel, folder: Path) -> list[Path]:
     }
     writers["rows.arrow"] = lambda place: write_rows(model, place)
     writers |= {name: _bytes_writer(text.encode()) for name, text in texts.items()}
+    return write_files(folder, writers, {f"{name}.onnx" for name in (MODEL, QUERY, ITEM)})
+
+
+def write_files(
+    folder: Path, writers: Mapping[str, Callable[[Path], object]], optional: Collection[str] = ()
+) -> list[Path]:
+    """Write files of a folder, each complete or not at all; return them.
+
+    Parameters
+    ----------
+    folder : Path
+    writers : mapping of str to callable
+        Writes a file to a place, by its name.
+    optional : collection of str
+        Names that not every model has: such a file of an earlier export is removed.
+    """
     for name, write in writers.items():
         with atomic_output(folder / name) as place:
             write(place)
+    for name in set(optional).difference(writers):
+        (folder / name).unlink(missing_ok=True)
     return [folder / name for name in writers]
 
 

@@ -211,6 +211,14 @@ def test_files_of_an_earlier_export_are_replaced_where_it_is_asked_for(
         assert len(pa.ipc.open_file(file).get_batch(0)) == pslib.load(clicks.checkpoint).rows
 
 
+def test_no_graph_of_an_earlier_model_stays_in_a_folder(clicks: Trained, tmp_path: Path) -> None:
+    trained = Trained(tmp_path, TwoTower(QUERIES, item=("movie", "genres"), hidden=(8,), out=4))
+    trained.run()
+    pslib.export(trained.checkpoint, "onnx", tmp_path / "package")
+    files = pslib.export(clicks.checkpoint, "onnx", tmp_path / "package", overwrite=True)
+    assert sorted(map(str, (tmp_path / "package").iterdir())) == sorted(files)
+
+
 @pytest.mark.parametrize(("to", "package"), [("onnx", "onnx"), ("torch", "torch"), ("faiss", "faiss")])
 def test_what_is_not_installed_is_named_before_anything_is_written(
     clicks: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, package: str
