@@ -85,7 +85,7 @@ lint: build
 
 # The kernels and their tests once more under AddressSanitizer, in a copy, so that the normal build stays as it
 # is. Python itself is not instrumented: libasan is preloaded, with libstdc++, without which it ends a process in which
-# Arrow throws; leaks (the interpreter's) are not looked for. What it says is written past pytest (capture=sys).
+# Arrow throws; leaks (the interpreter's) are not looked for. Its reports are written past pytest (capture=sys).
 ASAN := build/asan
 KERNEL_TESTS := tests/table tests/wire tests/shard \
     $(patsubst %,tests/values/test_%.py,hashing levels same_bits cores) \
@@ -96,7 +96,7 @@ KERNEL_TESTS := tests/table tests/wire tests/shard \
     $(patsubst %,tests/transport/test_%.py,transport zmq_link) tests/server/test_shard_thread.py \
     tests/checkpoint/test_increments.py
 
-# What was deleted or moved since the last time must not be compiled or run once more.
+# Files that were deleted or moved since the last time must not be compiled or run once more.
 asan: $(VENV)/.made
 	mkdir -p $(ASAN)
 	rm -rf $(addprefix $(ASAN)/,pslib rec_models tests cython_ext)

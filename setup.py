@@ -47,7 +47,7 @@ def extension(source: Path) -> Extension:
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-# What an editable install compiles lies in a folder that is thrown away, so `make` would compile all of it a
+# An editable install compiles into a folder that is thrown away, so `make` would compile all of it a
 # second time: it installs without kernels and compiles them in a step of its own, which keeps what it has.
 SOURCES = [] if os.environ.get("PSLIB_KERNELS") == "later" else sorted(Path("cython_ext").rglob("*.pyx"))
 

@@ -4,8 +4,8 @@
 processes and one trainer process over loopback, DeepFM 400-400-400 with dim 1 + 16, row-wise Adagrad, batch
 4,096, staleness 2, everything in: Parquet, hashing, pull, compute, push. The table is filled by pushes that
 make its rows, in stages; at each stage the model trains on examples whose keys are spread evenly over all
-rows, so that no cache helps. A second cluster then holds the small table alone. What is compared is the rate
-at all rows against the rates at ``--small-rows``, before and after it; each is a training of ``--examples``,
+rows, so that no cache helps. A second cluster then holds the small table alone. The comparison is of the rate
+at all rows with the rates at ``--small-rows``, before and after it; each is a training of ``--examples``,
 twice. ``--quick`` does the same with 200,000 rows, for tests.
 """
 

@@ -14,7 +14,7 @@ onto fresh files that are synced before the clock stops, and removed after it:
 Then, unless ``--no-serving``, the same of a server process that trains and reads meanwhile
 (``checkpoint_serving.py``): throughput kept, p99 of short pulls, MB/s of the save, memory on top.
 
-Rows do not change between rounds. What is quoted are medians, and the ratio of each round's save to the mean
+Rows do not change between rounds. Reported are medians, and the ratio of each round's save to the mean
 of the plain writings before and after it: a disk's speed drifts by more than the difference that is looked
 for.
 """

@@ -1,4 +1,4 @@
-"""How long the page of a run takes to load in Chromium, and what each state costs the process that serves it.
+"""Load time of the page of a run in Chromium, and CPU of the process that serves it, for each state.
 
 The run is recorded: 128 servers and 64 trainers. Chromium starts anew for each load, so its cache is empty;
 the time is from the beginning of the navigation to the first frame with curves.

@@ -4,7 +4,7 @@ First `pslib bench calibrate` measures this machine; its two whole runs (one ser
 batch 2,048 with hidden 256-256, batch 512 with hidden 64) are all the training that it sees. Then
 configurations that it has not seen are predicted by the simulation and run as ``pslib train`` runs them, with
 processes over loopback: a small model on small batches, two servers with two trainers, large batches with a
-large tower. What is quoted is predicted over measured examples/s, the median where a configuration runs more
+large tower. Reported is predicted over measured examples/s, the median where a configuration runs more
 than once; all of them take turns.
 """
 

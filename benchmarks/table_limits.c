@@ -1,4 +1,4 @@
-/* What memory alone allows: the gathers that benchmarks/table.py holds the table against.
+/* Limits of memory alone: the gathers that benchmarks/table.py compares the table with.
  *
  * Places are line numbers, drawn at random by the caller; all are prefetched AHEAD places before use, into the first
  * cache of the core or, `second`, the second one, as the table does since 2026-11-26 (cython_ext/common/vectors.h).
@@ -33,7 +33,7 @@ static inline int64_t later(int64_t i, int64_t n)
     return i + AHEAD < n ? i + AHEAD : n - 1;
 }
 
-/* What is known of a row's size, and of the cache, makes code of its own, as it does in the table. */
+/* A constant row size, and a flag for the cache, give code of its own, as in the table. */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE void prefetch(const char *address, int second)

@@ -2,7 +2,7 @@
 
 The twin starts with the first values of pslib's rows and dense parameters, goes through the same leases in
 the same order with the same negatives, and steps by Adagrad (rows) and Adam (dense parameters), whose
-definitions are the same in both. What it has learnt is ranked by the same code. FailureDetector are those of
+definitions are the same in both. Its result is ranked by the same code. Losses are those of
 ``tests/support/models/matching_twins.py``, which tests hold against pslib's own.
 """
 

@@ -43,7 +43,7 @@ class AwakeClock:
 
     A process that was stopped (Ctrl-Z, a debugger, a paused virtual machine, a machine without a free core)
     heard nothing, though none was silent. So the time between two looks counts as `STALL_S` at most, which
-    still lets every wait end. What others may have decided meanwhile is for the machine's clock to say.
+    still lets every wait end. Decisions of others meanwhile go by the machine's clock.
 
     Parameters
     ----------

@@ -225,7 +225,7 @@ class ClusterSettings(Settings):
     server_memory_bytes: Annotated[
         int,
         Setting(
-            "What the tables of one server may take, its shard threads an even share each; 0 is no limit. "
+            "Limit of the tables of one server, an even share for each of its shard threads; 0 is no limit. "
             "The process itself (Python, pyarrow, messages on their way) takes some 150 MiB beside it.",
             ge=0,
             unit="bytes",
@@ -246,7 +246,7 @@ class ClusterSettings(Settings):
     durability: Annotated[
         str,
         Setting(
-            "What a push has survived when it is acknowledged: nothing; the end of the server's process, "
+            "Failure that an acknowledged push survives: none; the end of the server's process, "
             "because it is in the update log; or also a loss of power, because the log is synced.",
             choices=DURABILITIES,
         ),
@@ -254,7 +254,7 @@ class ClusterSettings(Settings):
     recovery: Annotated[
         str,
         Setting(
-            "What happens when a server is lost: it comes back from its log, and where that has lost its "
+            "Recovery of a lost server: it comes back from its log, and where that has lost its "
             "end the run stops; everybody goes back to the last checkpoint; or it alone comes back, from "
             "its log or, where there is none, at the last checkpoint, and the run goes on without what is "
             "lost, which is counted.",

@@ -30,7 +30,7 @@
         ├── LogCorruptError              bytes do not match their checksums
         └── LogForeignError              a log of another cluster, or of a newer format
 
-Every message is one line: what was expected, what came, what to do next. What it quotes may be of any length
+Every message is one line: what was expected, what came, what to do next. Quoted text may be of any length
 and hold any character: here, at the root, a line is cut at `pslib.text.LINE_CHARS` and made printable.
 """
 
@@ -145,7 +145,7 @@ class WorkDoneError(UnavailableError):
 class MemoryLimitError(UnavailableError):
     """A server is at its memory limit and took no new row of a push or load; the message says what to do.
 
-    What is below it on other servers or shard threads may have been applied. The push may be sent again under
+    Rows on other servers or shard threads may have been applied. The push may be sent again under
     its name, when there is room, and still counts once.
     """
 

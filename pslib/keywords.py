@@ -21,7 +21,7 @@ _OF_OTHERS = dict.fromkeys(("optimizer", "optimizers", "optim", "lr", "learning_
     "epochs": "the number of epochs is trainer.fit(data, epochs=...)",
     **dict.fromkeys(("y", "X"), LABEL_IN_DATA),
 }
-"""Where a keyword is that a call does not take."""
+"""Places of keywords that a call does not take."""
 
 
 class UnknownKeywordError(ConfigurationError, TypeError):

@@ -175,7 +175,7 @@ def batch_keys(sparse, lists, rows, drawn, vectors=None):
         offsets (n + 1,) int64 or int32. With ``salt`` None the elements are keys (uint64); else they are
         int32 or uint16, whose keys are those of `hashing.hash_ints` with this salt.
     rows : (k,) int64
-        Which rows, in this order.
+        Rows that are taken, in this order.
     drawn : (d,) uint64
         More keys, of no row.
     vectors : str or None
@@ -223,7 +223,7 @@ def take_rows(matrix, rows):
     ----------
     matrix : (n, N) or (n,) float32
     rows : (k,) int64
-        Which rows, in this order.
+        Rows that are taken, in this order.
 
     Returns
     -------

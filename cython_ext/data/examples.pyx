@@ -110,7 +110,7 @@ def fill_keys(columns, out, vectors=None):
         For each column its ``(n,)`` integers of any width, and Arrow's bitmap (uint8, or None) from bit
         ``first_bit`` on. With ``salt`` None the values are keys already (uint64) and stand as they are. With
         ``table`` (uint64) they are places in it, of a dictionary whose keys it holds; else they are hashed as
-        `hashing.hash_ints` does. What is null, or a place that the table does not have, is the null key.
+        `hashing.hash_ints` does. A null, or a place that the table does not have, gives the null key.
     out : (n, F) uint64
         Written to.
     vectors : str or None

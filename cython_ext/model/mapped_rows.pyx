@@ -199,7 +199,7 @@ cdef class MappedRows:
         Returns
         -------
         (n,) bool
-            Which keys have a row.
+            True where a key has a row.
         """
         keys = checked_array("find: keys", keys, _U64, (None,))
         cdef int64_t n = keys.shape[0]

@@ -17,9 +17,6 @@ from launch.cli.command import (
 from launch.cli.predict import checkpoint_argument
 from pslib.errors import EXIT_DONE, ConfigurationError
 
-OF_FORMATS = {"field": "faiss", "data": "faiss", "state": "parquet", "columns": "parquet"}
-"""Options of one format alone."""
-
 
 @command(
     "export",
@@ -60,11 +57,14 @@ def export_command(
     from pslib.checkpoint import newest, newest_of_run, read_manifest
     from pslib.storage import place_of, shown
     from pslib.text import counted
-    from rec_models.export.formats import export
+    from rec_models.export.formats import OF_FORMATS, export
 
-    given = {"field": field, "data": data, "state": state, "columns": columns}
+    given = {"field": field, "among": data, "state": state, "columns": columns}
     if wrong := [name for name, value in given.items() if value and OF_FORMATS[name] != to]:
-        raise ConfigurationError(*(f"--{name} is of --to {OF_FORMATS[name]} alone" for name in wrong))
+        options = {name: "data" if name == "among" else name for name in wrong}
+        raise ConfigurationError(
+            *(f"--{options[name]} is of --to {OF_FORMATS[name]} alone" for name in wrong)
+        )
     if to == "faiss" and data is None:
         raise ConfigurationError("--data: expected where the items or values are, got none")
     path = newest(newest_of_run(place_of(checkpoint)))

@@ -225,7 +225,7 @@ class Job(Section):
 
     @property
     def ranked(self) -> RankingSettings:
-        """How items are ranked; the defaults if the file does not say it."""
+        """Settings of the ranking; the defaults if the file has none."""
         return self.ranking or RankingSettings()
 
     @property

@@ -80,11 +80,11 @@ takes `trainer.fit_and_rank(data, valid, ...)`.
 [job_file.md](../guide/job_file.md#when-the-table-does-not-fit), the rules and their sources in
 [policies.py](../../pslib/table/policies.py). Ages are in the unit of `clock`.
 """,
-    "cluster": "How a process leaves: [operate.md](../guide/operate.md#asked-to-leave).\n",
+    "cluster": "Exit of a process: [operate.md](../guide/operate.md#asked-to-leave).\n",
     "serve": "Pods of `pslib serve` on Kubernetes: [deploy.md](../guide/deploy.md#scorers).\n",
-    "load": "What is loaded: [checkpoints.md](../guide/checkpoints.md#what-is-loaded).\n",
+    "load": "Partial loads: [checkpoints.md](../guide/checkpoints.md#partial-loads).\n",
 }
-"""Introductions of sections: what is no setting's own help."""
+"""Introductions of sections, beside the help of each setting."""
 _OPTIMIZERS = """Formulas and sources: [optimizers.py](../../pslib/table/optimizers.py). Not for
 dense parameters: `RowwiseAdagrad`.
 

@@ -35,7 +35,7 @@ def serve_health(
     host : str
         Address to listen at, unencrypted. Empty: all of this machine, since a probe comes from its node.
     what : str
-        What gave the port, for the error.
+        Source of the port, for the error.
     counters : Reported
 
     Raises

@@ -71,7 +71,7 @@ class Acknowledged:
     def lost(self, server: int, moment: str, count: int) -> tuple[int, int]:
         """Return (lost, total) of a server's first ``count`` pushes, when its successor began at a moment.
 
-        Pushes acknowledged behind these are the successor's own. What is told once is not told again.
+        Pushes acknowledged behind these are the successor's own. An acknowledgement is told once.
         """
         told = self._told.get(server, 0)
         begun = max(told, self._at.get(moment, {}).get(server, 0))

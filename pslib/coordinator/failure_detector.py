@@ -146,7 +146,7 @@ class FailureDetector:
         if waited_s > timing.restart_s:
             self._fail(
                 f"waited {waited_s:.0f} s for {who}: nobody has started it again; {self._kept()}. "
-                "What servers had acknowledged is in their logs: start again with the same ones"
+                "Acknowledged pushes are in the servers' logs: start again with the same ones"
             )
         reports = int(waited_s / timing.report_s)
         if reports > self._told.get(member.incarnation, 0):

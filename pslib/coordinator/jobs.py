@@ -48,7 +48,7 @@ BESIDE = ("evaluate", "predict", "rank", "recommend", "export", "save")
 SCORES_KEPT = 16
 """Parts of an evaluation kept before they are merged."""
 IN_STEP = "with consistency sync every step waits for every trainer"
-"""Why a run can't go on without a trainer."""
+"""Reason that a run can't go on without a trainer."""
 START_AGAIN = "start again from"
 """Part of the reason of an end after which the same run would end in the same way, and of no other error."""
 

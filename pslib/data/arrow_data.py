@@ -75,7 +75,7 @@ class TableTypes:
         problems = column_problems(cast, schema, name) or kinds.conflicts(cast, name) + kinds.settle()
         if problems:
             raise DataError(*problems)
-        self.columns, self.seen = columns, kinds.seen
+        self.columns, self.seen, self._name = columns, kinds.seen, name
         self.casts = ColumnCasts(schema, kinds.of_columns())
         self._as_is = False
 
@@ -83,7 +83,7 @@ class TableTypes:
         """Return columns of a table of these types, cast; the same batch if none needs it."""
         if self._as_is:
             return batch
-        found = self.casts.batch(plain_batch(batch))
+        found = self.casts.batch(plain_batch(batch), self._name)
         self._as_is = found is batch
         return found
 
@@ -294,7 +294,7 @@ def lasting(data: Data) -> Data:
 def split(data: Data, test_share: float = 0.1, *, by: str | None = None) -> tuple[DataPart, DataPart]:
     """Split data into rows to train on and rows to test on, without a copy.
 
-    `Trainer.fit`, `Trainer.evaluate` and `pslib.load` take a part like other data. Which rows are held out is
+    `Trainer.fit`, `Trainer.evaluate` and `pslib.load` take a part like other data. The held-out rows are
     a function of the data alone: each process, and a resumed run, holds out the same.
 
     Parameters

@@ -78,10 +78,25 @@ class ColumnCasts:
                 columns = columns.set(place, column.with_type(pa.int64()))
         return columns
 
-    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a record batch with the columns cast; it is the same one if none needs it."""
+    def batch(self, batch: pa.RecordBatch, where: str = "data") -> pa.RecordBatch:
+        """Return a record batch with the columns cast; it is the same one if none needs it.
+
+        Parameters
+        ----------
+        batch : RecordBatch
+        where : str
+            Its file, for errors.
+
+        Raises
+        ------
+        DataError
+            If a float is none of the integers that a column has.
+        """
         names, given = batch.schema.names, batch.columns
-        columns = [self.column(name, array) for name, array in zip(names, given, strict=True)]
+        try:
+            columns = [self.column(name, array) for name, array in zip(names, given, strict=True)]
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
         if all(new is old for new, old in zip(columns, given, strict=True)):
             return batch
         return pa.RecordBatch.from_arrays(columns, names)

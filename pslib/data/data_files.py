@@ -7,7 +7,7 @@ Training, `check`, `describe`, predictions and streams list their files here.
 - A file in a folder is read if its name ends as those of Parquet (`PARQUET`) or of text (`TEXT`), and neither
   it nor a folder on the way to it is hidden, by a ``.`` or ``_`` in front. A folder ``_name=value`` is a
   partition, as for Spark. Text in a folder with Parquet is left out: often the Parquet was made of it.
-- What else is in a folder is left out, and `DataFiles.note` says so in one line.
+- Other files of a folder are left out, and `DataFiles.note` says so in one line.
 - A file is read once. A second way to it is a problem: given again, a link, a hard link, a loop of links.
 - A folder of a table format is a problem: its log says which of its files are alive (`_TABLES`).
 """

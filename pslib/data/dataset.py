@@ -66,7 +66,7 @@ class KeptRows:
     Parameters
     ----------
     test_share, by : float, str or None
-        Which rows are held out, as for `pslib.split`.
+        Share and column of the held-out rows, as for `pslib.split`.
     tests : sequence of callable
         Of each row group: returns the mask of its rows that are held out.
     is_test : bool
@@ -138,7 +138,7 @@ class ParquetData:
     notes : tuple of str
         Lines about labels that are all alike, as far as statistics tell.
     kept : KeptRows or None
-        Which rows are read, if it is a part of a split.
+        Rows that are read, if it is a part of a split.
     """
 
     kept: KeptRows | None = None

@@ -4,8 +4,8 @@ A file of Parquet counts by the rule of `pslib.data.data_files`, text does not (
 converted file by file, while trainers wait): a writer gives it a hidden name until it is complete,
 and renames it within the file system (object stores show complete files only). With a marker, say
 ``_SUCCESS``, a file counts if a file of that name is in its folder. A file once counted must not change, nor
-reappear under another name. What does not count is logged once, when a
-second look finds it: it is not being written then.
+reappear under another name. A file that does not count is logged once, when
+a second look finds it: it is not being written then.
 """
 
 from __future__ import annotations

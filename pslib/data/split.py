@@ -293,7 +293,7 @@ class _Times:
 def time_problem(kind: pa.DataType) -> str | None:
     """Reason why columns of this type hold no times to split by; None if they may, or have no value."""
     tests = (types.is_timestamp, types.is_date, types.is_integer, types.is_string, types.is_large_string,
-             types.is_null)  # fmt: skip
+             types.is_string_view, types.is_null)  # fmt: skip
     if any(test(_value_type(kind)) for test in tests):
         return None
     return f"times to split by are timestamps, dates, whole numbers or texts of times, got {kind}"
@@ -305,10 +305,22 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _no_time_in(array: pa.Array) -> str:
-    """Return the first text that is no time, quoted; empty where all look like one."""
+    """Return the first text that is no time, quoted; empty where each is one, with a zone or without."""
     texts = array.cast(pa.string()).drop_null()
     others = texts.filter(pc.invert(pc.match_substring_regex(texts, f"^{TEXT_KINDS['time']}$")))
-    return quoted(others[0].as_py()) if len(others) else ""
+    texts = others[:1] if len(others) else texts
+    while len(texts) > 1:  # a date such as 2024-02-30 only looks like one
+        first, second = texts[: len(texts) // 2], texts[len(texts) // 2 :]
+        texts = second if _are_times(first) else first
+    return quoted(texts[0].as_py()) if len(texts) and not _are_times(texts) else ""
+
+
+def _are_times(texts: pa.Array) -> bool:
+    try:
+        _as_times(texts)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _as_times(array: pa.Array) -> pa.Array:

@@ -280,7 +280,7 @@ def _tell_rejected(source: Path, entry: Path) -> None:
 def _prune(newest: Path) -> None:
     """Remove entries that were not used for long, more while all are too large, and what is left of others.
 
-    What was used within a day stays: this process, or another, may open it again.
+    An entry that was used within a day stays: this process, or another, may open it again.
     """
     now_s, left, unused = newest.stat().st_mtime, 0, []
     for file in newest.parent.iterdir():

@@ -287,7 +287,7 @@ class GroupScanner:
         columns = list(self._data.schema.columns)
         _check_same(self._file, columns, group)
         found = group_batches(self._file, group.row_group, columns, SCAN_ROWS)
-        batches = map(self._data.casts.batch, found)
+        batches = (self._data.casts.batch(batch, shown_path(group.file)) for batch in found)
         kept = self._data.kept
         self._batches = _numbered(group, batches, None if kept is None else kept.mask(index))
         self._group, self._position, self._rest = index, 0, None

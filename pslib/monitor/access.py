@@ -58,7 +58,7 @@ class Access:
     loopback : bool
         True if the page listens on loopback.
     token : str or None
-        What the page's address must hold; None: nothing, which only loopback allows.
+        Token that the page's address must have; None: no token, which only loopback allows.
     port : int
         Of the page. It stands in the cookie's name: cookies of one host are the same for all its ports.
     """

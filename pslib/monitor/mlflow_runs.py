@@ -33,7 +33,7 @@ _STATUS = {"done": "FINISHED", "failed": "FAILED"}
 
 @dataclass(frozen=True, kw_only=True)
 class MLflowSettings(Settings):
-    """Server and experiment that track a run."""
+    """Settings of the tracking of a run in MLflow."""
 
     uri: Annotated[
         str | None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pslib.monitor.app import Source
 
 HOST = "127.0.0.1"
-"""Where the page listens if nothing else is said."""
+"""Default address of the page."""
 
 CONNECTIONS = 64
 """Connections at once, those included that a dropped client has not closed."""

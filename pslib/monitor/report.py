@@ -94,7 +94,7 @@ def page(
     )
     sections = [
         ("Difference of AUC", _compared(runs, comparisons, notes)),
-        ("What differs", _differing(runs) if len(runs) > 1 else ""),
+        ("Differences", _differing(runs) if len(runs) > 1 else ""),
         ("Summary", _summary(runs)),
         ("Charts", _charts(runs)),
         ("Evaluations", _evaluations(runs)),

@@ -21,7 +21,7 @@ def _of_true(value: object) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerSettings(Settings):
-    """Trackers of a run, beside its own records: once for a run, from the process that writes these."""
+    """Trackers of a run, beside its own records: called once for a run, by the process that writes these."""
 
     tensorboard: Annotated[bool, Setting("Event files for TensorBoard; the same as ``--tensorboard``.")] = (
         False

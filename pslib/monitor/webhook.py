@@ -23,7 +23,7 @@ AGAIN = (408, 429)
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookSettings(Settings):
-    """URL for the messages of a run, and how long they are tried."""
+    """Target of the messages of a run, with its retries."""
 
     url: Annotated[
         str,

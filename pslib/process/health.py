@@ -23,7 +23,7 @@ class Health:
     Attributes
     ----------
     waits_for : str
-        What the process waits for before it can serve; empty when it does.
+        Condition that the process waits for before it can serve; empty when it serves.
     """
 
     def __init__(self, clock: Clock) -> None:

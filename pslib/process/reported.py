@@ -55,4 +55,4 @@ class Reported:
 
 
 reported = Reported()
-"""What this process has reported."""
+"""Figures that this process has reported."""

@@ -29,7 +29,7 @@ class Callback:
     the figures of all trainers together: once for a run, by time and never by batch. In a script that runs
     alone it is a thread of that process; of several trainers under a launcher it is a thread of the one with
     rank 0; for the trackers of a job file it is the launcher, whose ``trainer`` is None. It makes no calls of
-    a trainer. What takes long there delays records, and no batch. One with an exception is logged in a line
+    a trainer. A slow one delays records, and no batch. One with an exception is logged in a line
     and not called any more; the run goes on.
 
     A script that goes on from a checkpoint of an unfinished `fit` calls them for the epochs before, too, with

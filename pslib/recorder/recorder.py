@@ -54,7 +54,7 @@ class RunRecorder:
     callbacks : sequence of Callback
         Their methods of a run are called.
     about : mapping
-        What the caller knows of the run, for `Callback.on_run_begin`.
+        Facts of the run that the caller knows, for `Callback.on_run_begin`.
     trainer : callable
         Returns what the callbacks get as ``trainer``.
 

@@ -122,7 +122,7 @@ def evaluation_records(
         Outcome of the call, as the coordinator has it.
     seconds : float
     epoch, examples, loss : int, int, float or None
-        What was trained by then, and the last training loss.
+        Epoch and examples trained by then, and the last training loss.
     """
     about: dict[str, Any] = {
         "event": EVALUATION,

@@ -105,8 +105,8 @@ class Cosine(Schedule):
 class Linear(Schedule):
     """The full rate for ``hold`` batches, then down to 0 (or ``floor``) in equal steps, at ``batches``.
 
-    ``min(1, max(0, (batches - step) / (batches - hold)))``. What is still to be learnt late is learnt at the
-    full rate, and the fall at the end takes the noise away. Source: Hägele et al., arXiv:2405.18392,
+    ``min(1, max(0, (batches - step) / (batches - hold)))``. The training stays at the full rate until
+    then, and the fall at the end takes the noise away. Source: Hägele et al., arXiv:2405.18392,
     a constant rate with a linear cooldown; with ``hold`` 0 the fall begins at once.
     """
 
@@ -132,7 +132,7 @@ class StepDecay(Schedule):
     every: Annotated[
         int, Setting("From one fall of the rate to the next.", ge=1, le=BATCHES_MAX, unit="batches")
     ] = 10_000
-    ratio: Annotated[float, Setting("What is left of the rate after a fall.", gt=0, le=1)] = 0.5
+    ratio: Annotated[float, Setting("Factor of the rate at a fall.", gt=0, le=1)] = 0.5
 
     def _after(self, step: int) -> float:
         return float(self.ratio ** (step // self.every))

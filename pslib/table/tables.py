@@ -104,7 +104,7 @@ class PartSpec(metaclass=Keywords):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePolicies(Settings):
-    """How a table keeps its rows: the section ``table`` of a job file, and settings of `TableSpec`."""
+    """Storage of the rows of a table: the section ``table`` of a job file, and settings of `TableSpec`."""
 
     AT = ""
 

@@ -246,7 +246,7 @@ class Calls:
         Returns
         -------
         str
-            What it returns, or returned then. Collective calls in it are no steps of the training call.
+            Result of the call, or of the call then. Collective calls in it are no steps of the training call.
         """
         if self._to_repeat:
             done = self._next_step(what)

@@ -73,7 +73,7 @@ def record(cluster: Cluster, settings: TrainerSettings, model: Any, trainer: Any
     model : TrainableModel
         For the settings that are recorded.
     trainer : Trainer
-        What callbacks get; it is not kept.
+        Trainer that callbacks get; it is not kept.
     """
     _tell_of_an_earlier_one(trainer)
     callbacks = of_run(settings.callbacks)

@@ -87,7 +87,7 @@ K_MAX = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class RankingSettings(Settings):
-    """How items are ranked: the section ``ranking`` of a job file, and keywords of `Trainer.rank`."""
+    """Settings of a ranking: the section ``ranking`` of a job file, and keywords of `Trainer.rank`."""
 
     AT = ""
 

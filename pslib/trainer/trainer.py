@@ -682,7 +682,7 @@ class Trainer:
     def save(self, path: PathTo, *, keep_last: int = 0, space_s: float = 0.0) -> str:
         """Write a checkpoint: every server its files, then the manifest; return its path.
 
-        One trainer does it while the others wait. What was at ``path`` is replaced at the last moment.
+        One trainer does it while the others wait. A checkpoint at ``path`` is replaced at the last moment.
 
         Parameters
         ----------

@@ -1,6 +1,6 @@
 """Counters of heartbeats: each is defined once, with its kind, unit and help.
 
-Heartbeats carry them by name. What the coordinator sums, what it checks (`is_sound`), and the metrics of
+Heartbeats carry them by name. The sums and checks of the coordinator (`is_sound`) and the metrics of
 `pslib.monitor.prometheus` are read from these definitions.
 """
 

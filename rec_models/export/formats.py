@@ -1,4 +1,4 @@
-"""Formats of an export, and what each one writes: the one door behind ``pslib export`` and `pslib.export`."""
+"""Formats of an export: one function writes each, for ``pslib export`` and `pslib.export`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pslib.storage import is_uri, place_of, shown
 from pslib.text import one_line
 from pslib.trainer.retrieval.towers import MatchingModel
 from pslib.validation import checked
-from rec_models.export.package import rows_of, write_package
+from rec_models.export.package import rows_of, write_files, write_package
 from rec_models.saved import load
 from rec_models.torch_model import INSTALL, TorchModel
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FormatOptions:
     """Options of `export`."""
 
     overwrite: bool
@@ -37,7 +37,7 @@ class Wanted:
     progress: Callable[[int], object]
 
 
-Write: TypeAlias = Callable[[Any, str, Wanted], list[str]]
+Write: TypeAlias = Callable[[Any, str, FormatOptions], list[str]]
 """Function that writes a model, or that of a path, to a place; returns the files."""
 
 
@@ -59,12 +59,12 @@ def export(
     Parameters
     ----------
     model : LoadedModel, path or URI
-        What `pslib.load` gives, or the path of a checkpoint, of numbered ones, or of a run.
+        A model as `pslib.load` returns it, or the path of a checkpoint, of numbered ones, or of a run.
     to : {"onnx", "numpy", "parquet", "torch", "faiss"}
         onnx: a folder that scores without pslib. numpy: an .npz of keys, rows and dense parameters.
         parquet: a folder of tables. torch: a folder of the state dict and the rows, and of the network by
-        `torch.export` if it is a `TorchModel`. faiss: a folder of an index of vectors, and of what they
-        belong to.
+        `torch.export` if it is a `TorchModel`. faiss: a folder of an index of vectors, and of their ids. All
+        but parquet hold the rows in memory.
     out : path
         The file or folder; only parquet takes a URI.
     overwrite : bool
@@ -72,7 +72,7 @@ def export(
     field : str or None
         Of faiss: whose vectors; None: the item's, of a model that ranks items.
     among : data or None
-        Of faiss: the items, or data with the values of the field; None: what the model was loaded with.
+        Of faiss: the items, or data with the values of the field; None: those that the model was loaded with.
     state, columns : bool
         Of parquet: with the optimizers' numbers; a column a float.
     progress : callable
@@ -86,7 +86,8 @@ def export(
     Raises
     ------
     ConfigurationError
-        If the format is unknown or needs what is not installed, or something is there already.
+        If the format is unknown, has no such option, or needs a package that is not installed, or if
+        something exists at ``out``.
     CheckpointError
         If there is no checkpoint, it is damaged, or doesn't say of which model it is.
 
@@ -96,11 +97,19 @@ def export(
     """
     if to not in FORMATS:
         raise ConfigurationError(f"to: expected one of {', '.join(FORMATS)}, got {to!r}")
-    return FORMATS[to](model, os.fspath(out), Wanted(overwrite, field, among, state, columns, progress))
+    given = {"field": field, "among": among, "state": state, "columns": columns}
+    named = [name for name, value in given.items() if value is not None and value is not False]
+    if wrong := [name for name in named if OF_FORMATS[name] != to]:
+        lines = (f"{one}: only the format {OF_FORMATS[one]} takes it, got to {to!r}" for one in wrong)
+        raise ConfigurationError(*lines)
+    options = FormatOptions(overwrite, field, among, state, columns, progress)
+    return FORMATS[to](model, os.fspath(out), options)
 
 
 def _loaded(model: Any, among: Any = None) -> LoadedModel:
-    return model if isinstance(model, LoadedModel) else load(model, items=among)
+    if not isinstance(model, LoadedModel):
+        return load(model, items=among)
+    return model if among is None else LoadedModel(model.path, model.model, among)
 
 
 def _new_folder(out: str, overwrite: bool) -> Path:
@@ -124,16 +133,16 @@ def _local(out: str) -> Path:
 # --- formats
 
 
-def _to_onnx(model: Any, out: str, wanted: Wanted) -> list[str]:
-    folder = _new_folder(out, wanted.overwrite)
+def _to_onnx(model: Any, out: str, options: FormatOptions) -> list[str]:
+    folder = _new_folder(out, options.overwrite)
     return [str(one) for one in write_package(_loaded(model), folder)]
 
 
-def _to_numpy(model: Any, out: str, wanted: Wanted) -> list[str]:
+def _to_numpy(model: Any, out: str, options: FormatOptions) -> list[str]:
     file = _local(out)
     if file.suffix != ".npz":
         raise ConfigurationError(f"out: expected the name of a NumPy file, got {out}; end it in .npz")
-    refuse_existing(file, overwrite=wanted.overwrite)
+    refuse_existing(file, overwrite=options.overwrite)
     loaded = _loaded(model)
     keys, rows = rows_of(loaded)
     arrays: dict[str, Any] = {f"dense/{name}": value for name, value in loaded.parameters.dense.items()}
@@ -142,18 +151,18 @@ def _to_numpy(model: Any, out: str, wanted: Wanted) -> list[str]:
     return [out]
 
 
-def _to_parquet(model: Any, out: str, wanted: Wanted) -> list[str]:
+def _to_parquet(model: Any, out: str, options: FormatOptions) -> list[str]:
     path = model.path if isinstance(model, LoadedModel) else newest(newest_of_run(place_of(model)))
-    options = ExportOptions(wanted.state, wanted.columns, wanted.overwrite)
-    return [shown(one) for one in export_parquet(path, out, options, wanted.progress)]
+    of_tables = ExportOptions(options.state, options.columns, options.overwrite)
+    return [shown(one) for one in export_parquet(path, out, of_tables, options.progress)]
 
 
-def _to_torch(model: Any, out: str, wanted: Wanted) -> list[str]:
+def _to_torch(model: Any, out: str, options: FormatOptions) -> list[str]:
     try:
         import torch
     except ImportError as error:
         raise ConfigurationError(f"to torch: it is not installed; its build for CPUs: {INSTALL}") from error
-    folder = _new_folder(out, wanted.overwrite)
+    folder = _new_folder(out, options.overwrite)
     loaded = _loaded(model)
     keys, rows = rows_of(loaded)
     writers: dict[str, Callable[[Path], object]] = {}
@@ -167,10 +176,7 @@ def _to_torch(model: Any, out: str, wanted: Wanted) -> list[str]:
     writers["state.pt"] = lambda place: torch.save(state, place)
     of_rows = {"keys": torch.from_numpy(keys.view(np.int64)), "rows": torch.from_numpy(rows)}
     writers["rows.pt"] = lambda place: torch.save(of_rows, place)
-    for name, write in writers.items():
-        with atomic_output(folder / name) as place:
-            write(place)
-    return [str(folder / name) for name in writers]
+    return [str(one) for one in write_files(folder, writers, {"network.pt2"})]
 
 
 def _program(network: Any, model: TorchModel) -> Any:
@@ -195,16 +201,16 @@ def _save_program(program: Any, place: Path) -> None:
         torch.export.save(program, sink)
 
 
-def _to_faiss(model: Any, out: str, wanted: Wanted) -> list[str]:
+def _to_faiss(model: Any, out: str, options: FormatOptions) -> list[str]:
     try:
         import faiss
     except ImportError as error:
         raise ConfigurationError(
             "to faiss: it is not installed; pip install 'sparse-pslib[nearest]' brings it"
         ) from error
-    folder = _new_folder(out, wanted.overwrite)
-    loaded = _loaded(model, wanted.among)
-    field = wanted.field or ("item" if loaded.ranks_items else None)
+    folder = _new_folder(out, options.overwrite)
+    loaded = _loaded(model, options.among)
+    field = options.field or ("item" if loaded.ranks_items else None)
     if field is None:
         raise ConfigurationError(
             "field: expected the field whose vectors are indexed, got none: --field NAME"
@@ -213,18 +219,19 @@ def _to_faiss(model: Any, out: str, wanted: Wanted) -> list[str]:
         raise ConfigurationError(
             f"to faiss: scores of {type(loaded.model).__name__} are no inner products of vectors"
         )
-    table = loaded.vectors_by_name(field, None if loaded.ranks_items else wanted.among)
+    table = loaded.vectors_by_name(field)
     column = table.column(table.num_columns - 1).combine_chunks()
-    vectors = np.array(column.values.to_numpy(), np.float32).reshape(len(table), -1)
+    vectors = np.array(column.flatten().to_numpy(), np.float32).reshape(len(table), -1)
     if not loaded.ranks_items:
         faiss.normalize_L2(vectors)  # so that products are cosines, as of `nearest`
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    with atomic_output(folder / "index.faiss") as place:
-        faiss.write_index(index, os.fspath(place))
-    with atomic_output(folder / "ids.parquet") as place:
-        pq.write_table(table.drop_columns([table.column_names[-1]]), place)
-    return [str(folder / name) for name in ("index.faiss", "ids.parquet")]
+    ids = table.drop_columns([table.column_names[-1]])
+    writers: dict[str, Callable[[Path], object]] = {
+        "index.faiss": lambda place: faiss.write_index(index, os.fspath(place)),
+        "ids.parquet": lambda place: pq.write_table(ids, place),
+    }
+    return [str(one) for one in write_files(folder, writers)]
 
 
 FORMATS: dict[str, Write] = {
@@ -234,4 +241,6 @@ FORMATS: dict[str, Write] = {
     "torch": _to_torch,
     "faiss": _to_faiss,
 }
-"""What writes each format."""
+"""Function that writes each format."""
+OF_FORMATS = {"field": "faiss", "among": "faiss", "state": "parquet", "columns": "parquet"}
+"""Options of one format alone."""

@@ -48,13 +48,29 @@ class Symbol:
         return next((i for i, one in enumerate(self.shape) if isinstance(one, int)), len(self.shape))
 
     def astype(self, dtype: Any, copy: bool = True) -> Symbol:
-        """Return the symbol itself: numbers of a graph are float32."""
+        """Return the symbol itself: numbers of a graph are float32.
+
+        Raises
+        ------
+        TypeError
+            For a type that is no float.
+        """
+        if np.dtype(dtype).kind != "f":
+            raise TypeError(f"astype({np.dtype(dtype).name}) of a value of the graph")
         return self
 
     def __getitem__(self, key: tuple[slice, Sequence[int]]) -> Symbol:
-        """Select columns of (B, N), as models select their dense fields."""
-        columns = list(key[1])
-        return self._graph.op("Gather", self, np.array(columns), axis=1, shape=(BATCH, len(columns)))
+        """Select columns of (B, N), as models select their dense fields.
+
+        Raises
+        ------
+        TypeError
+            For an index of another form, which would select examples, too.
+        """
+        columns = np.array(key[1])
+        if key[0] != slice(None) or columns.ndim != 1 or columns.dtype.kind not in "iu":
+            raise TypeError("an index of a value of the graph other than [:, columns]")
+        return self._graph.op("Gather", self, columns, axis=1, shape=(BATCH, columns.size))
 
 
 Value: TypeAlias = Symbol | Var | Array | float | int
@@ -64,6 +80,20 @@ def value_of(x: Value) -> Symbol | Array:
     """Return the symbol or the array of a value."""
     found = x.value if isinstance(x, Var) else x
     return found if isinstance(found, Symbol) else np.asarray(found)
+
+
+def symbol_of(x: Value) -> Symbol:
+    """Return the symbol of a value.
+
+    Raises
+    ------
+    TypeError
+        If it is an array.
+    """
+    found = value_of(x)
+    if not isinstance(found, Symbol):
+        raise TypeError(f"an array of {found.shape} where a graph has a value of its own")
+    return found
 
 
 def shape_of(x: Value) -> Shape:

@@ -1,4 +1,4 @@
-"""What a model is given in place of a batch while it is traced: inputs of its graph, and places in them.
+"""Inputs of a graph, and places in them: a model is traced on these in place of a batch.
 
 ===================  ==================  ==================================================================
 input                shape               what it is
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Rows:
     Attributes
     ----------
     shape : (int, int)
-        As of an array; the number of rows is 0, and no layer asks for it.
+        As of an array; the number of rows is 0, since no layer reads it.
     first : int
         First column in the table's row.
     width : int
@@ -65,10 +66,12 @@ class Column:
 
 
 class Columns:
-    """``batch.sparse``."""
+    """``batch.sparse``, of which a model takes one column at a time."""
 
     def __getitem__(self, key: tuple[slice, int]) -> Column:
-        return Column(key[1])
+        if key[0] != slice(None):
+            raise TypeError("an index of batch.sparse other than [:, column]")
+        return Column(index(key[1]))
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Lists:
 
     @property
     def offsets(self) -> Lists:
-        """Where they end: the same token."""
+        """Ends of the lists: the same token."""
         return self
 
 
@@ -264,7 +267,7 @@ class Inputs:
         return self._graph.kept(("count", field), lambda: self._graph.count_to(whole, 1))
 
     def mask(self, field: str) -> Symbol:
-        """Return where lists have an element, (B, T)."""
+        """Return the mask that is True where a list has an element, (B, T)."""
 
         def make() -> Symbol:
             ends = self._graph.unsqueezed(self.lengths(field), 1)

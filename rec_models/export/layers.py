@@ -1,4 +1,4 @@
-"""What each layer of fields and numbers is in ONNX: a function of the layer's name and arguments.
+"""Layers of fields and numbers in ONNX: each a function of the layer's name and arguments.
 
 The first argument is the `Tracer` in place of a tape; equations and shapes are those of the layer.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from pslib.schema import Schema
 from rec_models.engine.tape import Array, Var
-from rec_models.export.graph import BATCH, Symbol, Value, shape_of, value_of
+from rec_models.export.graph import BATCH, LOWEST, Symbol, Value, shape_of, symbol_of, value_of
 from rec_models.export.inputs import Inputs, Rows
 from rec_models.export.tracer import Tracer, emits
 from rec_models.layers.interactions import matrices_of, pairs_of
@@ -165,7 +165,8 @@ def first_order(g: Tracer, weights: Var, batch: Inputs, schema: Schema) -> Symbo
 
 def _rows(rows: Var) -> Rows:
     found: Any = rows.value
-    assert isinstance(found, Rows)
+    if not isinstance(found, Rows):
+        raise TypeError(f"{type(found).__name__} in place of rows of the table")
     return found
 
 
@@ -175,8 +176,7 @@ def _rows(rows: Var) -> Rows:
 @emits
 def concat(g: Tracer, *inputs: Var) -> Symbol:
     flat = []
-    for one in map(value_of, inputs):
-        assert isinstance(one, Symbol)
+    for one in map(symbol_of, inputs):
         width = math.prod(map(int, one.shape[one.leading :]))
         if width or len(inputs) == 1:
             flat.append(one if len(one.shape) == one.leading + 1 else g.reshaped(one, (width,)))
@@ -196,9 +196,7 @@ def split(g: Tracer, rows: Var, widths: Sequence[int]) -> tuple[Any, ...]:
 
 @emits
 def reshape(g: Tracer, x: Var, shape: tuple[int, ...]) -> Symbol:
-    found = value_of(x)
-    assert isinstance(found, Symbol)
-    return g.reshaped(found, shape)
+    return g.reshaped(symbol_of(x), shape)
 
 
 @emits
@@ -308,7 +306,7 @@ def attended(
     keys = g.op("Transpose", k, perm=[0, 1, 3, 2])
     scores = g.op("MatMul", q, keys, shape=(BATCH, heads, shape[1], shape[1]))
     if mask is not None:
-        scores = g.op("Where", mask, scores, -1e30, shape=scores.shape)
+        scores = g.op("Where", mask, scores, float(LOWEST), shape=scores.shape)
     found = g.op("MatMul", g.op("Softmax", scores, axis=-1), v, shape=q.shape)
     together = g.op("Transpose", found, perm=[0, 2, 1, 3])
     return g.op("Reshape", together, np.array([0, 0, width]), shape=shape)

@@ -1,4 +1,4 @@
-"""What each layer of lists is in ONNX, as `rec_models.export.layers`; elements are padded, (B, T, ...)."""
+"""Layers of lists in ONNX, as in `rec_models.export.layers`; elements are padded, (B, T, ...)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pslib.scoring import LoadedModel
 from pslib.storage import shown
 from pslib.table.tables import TableSpec
 from rec_models.export.graph import OPSET
-from rec_models.export.trace import forwards_of, graphs_of
+from rec_models.export.trace import ITEM, MODEL, QUERY, forwards_of, graphs_of
 from rec_models.model import Model
 from rec_models.session import SessionModel
 
@@ -58,9 +58,27 @@ def write_package(model: LoadedModel, folder: Path) -> list[Path]:
     }
     writers["rows.arrow"] = lambda place: write_rows(model, place)
     writers |= {name: _bytes_writer(text.encode()) for name, text in texts.items()}
+    return write_files(folder, writers, {f"{name}.onnx" for name in (MODEL, QUERY, ITEM)})
+
+
+def write_files(
+    folder: Path, writers: Mapping[str, Callable[[Path], object]], optional: Collection[str] = ()
+) -> list[Path]:
+    """Write files of a folder, each complete or not at all; return them.
+
+    Parameters
+    ----------
+    folder : Path
+    writers : mapping of str to callable
+        Writes a file to a place, by its name.
+    optional : collection of str
+        Names that not every model has: such a file of an earlier export is removed.
+    """
     for name, write in writers.items():
         with atomic_output(folder / name) as place:
             write(place)
+    for name in set(optional).difference(writers):
+        (folder / name).unlink(missing_ok=True)
     return [folder / name for name in writers]
 
 
@@ -91,7 +109,7 @@ def write_rows(model: LoadedModel, place: Path) -> None:
 
 
 def schema_of(model: LoadedModel) -> dict[str, Any]:
-    """Return what ``schema.json`` says: of each graph its fields, and of the table its parts.
+    """Return the content of ``schema.json``: the fields of each graph, and the parts of the table.
 
     Salts and seeds are 64-bit numbers in hexadecimal, which not every reader of JSON would keep.
     """
@@ -158,7 +176,7 @@ def _kind(kinds: Mapping[str, tuple[str, ...]], vocabulary: str) -> str:
 
 
 def _parts_of(table: TableSpec) -> list[dict[str, Any]]:
-    """Return the parts of a row, with what a key's first values are made of."""
+    """Return the parts of a row, with the seed and the initializer of unseen keys."""
     return [
         {
             "name": part.name,

@@ -49,6 +49,9 @@ def keys_of(column: Any, salt: str, kind: str) -> Keys:
     """Return the keys of integers or of texts; null has a key of its own."""
     column = plain(column)
     valid = np.asarray(column.is_valid())
+    if kind == "integer" and pa.types.is_floating(column.type):  # as pandas has integers beside a missing one
+        column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
+        valid = np.asarray(column.is_valid())
     whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
     if kind and valid.any() and whole != (kind == "integer"):
         raise TypeError(f"expected {kind} keys, as in the training, got {column.type}")
@@ -150,6 +153,8 @@ def numbers_of(table: Any, field: Mapping[str, Any]) -> Any:
     with np.errstate(over="ignore"):
         x = np.asarray(plain(table[field["name"]]).cast(pa.float64()).fill_null(np.nan)).astype(np.float32)
     x = np.where(np.isnan(x), np.float32(field["fill"]), x).astype(np.float64)
+    if not np.isfinite(x).all():
+        raise ValueError(f"column {field['name']!r}: expected numbers that are finite in float32")
     return np.sign(x) * np.log1p(np.abs(x)) if field["log1p"] else x
 
 
@@ -186,7 +191,7 @@ class Package:
             )
         if graph["sparse"]:
             keys = np.stack([field_keys(table, one) for one in graph["sparse"]], 1)
-            found["sparse"] = self.rows(keys.ravel()).reshape(*keys.shape, -1)
+            found["sparse"] = self.rows(keys.ravel()).reshape(*keys.shape, self.weights.shape[1])
         for field in graph["ragged"]:
             keys, lengths = lists_of(table, field)
             rows = np.zeros((*keys.shape, self.weights.shape[1]), np.float32)
@@ -200,10 +205,11 @@ class Package:
 
     def run(self, name: str, table: Any, at_once: int = 256) -> Any:
         """Return the probabilities of ``model``, or the vectors of ``query`` or ``item``, of each row."""
-        session, parts = self.graphs[name], []
-        wanted = [one.name for one in session.get_inputs()]
+        session, wanted = self.graphs[name], [one.name for one in self.graphs[name].get_inputs()]
         output = "probability" if name == "model" else "vector"
-        for start in range(0, max(1, len(table)), at_once):
+        (shape,) = (one.shape for one in session.get_outputs() if one.name == output)
+        parts = [np.empty((0, *shape[1:]), np.float32)]  # a GRU of onnxruntime aborts without examples
+        for start in range(0, len(table), at_once):
             given = self.inputs(name, table.slice(start, at_once))
             parts.append(session.run([output], {key: given[key] for key in wanted})[0])
         return np.concatenate(parts)
@@ -228,6 +234,8 @@ def initial(keys: Keys, part: Mapping[str, Any]) -> Any:
 
 def main(files: list[str]) -> Iterator[str]:
     """Yield the scores of files of Parquet, a line a row."""
+    if not files:
+        raise ValueError("expected files of Parquet: python scorer.py new.parquet")
     package = Package(Path(__file__).parent)
     name = next(iter(package.graphs))
     for file in files:
@@ -236,4 +244,7 @@ def main(files: list[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in main(sys.argv[1:]))
+    try:
+        sys.stdout.writelines(f"{line}\n" for line in main(sys.argv[1:]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        sys.exit(f"scorer.py: {error}")

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, PslibError
 from pslib.schema import Schema
 from pslib.text import one_line
 from rec_models.engine.tape import Array, Tape, Var
-from rec_models.export.graph import Symbol
 from rec_models.export.layers import sigmoid
 from rec_models.export.list_layers import where_filled
 from rec_models.export.tracer import Forward, Tracer
@@ -53,26 +52,24 @@ def graphs_of(model: object, parameters: Mapping[str, Array]) -> dict[str, Any]:
     found = {}
     for name, (schema, forward) in forwards_of(model).items():
         tracer = Tracer(schema, model.table().dim, parameters)
-        result = _traced(tracer, forward, model, parameters)
-        outputs = {"vector": result}
-        if name == MODEL:
-            outputs = {"logit": result, "probability": sigmoid(tracer, result)}
-        found[name] = tracer.model(outputs, f"{name} of a {type(model).__name__}")
+        try:
+            result = tracer.traced(forward, parameters)
+            outputs = {"vector": result}
+            if name == MODEL:
+                outputs = {"logit": result, "probability": sigmoid(tracer, result)}
+            found[name] = tracer.model(outputs, f"{name} of a {type(model).__name__}")
+        except PslibError:
+            raise
+        except Exception as error:  # of any kind, since it runs the model's own code
+            raise ConfigurationError(
+                f"to onnx: {type(model).__name__} computes something beside layers, which has no graph: "
+                f"{one_line(error)}; make its forward of rec_models.layers alone"
+            ) from error
     return found
 
 
-def _traced(tracer: Tracer, forward: Forward, model: Model, parameters: Mapping[str, Array]) -> Symbol:
-    try:
-        return tracer.traced(forward, parameters)
-    except (AttributeError, TypeError, ValueError, LookupError) as error:
-        raise ConfigurationError(
-            f"to onnx: {type(model).__name__} computes something beside layers, which has no graph: "
-            f"{one_line(error)}"
-        ) from error
-
-
 def forwards_of(model: Model) -> dict[str, tuple[Schema, Forward]]:
-    """Return what is computed by each graph of a model, with the schema of its batch."""
+    """Return the computation of each graph of a model, with the schema of its batch."""
     if isinstance(model, SessionModel):
         return {QUERY: (model.schema, _ends_of(model))}
     sides: dict[str, tuple[Schema, Forward]] = {}

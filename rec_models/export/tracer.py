@@ -10,7 +10,7 @@ import numpy as np
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from rec_models.engine.tape import Array, Tape, Var
-from rec_models.export.graph import BATCH, Graph, Symbol
+from rec_models.export.graph import BATCH, Graph, Symbol, symbol_of
 from rec_models.export.inputs import Inputs
 
 Forward: TypeAlias = Callable[[Tape, Any, Var, Mapping[str, Var]], Var]
@@ -51,11 +51,11 @@ class Tracer(Graph):
         Raises
         ------
         ConfigurationError
-            If nothing says what this layer is in ONNX.
+            If the layer is not known in ONNX.
         """
         if name not in EMITTERS:
             raise ConfigurationError(
-                f"to onnx: nothing says what the layer {name} is: add it to rec_models/export/layers.py"
+                f"to onnx: the layer {name} is not known: add it to rec_models/export/layers.py"
             )
         found = EMITTERS[name](self, *args, **kwargs)
         return tuple(map(Var, found)) if isinstance(found, tuple) else Var(found)
@@ -66,11 +66,9 @@ class Tracer(Graph):
         return self.op("ConstantOfShape", size, shape=(BATCH, *shape))
 
     def traced(self, forward: Forward, parameters: Mapping[str, Array]) -> Symbol:
-        """Run ``forward``; return what it gives."""
+        """Run ``forward``; return its result."""
         tape = Tape(training=False)
         tape.traced = self
         rows: Any = self.inputs.rows()
         variables = {name: Var(value) for name, value in parameters.items()}
-        found: Any = forward(tape, self.inputs, Var(rows), variables).value
-        assert isinstance(found, Symbol)
-        return found
+        return symbol_of(forward(tape, self.inputs, Var(rows), variables))

@@ -231,7 +231,7 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
 
 
 def test_a_run_that_such_a_server_has_ended_is_known_to_the_next_coordinator() -> None:
-    """What the server does after the end is in the journal, so its registration must be there too."""
+    """Steps of the server after the end are in the journal, so its registration must be there too."""
     cluster, records = Cluster(**LOGGED), list[Any]()
     image = [cluster.session.image(1.0)]
     cluster.session.journal.append = records.append

@@ -111,6 +111,15 @@ def test_columns_are_cast_by_their_fields_and_to_the_kind_of_their_keys() -> Non
     assert found["given"] == [[1], []]
 
 
+def test_a_float_that_is_no_id_is_refused_with_its_file() -> None:
+    casts = ColumnCasts(SCHEMA, {"u": "integer"})
+    assert casts.batch(pa.record_batch({"u": [7.0, float("nan"), None]})).to_pydict()["u"] == [7, None, None]
+    for value in (1.5, float("inf"), 2.0**53):
+        batch = pa.record_batch({"u": [7.0, value]})
+        with pytest.raises(DataError, match=r"^data/a.parquet: column 'u': expected whole numbers below 9"):
+            casts.batch(batch, "data/a.parquet")
+
+
 def test_a_batch_that_needs_no_cast_is_the_same_batch() -> None:
     batch = BATCH.select(["u", "given"])
     assert ColumnCasts(Schema(label=None, sparse=["u"], ragged=["given"])).batch(batch) is batch

@@ -1,4 +1,4 @@
-"""Which files of folders and patterns are read: names, links, tables, and folders that others write to."""
+"""Files of folders and patterns that are read: names, links, tables, and folders that others write to."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def words(line: str | None) -> str:
 
 
 def described(path: Path) -> None:
-    """What a description proposes can be read, and it refuses the label that a training refuses."""
+    """A schema that a description proposes can be read, and it refuses the label that a training refuses."""
     found = describe(path, "click")
     assert refusal(path, found.schema) is None
     assert "x" in [one.name for one in found.choices]

@@ -75,14 +75,30 @@ def test_the_last_rows_by_time_are_tested_on_and_rows_without_a_time_are_not():
         lambda days: pa.array(days, pa.uint32()),
         lambda days: pa.array([str(datetime.date(2024, 1, 1) + datetime.timedelta(int(n))) for n in days]),
         lambda days: pa.array([f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z" for n in days]).dictionary_encode(),
+        lambda days: pa.array([f"2024-01-01 00:{n // 60:02}:{n % 60:02}" for n in days], pa.string_view()),
     ],
-    ids=["dates", "timestamps of a zone", "whole numbers", "texts of dates", "texts of times of a zone"],
+    ids=[
+        "dates",
+        "timestamps of a zone",
+        "whole numbers",
+        "texts of dates",
+        "texts of a zone",
+        "views of texts",
+    ],
 )
 def test_times_of_any_type_split_alike(of):
     days = np.random.default_rng(3).integers(0, 1000, ROWS)
     _, test = pslib.split(table(time=of(days)), 0.1, by="time")
     _, same = pslib.split(table(time=days), 0.1, by="time")
     assert rows_in(test) == rows_in(same)
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_a_date_that_does_not_exist_is_named(zone):
+    times = [f"2024-02-{day:02}T12:00:00{zone}" for day in (1, 7, 31, 30)]
+    _, test = pslib.split(table(time=times * (ROWS // 4)), 0.2, by="time")
+    with pytest.raises(DataError, match=rf"column 'time': expected times as .*, got '{times[2]}'"):
+        rows_in(test)
 
 
 def test_rows_that_are_appended_leave_the_earlier_ones_in_their_part():

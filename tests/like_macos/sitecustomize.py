@@ -1,7 +1,7 @@
 """Takes from a process what macOS does not have: put this folder on PYTHONPATH, for tests alone.
 
 Python's name of the system is another one, what only Linux has is gone from its library, from its C library
-and, for pslib, from the disk. What other packages, and Python itself, choose by the system is chosen before:
+and, for pslib, from the disk. Other packages, and Python itself, choose by the system before:
 they were built for Linux. ``TEST_LIKE_MACOS`` names a folder in which each such process leaves a file.
 """
 

@@ -90,7 +90,7 @@ def test_a_run_of_128_servers_and_64_trainers_is_shown_and_stays_usable(look):
         page.get_by_label("Filter processes").fill("nothing of that name")
         shows(page, "#processes", "no process matches")
         page.get_by_label("Filter processes").fill("")
-        page.get_by_label("Which processes").select_option("troubled")
+        page.get_by_label("Processes shown").select_option("troubled")
         assert page.locator(".processes tbody tr").count() == 1
 
 

@@ -1,4 +1,4 @@
-"""What stands in for Linux: modules import, a model trains, processes meet, without what macOS lacks."""
+"""Replacements of Linux calls: modules import, a model trains, processes meet, without what macOS lacks."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Shown:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """What a notebook would show: this process is its kernel."""
+    """Output of a notebook: this process is its kernel."""
     kernel, ipython, displays = Shown(), ModuleType("IPython"), ModuleType("IPython.display")
     ipython.get_ipython = lambda: kernel.shell  # type: ignore[attr-defined]
     displays.display = kernel.display  # type: ignore[attr-defined]

@@ -64,7 +64,7 @@ def logged(disk: SimulatedDisk, **settings: Any) -> Iterator[tuple[Client, str]]
 
 
 def copy_of(disk: SimulatedDisk, synced_alone: bool = False) -> SimulatedDisk:
-    """What is on a disk now, or would be after a power cut."""
+    """Content of a disk now, or after a power cut."""
     twin = SimulatedDisk(2)
     for folder, files in dict(disk.folders).items():
         for name, one in dict(files).items():

@@ -42,7 +42,7 @@ class Content:
 
 
 def content_of(folder: Path) -> Content:
-    """Everything that training goes on from, of a checkpoint of one table."""
+    """State from which training continues, of a checkpoint of one table."""
     manifest = json.loads((folder / "manifest.json").read_text())
     parts = [part["name"] for part in manifest["tables"][0]["parts"]]
     rows: dict[int, bytes] = {}

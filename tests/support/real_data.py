@@ -1,6 +1,6 @@
 """Published data that tests read where it is present; its terms forbid that this repository carries it.
 
-Whatever such a test measures on real data is tested on data that we make ourselves as well, everywhere.
+Each measurement on real data has a test on generated data as well, which runs everywhere.
 """
 
 from __future__ import annotations

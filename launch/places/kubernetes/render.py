@@ -135,7 +135,9 @@ def _size(option: str, cpu: str, memory: str) -> PodSize:
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)|([0-9]{1,9})m", cpu)
     cores = 0.0 if found is None else float(found[1] or int(found[2]) / 1000)
     if not 0.001 <= cores <= CORES_MAX:
-        raise ConfigurationError(f"{option}-cpu: expected cores as 4 or 500m, got {cpu!r}")
+        raise ConfigurationError(
+            f"{option}-cpu: expected cores as 4 or 500m, from 1m to {CORES_MAX}, got {cpu!r}"
+        )
     bytes_of(f"{option}-memory", memory)
     return PodSize(cpu, memory)
 
@@ -151,7 +153,8 @@ def bytes_of(option: str, size: str) -> float:
     found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,9})?)(Ki|Mi|Gi|Ti|k|M|G)?", size)
     size_bytes = 0.0 if found is None else float(found[1]) * _UNITS.get(found[2] or "", 1)
     if not MEMORY_MIN <= size_bytes <= MEMORY_MAX:
-        raise ConfigurationError(f"{option}: expected a size as 16Gi or 800Mi, got {size!r}")
+        bounds = f"from {quantity(MEMORY_MIN)} to {quantity(MEMORY_MAX)}"
+        raise ConfigurationError(f"{option}: expected a size as 16Gi or 800Mi, {bounds}, got {size!r}")
     return size_bytes
 
 

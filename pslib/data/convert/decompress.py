@@ -1,6 +1,6 @@
 """Transparent decompression of text files: gzip, bzip2, xz, lzma, zstd or LZ4, detected by the first bytes.
 
-What is no text, in a file or packed in it, is refused by name.
+A file that is no text, or has none packed in it, is refused by name.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _has_values(field: FfmField) -> bool:
 
 
 def ffm_notes(fields: FfmFields) -> list[str]:
-    """How values were read that have another reading too."""
+    """Notes about values that have another reading too."""
     found = fields.items()
     several = [f"f{name}" for name, field in found if field.most > 1 and _has_values(field)]
     both = [f"f{name}" for name, field in found if field.most <= 1 and field.valued and not field.is_number]

@@ -120,7 +120,7 @@ class Rejects:
     share_max : float
         A reject beyond this share of the lines read so far, and of 100,000, raises.
     advice : str
-        What to do about too many.
+        Remedy where there are too many.
 
     Attributes
     ----------

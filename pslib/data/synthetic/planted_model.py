@@ -8,7 +8,7 @@ so a vocabulary of a billion values costs no memory. The true logit of a row is:
                         + sqrt(0.25) * dense )         straight and square effects of log(1 + count)
 
 each term scaled to mean 0 and deviation 1 on a sample, ``bias`` chosen for the wanted share of positives.
-What a key says, its weight and its latent vector, may fade with its rank r: it counts
+The signal of a key, its weight and its latent vector, may fade with its rank r: it counts
 ``2 ** (-fade * floor(log2(r + 1)))`` times, so that values too rare to be learnt carry less of the signal.
 A missing key has weight 0 and a missing count acts as the count 0, which is how a reader with the default
 fill sees it: nothing that decides a label is hidden from a model.

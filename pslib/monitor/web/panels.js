@@ -11,7 +11,7 @@ import { bar, legend, mean } from "./time_bar.js";
 const list = (value) => (Array.isArray(value) ? value : []);
 const SOON = { checkpoint_s: 3600, memory_share: 0.9, imbalance: 1.5 };
 
-/** What an operator should look at, the worst first: `[level, text, panel]`. */
+/** Problems for an operator, the worst first: `[level, text, panel]`. */
 export function attention(state) {
   const found = [];
   const lost = list(state.processes).filter((one) => one.state === "lost");

@@ -28,7 +28,7 @@ export function processes(dump) {
   let last = null;
   let all = false;
   const words = make("input", { type: "search", placeholder: "Filter by name, host, state", "aria-label": "Filter processes" });
-  const role = make("select", { "aria-label": "Which processes" });
+  const role = make("select", { "aria-label": "Processes shown" });
   for (const [value, name] of [["", "All processes"], ["trainer", "Trainers"], ["server", "Servers"], ["troubled", "With a problem"]]) {
     role.append(make("option", { value }, name));
   }

@@ -28,7 +28,7 @@ export function servers() {
   let chosen = null;
   let last = null;
   const figures = make("dl.facts");
-  const choice = make("div.choice", { role: "group", "aria-label": "What the fill of a tile shows" });
+  const choice = make("div.choice", { role: "group", "aria-label": "Quantity of a tile's fill" });
   const map = make("div.map", { role: "group", "aria-label": "Servers; arrow keys go from one to the next" });
   const note = make("p.soft.note");
   const about = make("div.chosen", { hidden: true });
@@ -72,7 +72,7 @@ export function servers() {
     tiles[next].focus();
   });
 
-  /** What a large tile says beside its figure. */
+  /** Text of a large tile beside its figure. */
   function others(one) {
     const used = one.memory_limit_bytes ? `${share(one.memory_bytes / one.memory_limit_bytes)} of its memory` : bytes(one.memory_bytes);
     const lines = [measure[0] === "memory" ? `${count(one.rows)} rows` : used];

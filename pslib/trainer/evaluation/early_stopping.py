@@ -68,7 +68,7 @@ class EarlyStopping(Settings):
     metric: Annotated[
         str,
         Setting(
-            "What is watched: of clicks ``auc`` or ``logloss``, of a ranking ``recall@20`` and so on.",
+            "Metric that is watched: of clicks ``auc`` or ``logloss``, of a ranking ``recall@20`` and so on.",
             pattern="|".join([*METRICS, RANKINGS.pattern]),
             texts=f"one of {', '.join(METRICS)}, recall@K, mrr@K or ndcg@K for some number K",
         ),

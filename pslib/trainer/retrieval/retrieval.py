@@ -205,7 +205,7 @@ class Retrieval:
     key_kinds : KeyKinds
         Key kinds of the training data.
     trained : TrainedRows or None
-        What no ranking may be measured on; None: unknown, or nothing.
+        Rows that no ranking may be measured on; None: unknown, or none.
     standing : callable
         Returns the position of the training, and its done work, for records.
     look : callable

@@ -189,7 +189,7 @@ def test_a_layer_that_is_not_known_is_named() -> None:
             return cubed(tape, super().forward(tape, batch, rows, dense))
 
     model = Cubic(Schema(label="click", sparse=["user"]))
-    with pytest.raises(ConfigurationError, match="nothing says what the layer cubed is"):
+    with pytest.raises(ConfigurationError, match="the layer cubed is not known: add it to"):
         graphs_of(model, model.initial_dense(0))
 
 
@@ -204,6 +204,35 @@ def test_what_is_computed_beside_layers_is_refused_in_a_line() -> None:
 
     model = Beside(Schema(label="click", sparse=["user"]))
     with pytest.raises(ConfigurationError, match="Beside computes something beside layers") as raised:
+        graphs_of(model, model.initial_dense(0))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        lambda tape, batch: Var(batch.dense.astype(np.int64)),
+        lambda tape, batch: Var(batch.dense[1:, [0]]),
+        lambda tape, batch: Var(batch.dense[:, np.array([True, False])]),
+        lambda tape, batch: layers.gather(tape, Var(np.eye(2)), batch.sparse[:, [0, 1]]),
+        lambda tape, batch: Var(np.zeros(3)),
+        lambda tape, batch: layers.concat(tape, Var(np.zeros(3))),
+        lambda tape, batch: next(iter(())),
+    ],
+)
+def test_what_would_be_another_computation_in_the_graph_is_refused_in_a_line(
+    numbers: Callable[[Tape, Any], Var],
+) -> None:
+    @dataclass(frozen=True, eq=False, repr=False)
+    class Own(LR):
+        """Sum of some numbers."""
+
+        def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+            """``y = x``."""
+            return numbers(tape, batch)
+
+    model = Own(Schema(label="click", dense=["age", "price"], sparse=["user"]))
+    with pytest.raises(ConfigurationError, match="Own computes something beside layers") as raised:
         graphs_of(model, model.initial_dense(0))
     assert "\n" not in str(raised.value)
 

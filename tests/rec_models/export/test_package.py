@@ -173,6 +173,41 @@ def test_a_column_of_another_kind_than_in_training_is_refused_by_the_scorer(tmp_
             package.run("model", wrong)
 
 
+def test_the_scorer_takes_whole_floats_for_integers_as_the_model_does(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, model_named("fm"))
+    trained.run()
+    model, table = pslib.load(trained.checkpoint), pq.read_table(trained.test)
+    package = package_of(model, tmp_path / "package")
+    user = table.column_names.index("user")
+    floats = table.set_column(user, "user", table["user"].cast(pa.float64()))
+    np.testing.assert_array_equal(package.run("model", floats), package.run("model", table))
+    np.testing.assert_array_equal(model.predict(floats), model.predict(table))
+    with pytest.raises(ValueError, match="truncated"):
+        package.run("model", table.set_column(user, "user", pa.array([1.5] * len(table))))
+
+
+def test_the_scorer_refuses_numbers_that_are_not_finite_as_the_model_does(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, model_named("deepfm"))
+    trained.run()
+    table = pq.read_table(trained.test)
+    package = package_of(pslib.load(trained.checkpoint), tmp_path / "package")
+    for value in (1e300, float("inf")):
+        wrong = table.set_column(table.column_names.index("age"), "age", pa.array([value] * len(table)))
+        with pytest.raises(ValueError, match="column 'age': expected numbers that are finite in float32"):
+            package.run("model", wrong)
+
+
+@pytest.mark.parametrize("name", ["deepfm", "esmm", "two_tower", "srgnn"])
+def test_a_table_without_rows_has_no_scores(name: str, tmp_path: Path) -> None:
+    trained = Trained(tmp_path, model_named(name))
+    trained.run()
+    model, table = pslib.load(trained.checkpoint), pq.read_table(trained.test).slice(0, 0)
+    package = package_of(model, tmp_path / "package")
+    for graph in package.graphs:
+        full = package.run(graph, pq.read_table(trained.test))
+        assert package.run(graph, table).shape == (0, *full.shape[1:])
+
+
 @pytest.mark.parametrize("storage", ["bfloat16", "int8"])
 def test_rows_of_fewer_bits_and_what_decay_they_missed_are_in_the_package(
     storage: str, tmp_path: Path
@@ -199,6 +234,14 @@ def test_the_scorer_of_a_package_runs_alone(tmp_path: Path) -> None:
     )
     found = np.array([float(line) for line in done.stdout.splitlines()])
     np.testing.assert_allclose(found, model.predict(trained.test), rtol=0, atol=2e-6)
+    pq.write_table(pq.read_table(trained.test).drop_columns(["user"]), tmp_path / "lacks.parquet")
+    for words, told in (([], "expected files of Parquet"), (["lacks.parquet"], "user"), (["none"], "none")):
+        script = [sys.executable, str(tmp_path / "package" / "scorer.py"), *words]
+        done = subprocess.run(script, check=False, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("scorer.py: ")
+        assert told in line
 
 
 def test_a_package_says_what_it_was_made_of(tmp_path: Path) -> None:

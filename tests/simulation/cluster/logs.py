@@ -74,7 +74,7 @@ class ServerLogs:
     def gate(self, config: ClusterConfig, look: Callable[[], None]) -> DurableAck | None:
         """Return the gate that holds answers for the disk; ``look`` is called when some may leave it.
 
-        What a new log begins with is on the disk then, before the coordinator hears that there is one.
+        The first record of a new log is on the disk then, before the coordinator hears that there is one.
         """
         if config.durability != "disk":
             return None

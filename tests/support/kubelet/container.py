@@ -35,7 +35,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What a container is started with.
+    """Start of a container: image, command, mounts and limits.
 
     Attributes
     ----------

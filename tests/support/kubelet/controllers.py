@@ -15,7 +15,7 @@ __all__ = ["Deployment", "IndexedJob", "StatefulSet", "may_evict"]
 
 
 class Cluster(Protocol):
-    """What a controller needs of the cluster."""
+    """Interface of the cluster that a controller uses."""
 
     def create(
         self, owner: str, manifest: Manifest, name: str, host_name: str, index: int, more: Mapping[str, str]

@@ -32,7 +32,7 @@ def backoff_s(failures: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a cluster gives to a pod.
+    """Resources that a cluster gives to a pod.
 
     Attributes
     ----------
@@ -122,19 +122,19 @@ class Pod:
 
     @property
     def ready(self) -> bool:
-        """Whether its probes say that it serves; never once it was asked to leave."""
+        """Return whether its probes say that it serves; never once it was asked to leave."""
         if self.leaving or self.container is None or self.prober is None:
             return False
         return self.prober.ready and self.container.has_begun()
 
     @property
     def ended(self) -> bool:
-        """Whether it will run no more."""
+        """Return whether it will run no more."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def leaving(self) -> bool:
-        """Whether it was deleted or evicted."""
+        """Return whether it was deleted or evicted."""
         return self.kill_at_s is not None
 
     @property

@@ -44,7 +44,7 @@ class _Probe:
 
     @property
     def failed(self) -> bool:
-        """Whether it has failed as often as its settings allow."""
+        """Return whether it has failed as often as its settings allow."""
         return self._failures >= self._failures_max
 
 

@@ -1,6 +1,6 @@
 """A script for ``pslib launch`` that pushes, each push with keys of its own, until it is told to stop.
 
-A push adds 1 to two rows that no other push touches. What is acknowledged is noted in a file, so that a
+A push adds 1 to two rows that no other push touches. Acknowledged pushes are noted in a file, so that a
 trainer that is started again goes on with the first number that is not, under the same name: was that push
 applied before the trainer died, it must not count again. In the end every trainer reads all its rows: each
 must hold 1.

@@ -62,7 +62,7 @@ class RayNodes:
         return nodes.get(raylet)
 
     def left(self) -> list[str]:
-        """What runs have left: processes, placement groups, CPUs that are taken."""
+        """Return the remains of runs: processes, placement groups, CPUs that are taken."""
         import ray
 
         groups = ray.util.placement_group_table().values()

@@ -56,7 +56,7 @@ class RoleScheduler:
         return name
 
     def output(self, name: str) -> str:
-        """Everything that the processes of this name have printed."""
+        """Return the output of all processes of this name."""
         return (self._state / f"{name}.txt").read_text(encoding="utf-8", errors="replace")
 
     def said(self, name: str, line: str) -> None:

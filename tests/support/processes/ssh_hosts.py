@@ -35,7 +35,7 @@ INSTEAD = (
 
 
 def _why_not() -> str | None:
-    """Why this machine can't have two hosts; None when it can."""
+    """Return the reason that this machine can't have two hosts; None when it can."""
     if os.geteuid() != 0:
         return f"needs root for network namespaces; {INSTEAD}"
     if SSHD is None or shutil.which("ssh") is None or shutil.which("ip") is None:
