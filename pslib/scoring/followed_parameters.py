@@ -102,26 +102,24 @@ class FollowedParameters:
     def apply(self, update: Update, as_of_s: float) -> None:
         """Make the next version, when no block of `reading` runs; later ones wait for it."""
         dense = self._layout.views(update.dense)
-        prepared = [(piece, self._initial_in(piece)) for piece in update.pieces]
+        prepared = [(piece, *self._split(piece)) for piece in update.pieces]
         with self._gate.alone():
-            for piece, is_initial in prepared:
-                self._take(piece, is_initial)
+            for piece, absent, keys, rows in prepared:
+                if mine := [self._store.export_partition(unit)[0] for unit in piece.whole.tolist()]:
+                    self._store.erase(np.setdiff1d(np.concatenate(mine), piece.keys))
+                self._store.erase(absent)
+                self._store.assign(keys, rows)
             self.dense = dense
             self.version += 1
             self.as_of_s = as_of_s
 
-    def _initial_in(self, piece: Piece) -> NDArray[np.bool_]:
-        """Return a mask of the rows that have their initial bits: they need no row."""
+    def _split(self, piece: Piece) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.float32]]:
+        """Return the keys that have their initial bits, which need no row, and the others with their rows."""
         initial = _pulled(self._initial, piece.keys)
-        same: NDArray[np.bool_] = (piece.rows.view(np.uint32) == initial.view(np.uint32)).all(axis=1)
-        return same
-
-    def _take(self, piece: Piece, is_initial: NDArray[np.bool_]) -> None:
-        for unit in piece.whole.tolist():
-            mine = self._store.export_partition(unit)[0]
-            self._store.erase(np.setdiff1d(mine, piece.keys))
-        self._store.erase(piece.keys[is_initial])
-        self._store.assign(piece.keys[~is_initial], piece.rows[~is_initial])
+        same = (piece.rows.view(np.uint32) == initial.view(np.uint32)).all(axis=1)
+        if not same.any():
+            return piece.keys[:0], piece.keys, piece.rows
+        return piece.keys[same], piece.keys[~same], piece.rows[~same]
 
 
 def _pulled(store: Store, keys: NDArray[np.uint64]) -> NDArray[np.float32]:

@@ -10,16 +10,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pslib.serving.client import ScoringClient
 from tests.scoring.test_loaded_model import Trained, model_named
 from tests.serving.test_zmq_server import ROW
+from tests.support.followed import followed_training
 from tests.support.waiting import PATIENCE_S, wait_until
 
 RECORD = {"age": 0.5, "user": 3, "movie": "m1", "genres": ["a"], "liked": ["a"]}
@@ -52,9 +54,9 @@ class Serving:
         assert found, self.lines
         return found[1]
 
-    def predict(self) -> Any:
+    def predict(self, record: Mapping[str, Any] = RECORD) -> Any:
         connection = http.client.HTTPConnection(self.at("http").removeprefix("http://"), timeout=PATIENCE_S)
-        connection.request("POST", "/predict", json.dumps(RECORD))
+        connection.request("POST", "/predict", json.dumps(record))
         answer = json.loads(connection.getresponse().read())
         connection.close()
         return answer
@@ -95,6 +97,20 @@ def test_a_newer_checkpoint_is_taken_while_it_serves(trained: Trained, tmp_path:
         assert "models: version 2 answers" in server.lines
 
 
+def test_a_process_follows_a_training_and_sigterm_ends_it(tmp_path: Path) -> None:
+    record, keys = {"user": 3, "item": 5}, np.arange(1000, dtype=np.uint64)
+    with followed_training(tmp_path) as training, serving(tmp_path, str(tmp_path), "--follow") as server:
+        before = server.predict(record)
+        assert before["version"].startswith("20+")
+        training.push(keys, 0.5)
+        wait_until(
+            lambda: server.predict(record)["predictions"] != before["predictions"], PATIENCE_S, "the push"
+        )
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE_S) == 0
+        assert "Traceback" not in server.lines
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -104,6 +120,7 @@ def test_a_newer_checkpoint_is_taken_while_it_serves(trained: Trained, tmp_path:
         (["CHECKPOINT", "--zmq", "tcp://0.0.0.0:0"], "refused to listen on tcp://0.0.0.0:0"),
         (["CHECKPOINT", "--threads", "0"], "threads: expected a whole number in 1..256, got 0"),
         (["CHECKPOINT", "--admin-token-file", "absent"], "absent: No such file"),
+        (["CHECKPOINT", "--follow"], "expected the folder of a run that has started"),
     ],
 )
 def test_wrong_options_get_one_line(trained: Trained, tmp_path: Path, options: list[str], told: str) -> None:
