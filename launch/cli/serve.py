@@ -22,6 +22,7 @@ from pslib.settings import Setting
 from pslib.validation import hints_of
 
 if TYPE_CHECKING:
+    from pslib.serving.repository import Follow
     from pslib.transport import ZmqTransport
 
 ANSWER_S = 30.0
@@ -46,6 +47,7 @@ def setting_options(kind: type) -> list[Any]:
     """
 pslib serve runs/clicks
 pslib serve clicks=runs/clicks/checkpoint likes=runs/likes --port 8080
+pslib serve runs/clicks --follow --max-age-s 10
 """,
 )
 @argument(
@@ -57,6 +59,8 @@ pslib serve clicks=runs/clicks/checkpoint likes=runs/likes --port 8080
 )
 @option("--host", "ADDRESS", "where it listens (default: this machine alone)", default="127.0.0.1")
 @option("--port", "PORT", "0: any free one", click.IntRange(0, 65535), default=8080)
+@flag("--follow", "follow the training of a run: its rows as of half a second ago, see --follow-s")
+@option("--follow-keys", "FILE", "a reader's key of an encrypted training", FILE)
 @option("--zmq", "ADDRESS", "listen for ZeroMQ clients too, for example tcp://127.0.0.1:8081")
 @key_option("a server's key, to encrypt ZeroMQ's links")
 @flag("--insecure-network", "listen for ZeroMQ clients of other machines without encryption")
@@ -66,6 +70,8 @@ def serve_command(
     sources: tuple[str, ...],
     host: str,
     port: int,
+    follow: bool,
+    follow_keys: str | None,
     zmq: str | None,
     key_file: str | None,
     insecure_network: bool,
@@ -93,7 +99,8 @@ def serve_command(
     token = _token_in(admin_token_file) if admin_token_file else ""
     with listen(host, port) as listener, _transport(key_file, insecure_network) as transport:
         link = transport.listen(zmq) if zmq is not None else None
-        serve(named, load, settings, listener, _say, token, __version__, link)
+        opened = _opener(settings, follow_keys) if follow else None
+        serve(named, load, settings, listener, _say, token, __version__, link, opened)
     return EXIT_DONE
 
 
@@ -146,6 +153,24 @@ def _plain(body: bytes, url: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigurationError(f"{url}: expected pslib serve there, got {body!r:.60}")
     return found
+
+
+def _opener(settings: ServeSettings, keys: str | None) -> Follow:
+    """Return a function that opens models which follow the clusters of their runs."""
+    from pslib.clock import SystemClock
+    from pslib.scoring import LoadedModel
+    from pslib.serving.follower import Follower
+    from rec_models.saved import model_of
+
+    def follow(source: str, path: str) -> tuple[LoadedModel, Follower]:
+        follower = Follower(source, keys, settings, SystemClock(), _say)
+        try:
+            return LoadedModel(path, model_of(path), parameters=follower.open), follower
+        except BaseException:
+            follower.close()
+            raise
+
+    return follow
 
 
 @contextmanager

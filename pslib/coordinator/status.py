@@ -228,6 +228,7 @@ def details_of(
         "timing": {"silence_s": config.timing.silence_s, "report_s": config.timing.report_s},
         "durability": config.durability,
         "partition_bits": config.partition_bits,
+        "dense_blocks": config.dense_blocks,
         "work": {
             "what": running.what if running else None,
             "held": [[rank, count] for rank, count in sorted(held.items())],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from glob import glob
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.checkpoint import LoadOptions, check_model, newest, read_manifest
 from pslib.checkpoint.compatibility import check_fits
+from pslib.checkpoint.manifest import Manifest
 from pslib.data.arrow_data import KnownTypes, open_data
 from pslib.data.column_types import kinds_of
 from pslib.data.dataset import ParquetData
@@ -24,11 +25,12 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.schema import RaggedField, Schema, SparseField
+from pslib.scoring.followed_parameters import FollowedParameters
 from pslib.scoring.parameters import LoadedParameters
 from pslib.storage import is_uri, shown
 from pslib.suggestions import nearest, unknown_value
 from pslib.table.optimizers import SGD
-from pslib.table.tables import DenseSpec, RowLayout
+from pslib.table.tables import DenseSpec, RowLayout, TableSpec
 from pslib.text import counted, html_table
 from pslib.trainer.checkpoints.save_load import description_of
 from pslib.trainer.evaluation.scoring import check_label, features_of, task_of
@@ -48,6 +50,7 @@ from pslib.trainer.retrieval.towers import (
 from pslib.trainer.settings import RankingSettings
 from pslib.validation import checked_calls
 
+Parameters = LoadedParameters | FollowedParameters
 WEIGHTS = LoadOptions(state=False)
 """Which optimizer made the weights does not matter."""
 BATCH_ROWS = 4096
@@ -87,6 +90,9 @@ class LoadedModel:
     items : data or None
         Data whose items are ranked, for models that rank items; of any model the data of which `nearest` and
         `vectors_by_name` take the values of a field.
+    parameters : callable
+        Opens its parameters, from path, manifest, table and layout: those of the checkpoint, or some that
+        follow a cluster.
 
     Raises
     ------
@@ -101,16 +107,20 @@ class LoadedModel:
     path : str
     steps, epochs : int
         How long it was trained.
-    rows : int
-        Rows of its table.
-    parameters : LoadedParameters
+    parameters : LoadedParameters or FollowedParameters
     table : TableSpec
         Its table, as saved.
     key_kinds : KeyKinds
         Kinds of the keys that it was trained on.
     """
 
-    def __init__(self, path: str, model: TrainableModel, items: Any = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        model: TrainableModel,
+        items: Any = None,
+        parameters: Callable[[str, Manifest, TableSpec, DenseLayout], Parameters] = LoadedParameters,
+    ) -> None:
         place = newest(path)
         manifest = read_manifest(place)
         own, layout = model.table(), DenseLayout(dense_shapes_of(model))
@@ -121,8 +131,8 @@ class LoadedModel:
         self.steps, self.epochs = (int(manifest.about.get(key, 0)) for key in ("steps", "epochs"))
         self.table, self.key_kinds = table, kinds_of(manifest.about, place)
         self._trained = TrainedRows.in_manifest(manifest.about)
-        self.parameters = LoadedParameters(place, manifest, table, layout)
-        self.rows, self._items_data = self.parameters.count, items
+        self.parameters = parameters(place, manifest, table, layout)
+        self._items_data = items
 
     if not TYPE_CHECKING:
 
@@ -143,6 +153,11 @@ class LoadedModel:
     def _repr_html_(self) -> str:
         of_training = {"steps": f"{self.steps:,}", "epochs": self.epochs, "rows": f"{self.rows:,}"}
         return html_table(type(self.model).__name__, {"checkpoint": shown(self.path)} | of_training)
+
+    @property
+    def rows(self) -> int:
+        """Rows of its table."""
+        return self.parameters.count
 
     @property
     def ranks_items(self) -> bool:

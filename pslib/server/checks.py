@@ -19,7 +19,19 @@ from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 from pslib.wire.error_codes import failure_of
 from pslib.wire.fields import Message
-from pslib.wire.messages import Adopt, Erase, Failure, Keep, Maintain, Pull, Push, Release, Reserve, Setup
+from pslib.wire.messages import (
+    Adopt,
+    Changes,
+    Erase,
+    Failure,
+    Keep,
+    Maintain,
+    Pull,
+    Push,
+    Release,
+    Reserve,
+    Setup,
+)
 from pslib.wire.quantization import check_request, gradients_of
 
 RATE_MAX = 1e6
@@ -47,6 +59,8 @@ class RequestChecks:
         try:
             if isinstance(message, Pull | Push | Erase):
                 self._check_split(message)
+            elif isinstance(message, Changes):
+                self._check_changes(message)
             elif isinstance(message, Release | Adopt | Keep):
                 self._check_unit("unit", message.unit)
             elif isinstance(message, Maintain):
@@ -94,6 +108,13 @@ class RequestChecks:
             raise ConfigurationError(f"units: expected partitions in 0..{partitions - 1}")
         _check_time(message.time_s)
 
+    def _check_changes(self, message: Changes) -> None:
+        self._check_tables([message.table])
+        self._check_dense(message)
+        check_request(message)
+        if message.units.size > self._first.partitions:
+            raise ConfigurationError(f"units: expected at most {self._first.partitions}")
+
     def _check_unit(self, what: str, unit: int) -> None:
         units = self._first.partitions + self._first.dense_blocks
         if unit >= units:
@@ -113,7 +134,7 @@ class RequestChecks:
                 "answer; pull fewer keys and blocks at a time"
             )
 
-    def _check_dense(self, message: Pull | Push) -> None:
+    def _check_dense(self, message: Pull | Changes | Push) -> None:
         if not message.blocks.size:
             return
         dense, blocks = self._first.dense, message.blocks

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pslib.errors import ConfigurationError, LogError, PreemptedError, PslibError
+from pslib.shard.changes import changes_steps
 from pslib.shard.key_slices import KeySlice
 from pslib.shard.serving import ROW_FLOATS, ShardPart, Steps, finish
 from pslib.shard.shard import Shard
@@ -21,6 +22,7 @@ from pslib.wire.messages import (
     CLIENT_STREAMS,
     Adopt,
     BeginSave,
+    Changes,
     CheckLoad,
     DescribeTables,
     EndSave,
@@ -168,12 +170,18 @@ def _steps(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
         return (yield from shard.push_steps(message, shares))
     if isinstance(message, Erase):
         return (yield from shard.erase_steps(message, shares))
+    if isinstance(message, Changes):
+        return (yield from changes_steps(shard, message, request.dense))
     if isinstance(message, Maintain) and message.decay:
-        while shard.cuts.copying:  # a load changes every row: all of them would be copied aside
-            if not shard.cuts.step():
-                shard.cuts.rest()
-            yield
+        yield from _finish_copying(shard)  # a decay changes every row: all of them would be copied aside
     return _run_rare(shard, request, loads)
+
+
+def _finish_copying(shard: Shard) -> Steps[None]:
+    while shard.cuts.copying:
+        if not shard.cuts.step():
+            shard.cuts.rest()
+        yield
 
 
 def _run_save(shard: Shard, request: ShardRequest) -> Any:
@@ -200,6 +208,7 @@ def _run_load(shard: Shard, message: CheckLoad | DescribeTables | Load, loads: L
         shard.say_later({"note": "seen", "stream": message.stream, "epoch": message.epoch, "below": 0})
     if isinstance(message, Load):
         shard.cuts.forget("rows are being loaded")
+        shard.changes.clear()
     if not shard.owned:  # a server that has just joined has neither tables nor dense parameters
         return {"rows": 0}
     return loads(shard, message)

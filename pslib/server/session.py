@@ -20,6 +20,7 @@ from pslib.server.durable_ack import DurableAck
 from pslib.server.hot_keys import EVERY, HotKeys
 from pslib.server.rejoin import Rejoin
 from pslib.server.requests import ShardRequest
+from pslib.shard.changes import ShardChanges
 from pslib.shard.key_slices import KeySlice
 from pslib.shard.serving import ShardPart
 from pslib.shard.shard import Shard
@@ -33,6 +34,8 @@ from pslib.wire.flow_control import CreditPool
 from pslib.wire.messages import (
     Adopt,
     BeginSave,
+    Changed,
+    Changes,
     CheckLoad,
     DescribeTables,
     Done,
@@ -62,7 +65,7 @@ from pslib.wire.quantization import QuantizedRows
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
-    *(Save, BeginSave, SaveFiles, EndSave, CheckLoad, DescribeTables, TrimLog, Witness),
+    *(Save, BeginSave, SaveFiles, EndSave, CheckLoad, DescribeTables, TrimLog, Witness, Changes),
 )
 CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
 """Requests whose replies acknowledge a change."""
@@ -146,6 +149,8 @@ class ServerSession:
             self._split(request, message)
         if isinstance(message, Pull):
             self._make_outputs(request, message)
+        elif isinstance(message, Changes):
+            self._make_dense(request, message)
         elif isinstance(message, Push) and message.sync:
             # a sync push waits for others, which may need the same credit: held bytes are bounded by its step
             self._granted(self.credit.give_back((request.peer, request.request_id)))
@@ -235,6 +240,10 @@ class ServerSession:
         first = self.shards[0]
         for name, keys in message.keys.items():
             request.rows[name] = QuantizedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
+        self._make_dense(request, message)
+
+    def _make_dense(self, request: ShardRequest, message: Pull | Changes) -> None:
+        first = self.shards[0]
         if first.dense and message.blocks.size:
             request.dense = DenseDelta.to(message, first.dense.bounds)
 
@@ -249,6 +258,8 @@ class ServerSession:
             return Done()
         if isinstance(request.message, Release):
             return next(result for result in results if isinstance(result, Image))
+        if isinstance(request.message, Changes):
+            return _changed(results, request.dense)
         if isinstance(request.message, DescribeTables):  # the first shard's, should a set-up be between two
             return Result(results[0])
         return Result(merge_results(results))
@@ -269,3 +280,24 @@ class ServerSession:
             dense, versions = request.dense.frames()
             return Pulled(values, dense, units, owners, scales, versions, pushes_before)
         return Pushed(units, owners, pushes_before)
+
+
+def _changed(parts: list[ShardChanges], dense: DenseDelta) -> Changed:
+    """Join what all shards have read."""
+    vector, versions = dense.frames()
+    owned, stale, stale_rows, keys = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("owned", "stale", "stale_rows", "keys")
+    )
+    return Changed(
+        since=np.array([number for part in parts for number in (part.origin, part.position)], np.uint64),
+        ends=np.array([part.end for part in parts], np.uint64),
+        owned=owned,
+        stale=stale,
+        stale_rows=stale_rows,
+        keys=keys,
+        rows=np.concatenate([part.rows.values for part in parts]),
+        row_scales=np.concatenate([part.rows.scales for part in parts]),
+        dense=vector,
+        dense_versions=versions,
+    )

@@ -46,6 +46,16 @@ LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Bounds of the histogram of request times."""
 
 
+FOLLOWED = {
+    "age_seconds": "Age of a model that follows a training.",
+    "followed_version": "Versions that it has had.",
+    "followed_rows": "Rows that have come for them.",
+    "followed_bytes": "Bytes that have come for them.",
+    "followed_failures": "Rounds of questions that have failed.",
+}
+"""Gauges of models that follow, see `Follower.figures`."""
+
+
 class HttpError(Exception):
     """Answer other than 200."""
 
@@ -80,6 +90,10 @@ class Metrics:
             buckets=LATENCY_S,
             registry=self.registry,
         )
+        self.followed = {
+            name: Gauge(f"pslib_serve_{name}", text, labels, registry=self.registry)
+            for name, text in FOLLOWED.items()
+        }
         self.waiting = Gauge("pslib_serve_waiting_rows", "Rows that wait.", labels, registry=self.registry)
         self._statuses: dict[tuple[str, str], set[str]] = {}
         """Statuses that were answered, of each model and version."""
@@ -97,12 +111,16 @@ class Metrics:
         Those of a version that was dropped are told once more, with its last requests, and then forgotten: a
         server that takes a version an hour would tell of thousands.
         """
-        self.waiting.clear()
+        for one in (self.waiting, *self.followed.values()):
+            one.clear()
         kept = set()
         for name in repository.names:
             for number, version in list(repository.model(name).kept.items()):
-                self.waiting.labels(name, number).set(version.batcher.waiting_rows)
                 kept.add((name, number))
+                self.waiting.labels(name, number).set(version.batcher.waiting_rows)
+                if version.follower is not None:
+                    for gauge, value in version.follower.figures().items():
+                        self.followed[gauge].labels(name, number).set(value)
         for name, number in self._dropped - kept:
             self._forget(name, number)
         self._dropped = self._statuses.keys() - kept
@@ -167,14 +185,15 @@ class HttpServer:
         return Response(status_code=200)
 
     async def _ready(self, request: Request) -> Response:
-        return Response(status_code=503 if self.leaving else 200)
+        return Response(status_code=200 if not self.leaving and self._repository.is_fresh else 503)
 
     async def _server(self, request: Request) -> Response:
         return JSONResponse({"name": "pslib", "version": self._release, "extensions": list(EXTENSIONS)})
 
     async def _model_ready(self, request: Request) -> Response:
-        self._version_of(request)
-        return Response(status_code=503 if self.leaving else 200)
+        follower = self._version_of(request).follower
+        is_fresh = follower is None or follower.is_fresh
+        return Response(status_code=200 if not self.leaving and is_fresh else 503)
 
     async def _metadata(self, request: Request) -> Response:
         version = self._version_of(request)
@@ -197,7 +216,7 @@ class HttpServer:
             plain, rest = parts_of(await self._body(request), _header_length(request))
             asked = request_of(plain, rest, version.model.schema, self._settings.rows_max)
             scores = await self._scored(name, version, asked.table)
-            body, head = answer_of(asked, scores, name, version.number)
+            body, head = answer_of(asked, scores, name, *version.stamp(scores))
             if head is None:
                 return Response(body, media_type="application/json")
             return Response(body, media_type="application/octet-stream", headers={HEADER_LENGTH: str(head)})
@@ -220,7 +239,9 @@ class HttpServer:
                 raise DataError("body: expected records, objects with the values of columns")
             check_rows(table.num_rows, self._settings.rows_max)
             scores = await self._scored(name, version, table)
-            return JSONResponse({"model": name, "version": version.number, "predictions": scores.tolist()})
+            number, age_s = version.stamp(scores)
+            age = {} if age_s is None else {"age_s": age_s}
+            return JSONResponse({"model": name, "version": number, **age, "predictions": scores.tolist()})
 
         return await self._measured(name, request.query_params.get("version"), answer)
 

@@ -185,6 +185,7 @@ def answer_of(
     scores: NDArray[np.float32],
     model: str,
     version: str,
+    age_s: float | None = None,
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the bytes of its JSON if a binary tensor follows."""
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": list(scores.shape)}
@@ -196,6 +197,7 @@ def answer_of(
         output["data"] = scores.reshape(-1).tolist()
     plain: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": [output]}
     plain |= {"id": request.id} if request.id else {}
+    plain |= {} if age_s is None else {"parameters": {"age_s": age_s}}
     head = json.dumps(plain).encode()
     return head + data, len(head) if request.binary else None
 

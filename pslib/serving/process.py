@@ -18,7 +18,7 @@ from pslib.errors import CheckpointError, ConfigurationError
 from pslib.process.blas import blas_threads
 from pslib.process.listening import listening_socket, url_host
 from pslib.serving.http_server import HttpServer
-from pslib.serving.repository import Load, Repository
+from pslib.serving.repository import Follow, Load, Repository
 from pslib.serving.settings import ServeSettings
 from pslib.serving.zmq_server import ZmqServer
 from pslib.transport import ServerLink
@@ -55,6 +55,7 @@ def serve(
     admin_token: str = "",
     release: str = "",
     link: ServerLink | None = None,
+    follow: Follow | None = None,
 ) -> None:
     """Serve models until SIGTERM or Ctrl-C; requests under way are answered.
 
@@ -72,6 +73,8 @@ def serve(
         See `HttpServer`.
     link : ServerLink or None
         Of a `ZmqServer` beside it.
+    follow : callable or None
+        Opens models that follow the cluster of their run; no newer checkpoint is looked for then.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def serve(
     clock = SystemClock()
     await_checkpoints(sources, settings.wait_s, clock, tell)
     with blas_threads(1):  # requests are small: a second thread a product would wait for the first
-        repository = Repository(sources, load, settings, clock)
+        repository = Repository(sources, load, settings, clock, follow)
         server = HttpServer(repository, settings, admin_token, release)
         for name in repository.names:
             one = repository.model(name).current
@@ -98,7 +101,8 @@ def serve(
             name="pslib-versions",
             daemon=True,
         )
-        if settings.refresh_s:
+        refreshes = settings.refresh_s > 0 and follow is None
+        if refreshes:
             watcher.start()
 
         def leave() -> None:
@@ -112,7 +116,7 @@ def serve(
             over.set()
             if beside is not None:
                 beside.close()
-            if settings.refresh_s:
+            if refreshes:
                 watcher.join()  # it may be loading a version, whose threads would outlive the repository's
             repository.close()
 

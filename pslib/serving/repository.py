@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from pslib.checkpoint import newest, newest_of_run, read_manifest
 from pslib.clock import Clock
@@ -19,15 +21,37 @@ from pslib.errors import (
     PslibError,
 )
 from pslib.scoring import LoadedModel
+from pslib.scoring.followed_parameters import FollowedParameters
 from pslib.serving.batching import Batcher
+from pslib.serving.follower import Follower
 from pslib.serving.settings import ServeSettings
 from pslib.storage import parent_and_name, shown
 
 Load = Callable[[str], LoadedModel]
+Follow = Callable[[str, str], tuple[LoadedModel, Follower]]
+"""Opens the model of a checkpoint, by the place it comes from and its path, and what follows its cluster."""
 
 
 class UnknownModelError(ConfigurationError):
     """No model, or no version of it, has the name that a request gives."""
+
+
+class Stamp(NamedTuple):
+    """What an answer says of the version that made it; ``age_s`` is None where it follows no cluster."""
+
+    version: str
+    age_s: float | None
+
+
+class FollowedScores(np.ndarray[Any, Any]):
+    """Scores that know the version of the followed parameters which made them, also when they are cut."""
+
+    version = 0
+    as_of_s = 0.0
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.version = getattr(source, "version", 0)
+        self.as_of_s = getattr(source, "as_of_s", 0.0)
 
 
 @dataclass(slots=True)
@@ -44,6 +68,8 @@ class Version:
         Its path and the time at which it was saved: a folder may be saved anew.
     model : LoadedModel
     batcher : Batcher
+    follower : Follower or None
+        What gives it the rows of a cluster.
     users : int
         Requests under way that it answers.
     dropped : bool
@@ -55,8 +81,21 @@ class Version:
     identity: str
     model: LoadedModel
     batcher: Batcher
+    follower: Follower | None = None
     users: int = 0
     dropped: bool = False
+
+    def stamp(self, scores: NDArray[np.float32]) -> Stamp:
+        """Return what an answer with these scores says of its version."""
+        if self.follower is None or not isinstance(scores, FollowedScores):
+            return Stamp(self.number, None)
+        return Stamp(f"{self.number}+{scores.version}", round(self.follower.age_s(scores.as_of_s), 3))
+
+    def stop(self) -> None:
+        """Take no more requests, and follow no more."""
+        self.batcher.stop()
+        if self.follower is not None:
+            self.follower.stop()
 
 
 @dataclass(slots=True)
@@ -101,6 +140,8 @@ class Repository:
         Opens the model of a checkpoint.
     settings : ServeSettings
     clock : Clock
+    follow : callable or None
+        Opens models that follow a cluster instead.
 
     Raises
     ------
@@ -108,8 +149,15 @@ class Repository:
         If a model can't be loaded.
     """
 
-    def __init__(self, sources: Mapping[str, str], load: Load, settings: ServeSettings, clock: Clock) -> None:
-        self._load, self._settings, self._clock = load, settings, clock
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        load: Load,
+        settings: ServeSettings,
+        clock: Clock,
+        follow: Follow | None = None,
+    ) -> None:
+        self._load, self._follow, self._settings, self._clock = load, follow, settings, clock
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         """Held while a version is loaded: one at a time, for their memory."""
@@ -117,7 +165,7 @@ class Repository:
         self._models: dict[str, ServedModel] = {}
         for name, source in sources.items():
             path = newest(newest_of_run(source))
-            first = self._version(path, _identity_of(path))
+            first = self._version(source, path, _identity_of(path))
             self._models[name] = ServedModel(name, source, first, {first.number: first})
 
     @property
@@ -170,7 +218,7 @@ class Repository:
                 found.users -= 1
                 over = found.dropped and not found.users
             if over:
-                found.batcher.stop()
+                found.stop()
 
     def _kept(self, model: ServedModel, number: str) -> Version:
         found = model.kept.get(number) if isinstance(number, str) else None
@@ -225,7 +273,7 @@ class Repository:
                 with self._lock:
                     known = (one for one in model.kept.values() if one.identity == identity)
                     fresh = next(known, None)
-                fresh = fresh or self._version(path, identity)
+                fresh = fresh or self._version(model.source, path, identity)
             except (ConfigurationError, CheckpointCorruptError, CheckpointIncompatibleError):
                 model.refused = identity  # the next reading would find the same
                 raise
@@ -286,6 +334,8 @@ class Repository:
         for model in self._models.values():
             for version in model.kept.values():
                 version.batcher.close()
+                if version.follower is not None:
+                    version.follower.close()
 
     def _take(self, model: ServedModel, fresh: Version, asked: bool) -> Version | None:
         """Make a version the current one, and drop the oldest beyond ``keep_versions``.
@@ -307,25 +357,60 @@ class Repository:
                 version.dropped = True
             idle = [version for version in dropped if not version.users]
         for version in idle:
-            version.batcher.stop()
+            version.stop()
         return None if fresh.dropped else fresh
 
-    def _version(self, path: str, identity: str) -> Version:
-        model, settings = self._load(path), self._settings
+    @property
+    def is_fresh(self) -> bool:
+        """Return True unless the current version of a model is older than ``max_age_s``."""
+        followers = [model.current.follower for model in self._models.values()]
+        return all(one is None or one.is_fresh for one in followers)
+
+    def _version(self, source: str, path: str, identity: str) -> Version:
+        follower: Follower | None = None
+        if self._follow is None:
+            model = self._load(path)
+        else:
+            model, follower = self._follow(source, path)
+        try:
+            return self._version_of(model, follower, path, identity)
+        except BaseException:
+            if follower is not None:
+                follower.close()
+            raise
+
+    def _version_of(self, model: LoadedModel, follower: Follower | None, path: str, identity: str) -> Version:
+        settings = self._settings
         if model.ranks_items:
             raise ConfigurationError(
                 f"{shown(path)}: {type(model.model).__name__} ranks items; expected a model that predicts "
                 "clicks (pslib nearest and pslib vectors answer for it)"
             )
+        if follower is not None:
+            follower.start()
         batcher = Batcher(
-            model.predict,
+            model.predict if follower is None else _predict_followed(model),
             rows_max=settings.batch_rows_max,
             waiting_rows_max=settings.waiting_rows_max,
             deadline_s=settings.deadline_s,
             threads=settings.threads,
             clock=self._clock,
         )
-        return Version(_number_of(path, model), path, identity, model, batcher)
+        return Version(_number_of(path, model), path, identity, model, batcher, follower)
+
+
+def _predict_followed(model: LoadedModel) -> Callable[[pa.Table], NDArray[np.float32]]:
+    """Return a function that scores a table with one version of the parameters, and says which."""
+    parameters = model.parameters
+    assert isinstance(parameters, FollowedParameters)
+
+    def predict(table: pa.Table) -> NDArray[np.float32]:
+        with parameters.reading():
+            scores = model.predict(table).view(FollowedScores)
+            scores.version, scores.as_of_s = parameters.version, parameters.as_of_s
+        return scores
+
+    return predict
 
 
 def _number_of(path: str, model: LoadedModel) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pslib.settings import Setting, Settings
+from pslib.table.wire_format import ROW_TYPES
 
 WaitSeconds = Annotated[
     float,
@@ -50,6 +51,28 @@ class ServeSettings(Settings):
         Setting("Interval at which a newer checkpoint is looked for; 0: never.", ge=0, le=86400, unit="s"),
     ] = 10.0
     wait_s: WaitSeconds = 0.0
+    follow_s: Annotated[
+        float,
+        Setting(
+            "Interval at which a model that follows a training asks for changes.", gt=0, le=3600, unit="s"
+        ),
+    ] = 0.5
+    follow_rows_as: Annotated[
+        str,
+        Setting(
+            "Type of rows that a model that follows gets; float32: the bits of the servers.",
+            choices=tuple(ROW_TYPES),
+        ),
+    ] = "float32"
+    max_age_s: Annotated[
+        float,
+        Setting(
+            "Age of a model that follows above which the server is not ready; 0: none.",
+            ge=0,
+            le=1e6,
+            unit="s",
+        ),
+    ] = 0.0
     drain_s: Annotated[
         float,
         Setting("Time for requests under way to end after SIGTERM.", ge=0, le=3600, unit="s"),

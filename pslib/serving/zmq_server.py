@@ -122,7 +122,8 @@ class ZmqServer:
 def _answer(
     scores: Future[NDArray[np.float32]], asked: InferenceRequest, model: str, version: Version
 ) -> Sequence[Buffer]:
-    body, head = answer_of(asked, scores.result(), model, version.number)
+    found = scores.result()
+    body, head = answer_of(asked, found, model, *version.stamp(found))
     return [body] if head is None else [body[:head], body[head:]]
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cython_ext.table.store import Store
 from pslib.errors import MemoryLimitError
+from pslib.shard.change_log import ChangeLogs
 from pslib.table.policies import WEIGHT_BYTES, WHEN_FULL, ByBloom
 from pslib.table.tables import RowLayout, TableSpec
 from pslib.wire.journal import Note
@@ -68,10 +69,13 @@ class MemoryHeadroom:
         Owner of the limit, for the error.
     partitions : int
         Maximum number of partitions that the shard may own.
+    changes : ChangeLogs
+        Gets the keys of evicted rows.
     """
 
-    def __init__(self, limit_bytes: int, owner: str, partitions: int) -> None:
+    def __init__(self, limit_bytes: int, owner: str, partitions: int, changes: ChangeLogs) -> None:
         self.limit_bytes, self._owner, self._partitions = limit_bytes, owner, partitions
+        self._changes = changes
         self._sure_bytes = self._full_rows = 0
         self.tell: Callable[[Note], None] | None = None
         """Receives a note of evicted rows: no request records this."""
@@ -201,9 +205,13 @@ class MemoryHeadroom:
         raise MemoryLimitError(self._said(wanted, specs, stats, used, need))
 
     def _let_go(self, name: str, store: Store, order: int) -> None:
-        keys = None if self.tell is None else np.empty(store.rows, np.uint64)
+        wanted = self.tell is not None or name in self._changes
+        keys = np.empty(store.rows, np.uint64) if wanted else None
         count = store.evict_share(order, SHARE, keys)
-        if keys is not None and self.tell is not None:
+        if keys is None:
+            return
+        self._changes.note(name, keys[:count])
+        if self.tell is not None:
             self.tell({"note": "left", "table": name, "keys": keys[:count].tobytes()})
 
     def _has_places(self, used: int, rows: int, new_rows: int) -> bool:

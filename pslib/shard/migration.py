@@ -148,6 +148,7 @@ class Moves:
         if unit < shard.partitions:
             adopt_rows(shard, message, bounded)
             shard.kind_of_partition[unit] = MINE
+            shard.changes.mark_stale(unit)
         elif bounded or message.content:  # a kept unit may have no values yet
             adopt_block(shard, message)
         else:

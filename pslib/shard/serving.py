@@ -117,7 +117,7 @@ def pull_steps(
             part = share.cut(start, stop)
             out = rows[name].cut(start, stop) if share.places is None else rows[name]
             _pull_slice(shard, message, name, part, out, refused)
-    yield from _pull_dense(shard, message, dense, refused)
+    yield from pull_dense(shard, message.blocks, dense, refused)
     return ShardPart(refused, pushes_before)
 
 
@@ -138,11 +138,14 @@ def _pull_slice(
     shard.counters.rows_pulled += mine.keys.size
 
 
-def _pull_dense(shard: ShardState, message: Pull, dense: DenseDelta, refused: dict[int, int]) -> Steps[None]:
+def pull_dense(
+    shard: ShardState, blocks: NDArray[np.uint32], dense: DenseDelta, refused: dict[int, int]
+) -> Steps[None]:
+    """Write this shard's blocks into the shared output; zeros where it refuses."""
     mine: list[int] = []
     if shard.dense is not None:
-        shard.dense.check_values(message.blocks, shard.owned >> shard.partitions)
-    for place, block in enumerate(message.blocks.tolist()):
+        shard.dense.check_values(blocks, shard.owned >> shard.partitions)
+    for place, block in enumerate(blocks.tolist()):
         unit = shard.partitions + block
         if shard.owned >> unit & 1 and shard.dense:
             mine.append(place)
@@ -248,6 +251,7 @@ def erase_steps(shard: ShardState, message: Erase, shares: Shares | None = None)
         for name, kept in shares.items():
             for start, stop in cuts(kept.keys.size, shard.slice_rows):
                 shard.stores[name].erase(kept.keys[start:stop])
+                shard.changes.note(name, kept.keys[start:stop])
                 yield
         record(shard, message, fresh)
     return ShardPart(selection.refused)
@@ -359,6 +363,7 @@ def _push_slice(
         rate=message.rate,
         delta=message.delta,
     )
+    shard.changes.note(name, cut.keys)
     if refused:
         shard.tell_refused(f"table {name}")
 

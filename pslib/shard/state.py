@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cython_ext.table.store import Store
 from cython_ext.wire.selection import group_by_owner
+from pslib.shard.change_log import ChangeLogs
 from pslib.shard.memory import MemoryHeadroom
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.partition_map import mask_of_units, units_of_mask
@@ -99,7 +100,8 @@ class ShardState:
         self.dense: DenseBlocks | None = None
         partitions = len(range(self.index, self.partitions, self.shards))
         owner = f"shard thread {self.index} of {self.shards}"
-        self.room = MemoryHeadroom(self.memory_bytes, owner, partitions)
+        self.changes = ChangeLogs()
+        self.room = MemoryHeadroom(self.memory_bytes, owner, partitions, self.changes)
         self.bare = False
         """True if it has still to restore a checkpoint; see `pslib.server.rejoin`."""
         self.began_with = ""
@@ -184,6 +186,7 @@ class ShardState:
         partitions = units_of_mask(units & (1 << self.partitions) - 1).astype(np.uint32)
         if decay and spec.decay_factor < 1:
             store.decay(spec.decay_factor, partitions)
-        for rule in spec.eviction:
-            store.evict(rule.kind, rule.number, spec.now(step, time_s), partitions)
+        with self.changes.noting_lost_rows(table, store, partitions):
+            for rule in spec.eviction:
+                store.evict(rule.kind, rule.number, spec.now(step, time_s), partitions)
         self.room.forget()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pslib.table.partition_map import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES
-from pslib.wire.messages import Pull
+from pslib.wire.messages import Changes, Pull
 from pslib.wire.quantization import put_floats
 
 Floats = NDArray[np.float32]
@@ -65,7 +65,7 @@ class DenseDelta:
     versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
 
     @staticmethod
-    def to(message: Pull, bounds: BlockBounds) -> DenseDelta:
+    def to(message: Pull | Changes, bounds: BlockBounds) -> DenseDelta:
         """Allocate the buffer for the blocks of a pull, uninitialized."""
         blocks, ends = message.blocks, bounds.ends(message.blocks)
         vector = np.empty(int(ends[-1]) if blocks.size else 0, DENSE_TYPES[message.dense_as])

@@ -100,6 +100,39 @@ class Pulled(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Changes(Message):
+    """Request: read what has changed of ``table``, and the partitions ``units`` whole; blocks as in `Pull`.
+
+    ``since`` is that of the last `Changed` of this server; another or an empty one reads no change.
+    """
+
+    senders = ANYBODY
+    table: str
+    since: NDArray[np.uint64] = array(np.uint64)
+    units: NDArray[np.uint32] = array(np.uint32)
+    blocks: NDArray[np.uint32] = array(np.uint32)
+    rows_as: str = "float32"
+    dense_as: str = "float32"
+    known: Arrays = no_arrays(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Message):
+    """Reply: distinct keys and their rows up to position ``since`` of ``ends``; see `pslib.shard.changes`."""
+
+    since: NDArray[np.uint64] = array(np.uint64)
+    ends: NDArray[np.uint64] = array(np.uint64)
+    owned: NDArray[np.uint32] = array(np.uint32)
+    stale: NDArray[np.uint32] = array(np.uint32)
+    stale_rows: NDArray[np.uint32] = array(np.uint32)
+    keys: NDArray[np.uint64] = array(np.uint64)
+    rows: NDArray[Any] = array(*ROW_TYPES.values(), ndim=2)
+    row_scales: NDArray[np.float32] = array(np.float32)
+    dense: NDArray[Any] = array(*DENSE_TYPES.values())
+    dense_versions: Arrays = no_arrays(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
 class Push(Message):
     """Request: apply gradients of distinct keys and of dense blocks, named (stream, number).
 

@@ -18,7 +18,7 @@ from cython_ext.wire.packing import pack, rounding_bases, unpack
 from cython_ext.wire.selection import gather_rows, scatter_rows
 from pslib.errors import ConfigurationError
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
-from pslib.wire.messages import Pull, Pulled, Push
+from pslib.wire.messages import Changes, Pull, Pulled, Push
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int32]
@@ -127,7 +127,7 @@ def gradients_of(message: Push, table: str) -> QuantizedRows:
     return QuantizedRows(message.gradients[table], message.gradient_scales.get(table, NO_SCALES))
 
 
-def check_request(message: Pull | Push) -> None:
+def check_request(message: Pull | Changes | Push) -> None:
     """Raise ConfigurationError if the types or scales of a request are at fault."""
     if isinstance(message, Push):
         if message.gradient_scales and (strangers := message.gradient_scales.keys() - message.keys.keys()):

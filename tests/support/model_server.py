@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ import pslib
 from pslib.clock import SystemClock
 from pslib.serving.http_server import HttpServer
 from pslib.serving.process import listen
-from pslib.serving.repository import Repository
+from pslib.serving.repository import Follow, Repository
 from pslib.serving.settings import ServeSettings
 from tests.support.waiting import PATIENCE_S
 
@@ -51,10 +51,16 @@ class Client:
 
 
 @contextmanager
-def served(sources: Mapping[str, str], token: str = "", **settings: Any) -> Iterator[Client]:
+def served(
+    sources: Mapping[str, str],
+    token: str = "",
+    follow: Callable[[ServeSettings], Follow] | None = None,
+    **settings: Any,
+) -> Iterator[Client]:
     """Serve checkpoints while the block runs."""
     options = ServeSettings(**{"refresh_s": 0, **settings})
-    repository = Repository(sources, pslib.load, options, SystemClock())
+    opener = None if follow is None else follow(options)
+    repository = Repository(sources, pslib.load, options, SystemClock(), opener)
     server = HttpServer(repository, options, token)
     listener = listen("127.0.0.1", 0)
     running = uvicorn.Server(uvicorn.Config(server.app, log_config=None, lifespan="off"))

@@ -15,7 +15,7 @@ from pslib.wire.permissions import refusal
 from tests.support.messages import EXAMPLES, example
 from tests.support.simulated.protocol_worlds import OneServer
 
-ANSWERS = {"Beat", "Clocks", "CutTable", "Done", "Failure", "Hand", "Image", "Lease"} | {
+ANSWERS = {"Beat", "Changed", "Clocks", "CutTable", "Done", "Failure", "Hand", "Image", "Lease"} | {
     "Pulled",
     "Pushed",
     "Registered",
@@ -23,7 +23,7 @@ ANSWERS = {"Beat", "Clocks", "CutTable", "Done", "Failure", "Hand", "Image", "Le
 }
 MOVES = {"Release", "Adopt", "Keep", "NextHand", "Scale"}
 ENDS = {"Stop", "DumpStacks"}
-READS = {"Pull", "Reserve", "Stats", "Status", "JobResult", "Events"}
+READS = {"Pull", "Changes", "Reserve", "Stats", "Status", "JobResult", "Events"}
 CODEC = Codec("demo")
 
 

@@ -10,14 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pslib.serving.client import ScoringClient
+from tests.support.followed import followed_training
 from tests.support.model_server import ROW, served
 from tests.support.models.zoo import Trained, model_named
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -52,9 +54,9 @@ class Serving:
         assert found, self.lines
         return found[1]
 
-    def predict(self) -> Any:
+    def predict(self, record: Mapping[str, Any] = RECORD) -> Any:
         connection = http.client.HTTPConnection(self.at("http").removeprefix("http://"), timeout=PATIENCE_S)
-        connection.request("POST", "/predict", json.dumps(RECORD))
+        connection.request("POST", "/predict", json.dumps(record))
         answer = json.loads(connection.getresponse().read())
         connection.close()
         return answer
@@ -156,6 +158,20 @@ def test_a_server_that_waits_ends_when_it_is_asked_to_or_nothing_has_come(tmp_pa
         assert "Traceback" not in server.lines
 
 
+def test_a_process_follows_a_training_and_sigterm_ends_it(tmp_path: Path) -> None:
+    record, keys = {"user": 3, "item": 5}, np.arange(1000, dtype=np.uint64)
+    with followed_training(tmp_path) as training, serving(tmp_path, str(tmp_path), "--follow") as server:
+        before = server.predict(record)
+        assert before["version"].startswith("20+")
+        training.push(keys, 0.5)
+        wait_until(
+            lambda: server.predict(record)["predictions"] != before["predictions"], PATIENCE_S, "the push"
+        )
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE_S) == 0
+        assert "Traceback" not in server.lines
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -169,6 +185,7 @@ def test_a_server_that_waits_ends_when_it_is_asked_to_or_nothing_has_come(tmp_pa
             ["CHECKPOINT", "--admin-token-file", sys.executable],
             "it is not UTF-8 text; give a file with the token",
         ),
+        (["CHECKPOINT", "--follow"], "expected the folder of a run that has started"),
     ],
 )
 def test_wrong_options_get_one_line(trained: Trained, tmp_path: Path, options: list[str], told: str) -> None:

@@ -1,0 +1,77 @@
+"""Reads of the rows that have changed: a reader follows a table of a shard, from a position on.
+
+A reader names the position up to which it has all changes of this shard, and gets the rows of keys that have
+changed since, as they are now, with the next position. Where that can't tell all of a partition's changes, it
+is **stale**, and the reader asks for it whole: at first, after another life of the server, when the log has
+gone on too far, and for a partition that came from another server, or has lost rows to an eviction rule. The
+rows of one answer are of one moment of this shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.data.distinct import distinct
+from pslib.shard.key_slices import cuts
+from pslib.shard.serving import Steps, pull_dense
+from pslib.shard.state import ShardState
+from pslib.table.partition_map import units_of_mask
+from pslib.wire.dense_delta import DenseDelta
+from pslib.wire.messages import Changes
+from pslib.wire.quantization import QuantizedRows
+
+CHANGES_MAX = 1 << 16
+"""Changes in one answer of a shard, beside partitions that are read whole: 5 ms of its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardChanges:
+    """Outcome of `Changes` on one shard; its blocks are already in the shared output."""
+
+    origin: int
+    position: int
+    end: int
+    owned: NDArray[np.uint32]
+    stale: NDArray[np.uint32]
+    stale_rows: NDArray[np.uint32]
+    keys: NDArray[np.uint64]
+    rows: QuantizedRows
+
+
+def changes_steps(shard: ShardState, message: Changes, dense: DenseDelta) -> Steps[ShardChanges]:
+    """Read the changes of this shard since its position in ``message.since``, and its partitions in units."""
+    log, store = shard.changes.of(message.table), shard.stores[message.table]
+    owned = units_of_mask(shard.owned).astype(np.uint32)
+    partitions = owned[owned < shard.partitions]
+    wanted = np.intersect1d(message.units, partitions)
+    origin, position = _place_of(shard, message)
+    if log.holds(origin, position):
+        changed = log.read(position, CHANGES_MAX)
+        since = np.array(log.stale_since(position), np.uint32)
+        stale, position = np.intersect1d(since, partitions), position + changed.size
+    else:
+        changed, stale, position = log.read(log.end, 0), partitions, log.end
+    stale = np.setdiff1d(stale, wanted)
+    whole = [store.export_partition(unit)[0] for unit in wanted.tolist()]
+    keys = distinct(np.concatenate([changed[shard.own_keys(changed)], *whole]))[0]
+    rows = QuantizedRows.empty(keys.size, store.dim, message.rows_as)
+    for number, (start, stop) in enumerate(cuts(keys.size, shard.slice_rows)):
+        if number:
+            yield
+        found = np.empty((stop - start, store.dim), np.float32)
+        store.pull(keys[start:stop], found)
+        rows.cut(start, stop).put(found)
+    yield from pull_dense(shard, message.blocks, dense, {})
+    sizes = np.array([store.partition_rows(unit) for unit in stale.tolist()], np.uint32)
+    return ShardChanges(log.origin, position, log.end, owned, stale.astype(np.uint32), sizes, keys, rows)
+
+
+def _place_of(shard: ShardState, message: Changes) -> tuple[int, int]:
+    """Return the origin and the position that a request names for this shard; no log has the origin 0."""
+    place = 2 * shard.index
+    if message.since.size != 2 * shard.shards:
+        return 0, 0
+    return int(message.since[place]), int(message.since[place + 1])
