@@ -106,6 +106,18 @@ def test_the_page_follows_the_run_and_keeps_the_focus(look):
         shows(page, "#checkpoints tbody tr:first-child", "s ago")
 
 
+def test_a_figure_that_changes_does_not_take_the_focus_from_its_warning(look):
+    run = RecordedRun(3, 2, 100.0, lambda state: state["imbalance"].update(rows=state["run"]["seconds"] / 50))
+    with look.at(run) as page:
+        link = page.get_by_role("link", name="largest server has 2.00 × the mean rows")
+        link.focus()
+        run.advance(50.0)
+        shows(page, "#attention", "3.00 × the mean rows")
+        assert (
+            page.evaluate("document.activeElement.textContent") == "largest server has 3.00 × the mean rows"
+        )
+
+
 def test_a_server_that_is_lost_and_comes_back_is_shown_and_said(look):
     lost, silent = [], []
 

@@ -113,7 +113,7 @@ def test_integers_that_pandas_made_floats_are_the_integers_they_were(clicks: Tra
     pq.write_table(floats, tmp_path / "floats.parquet")
     np.testing.assert_array_equal(model.predict(tmp_path / "floats.parquet"), expected)
     half = floats.set_column(table.column_names.index("user"), "user", pa.array(frame["user"] + 0.5))
-    with pytest.raises(DataError, match=r"column 'user': expected whole numbers .* got \d+\.5"):
+    with pytest.raises(DataError, match=r"column 'user': expected whole numbers below \d+, .* got \d+\.5"):
         model.predict(half)
 
 

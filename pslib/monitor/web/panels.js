@@ -11,18 +11,18 @@ import { bar, legend, mean } from "./time_bar.js";
 const list = (value) => (Array.isArray(value) ? value : []);
 const SOON = { checkpoint_s: 3600, memory_share: 0.9, imbalance: 1.5 };
 
-/** Problems for an operator, the worst first: `[level, text, panel]`. */
+/** Problems for an operator, the worst first: `[level, text, panel, name]`; a name has no figures. */
 export function attention(state) {
   const found = [];
   const lost = list(state.processes).filter((one) => one.state === "lost");
-  const say = (level, text, panel) => found.push([level, text, panel]);
+  const say = (level, text, panel, name = text) => found.push([level, text, panel, name]);
   const missing = state.ledger?.missing ?? 0;
-  if (missing > 0) say("bad", `${plural(missing, "acknowledged push", "acknowledged pushes")} missing`, "ledger");
+  if (missing > 0) say("bad", `${plural(missing, "acknowledged push", "acknowledged pushes")} missing`, "ledger", "missing");
   for (const one of lost.slice(0, 4)) say("bad", `${one.role} ${one.rank} is lost`, "processes");
-  if (lost.length > 4) say("bad", `${count(lost.length - 4)} more processes are lost`, "processes");
+  if (lost.length > 4) say("bad", `${count(lost.length - 4)} more processes are lost`, "processes", "more lost");
   for (const one of list(state.servers)) {
     const used = one.memory_limit_bytes ? one.memory_bytes / one.memory_limit_bytes : 0;
-    if (used >= SOON.memory_share) say("bad", `server ${one.rank} has ${share(used)} of its memory limit`, "servers");
+    if (used >= SOON.memory_share) say("bad", `server ${one.rank} has ${share(used)} of its memory limit`, "servers", `memory of ${one.rank}`);
   }
   for (const one of list(state.processes).filter(isSilent).slice(0, 4)) {
     say("warn", `${one.role} ${one.rank} is silent`, "processes");
@@ -30,34 +30,34 @@ export function attention(state) {
   const slow = list(state.processes).filter((one) => one.straggler);
   if (slow.length) {
     const names = slow.slice(0, 3).map((one) => `${one.role} ${one.rank}`).join(", ");
-    say("warn", `${plural(slow.length, "straggler")}: ${names}${slow.length > 3 ? " …" : ""}`, "processes");
+    say("warn", `${plural(slow.length, "straggler")}: ${names}${slow.length > 3 ? " …" : ""}`, "processes", "stragglers");
   }
   for (const [name, value] of Object.entries(state.imbalance ?? {})) {
-    if (value >= SOON.imbalance) say("warn", `largest server has ${times(value)} the mean ${name}`, "servers");
+    if (value >= SOON.imbalance) say("warn", `largest server has ${times(value)} the mean ${name}`, "servers", `imbalance of ${name}`);
   }
   if (state.run?.checkpoint?.age_s > SOON.checkpoint_s && state.run.state === "running") {
-    say("warn", `last checkpoint ${ago(state.run.checkpoint.age_s)}`, "checkpoints");
+    say("warn", `last checkpoint ${ago(state.run.checkpoint.age_s)}`, "checkpoints", "old checkpoint");
   }
   const moving = list(state.partitions?.moving).length;
-  if (moving) say("info", `${plural(moving, "partition")} on the move`, "servers");
+  if (moving) say("info", `${plural(moving, "partition")} on the move`, "servers", "moving");
   return found;
 }
 
 function showAttention(state) {
   const found = attention(state);
   const running = state.run?.state === "running";
-  const items = found.length ? found : running ? [["good", "Nothing needs attention", null]] : [];
+  const items = found.length ? found : running ? [["good", "Nothing needs attention", null, "nothing"]] : [];
   at("attention").hidden = !items.length;
   keyed(
     at("attention_list"),
     items,
-    ([level, text]) => `${level} ${text}`,
-    ([level, text, panel]) => {
+    ([level, , , name]) => `${level} ${name}`,
+    ([level, , panel]) => {
       const mark = { bad: "✕", warn: "!", info: "→", good: "✓" }[level];
-      const inner = panel ? make("a", { href: `#${panel}` }, text) : make("span", {}, text);
+      const inner = panel ? make("a", { href: `#${panel}` }) : make("span");
       return make(`li.pill.${level}`, {}, make("span.mark", { "aria-hidden": true }, mark), inner);
     },
-    () => undefined,
+    (item, [, text]) => put(item.lastChild, text),
   );
 }
 
