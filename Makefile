@@ -91,8 +91,7 @@ KERNEL_TESTS := tests/table tests/wire tests/shard \
     $(patsubst %,tests/values/test_%.py,hashing levels same_bits cores) \
     $(patsubst %,tests/data/kernels/test_%.py,batch_keys distinct examples finite shuffle) \
     $(patsubst %,tests/data/test_%.py,columns features) tests/data/reading/test_list_buffer.py \
-    $(patsubst %,tests/rec_models/test_%.py,row_places ragged_pool row_cache mapped_rows fused_layers products \
-    products_of_steps stepper) \
+    tests/rec_models/kernels $(patsubst %,tests/rec_models/test_%.py,products_of_steps stepper) \
     $(patsubst %,tests/transport/test_%.py,transport zmq_link) tests/server/test_shard_thread.py \
     tests/checkpoint/test_increments.py
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 
 from pslib.config import CACHE_VARIABLE
+from tests.support.data.real_data import real_data
 from tests.support.kernel_age import older_kernels
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
 from tests.support.queues import queue_of, starts_processes
-from tests.support.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)

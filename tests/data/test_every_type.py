@@ -24,7 +24,7 @@ from pslib.errors import DataError
 from pslib.schema import RaggedField, Schema, SparseField
 from pslib.scoring.scored_file import write_scored
 from rec_models import build
-from tests.support.arrow_types import AROUND, CODES, ROWS, columns
+from tests.support.data.arrow_types import AROUND, CODES, ROWS, columns
 
 ROLES = {
     "label": lambda name: {"label": name, "dense": ["number"], "sparse": ["id"]},

@@ -22,7 +22,7 @@ from pslib.errors import DataError
 from pslib.schema import Schema
 from pslib.text import one_line
 from rec_models import build
-from tests.support.messy_data import CASES, ROWS, SCHEMA, damage, one_file, two_files
+from tests.support.data.messy_data import CASES, ROWS, SCHEMA, damage, one_file, two_files
 from tests.support.processes.command import ROOT, Command
 
 PAGE = (ROOT / "docs" / "guide" / "data.md").read_text(encoding="utf-8").split("## Messy data")[1]

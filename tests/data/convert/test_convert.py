@@ -20,7 +20,7 @@ from pslib.data.convert.csv_criteo import CRITEO_DENSE, CRITEO_SPARSE
 from pslib.data.convert.job import rejects_path
 from pslib.data.synthetic.generator import GeneratorConfig, generate
 from pslib.errors import ConfigurationError, DataError
-from tests.support.real_data import real_data
+from tests.support.data.real_data import real_data
 
 CRITEO_NAMES = ["label", *CRITEO_DENSE, *CRITEO_SPARSE]
 

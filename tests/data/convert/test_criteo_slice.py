@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pslib.data.convert.csv_criteo import CRITEO_DENSE, CRITEO_LABEL, CRITEO_SPARSE
+from tests.support.data.real_data import real_data
 from tests.support.processes.command import Command
-from tests.support.real_data import real_data
 
 COLUMNS = (CRITEO_LABEL, *CRITEO_DENSE, *CRITEO_SPARSE)
 TRAIN_ROWS = 8000

@@ -22,7 +22,7 @@ from pslib.data.order import GroupSlice, Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import DenseField, Schema
-from tests.support.lease_readers import SCHEMA, bits, reader_of
+from tests.support.data.lease_readers import SCHEMA, bits, reader_of
 
 Row = dict[str, object]
 

@@ -12,7 +12,7 @@ import pytest
 
 from pslib.errors import DataError
 from pslib.schema import DenseField, Schema, SparseField
-from tests.support.lease_readers import bits, reader_of
+from tests.support.data.lease_readers import bits, reader_of
 
 NUMBERS = [pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.bool_()]
 
