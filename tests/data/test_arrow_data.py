@@ -72,3 +72,27 @@ def test_an_iterator_is_read_once_and_may_be_opened_again() -> None:
 def test_a_reader_without_batches_is_a_table_without_rows() -> None:
     with pytest.raises(DataError, match="data: expected at least one row, got none"):
         open_data(TABLE.slice(0, 0).to_reader(), Schema(label="y", sparse=["u"]))
+
+
+def test_known_types_read_tables_as_tables_that_are_checked_anew() -> None:
+    """Also where types alternate, are wrong, or more than are remembered."""
+    schema = Schema(label=None, sparse=["u"], dense=["x"], ragged=["tags"])
+    kinds: KeyKinds = {"u": ("integer", "u", "before"), "tags": ("string", "tags", "before")}
+    known = KnownTypes(schema, kinds)
+    ids: list[Any] = [pa.array([7, None]), pa.array(["7", None]), pa.array([7.0, None])]
+    ids += [one.dictionary_encode() for one in ids[:2]]
+    ids += [pa.array([7, None], kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint64())]
+    lists = pa.array([["a", None], None])
+    assert len(ids) > KnownTypes.MOST
+    for _ in range(2):
+        for one in ids:
+            table = pa.table({"more": [1, 2], "tags": lists, "u": one, "x": [0.5, None]})
+            found, anew = (
+                next(whole_batches(open_data(table, schema, key_kinds=dict(kinds), known=types), 9))
+                for types in (known, None)
+            )
+            for name in ("keys", "sparse", "dense"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
+            np.testing.assert_array_equal(found.ragged["tags"].values, anew.ragged["tags"].values)
+        with pytest.raises(DataError, match="data: column 'x': a dense column is integer, float or boolean"):
+            open_data(pa.table({"tags": lists, "u": [1, 2], "x": ["a", "b"]}), schema, known=known)
