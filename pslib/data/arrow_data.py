@@ -75,7 +75,8 @@ class TableTypes:
         problems = column_problems(cast, schema, name) or kinds.conflicts(cast, name) + kinds.settle()
         if problems:
             raise DataError(*problems)
-        self.columns, self.seen, self._name = columns, kinds.seen, name
+        self.columns, self.read_columns, self.seen = columns, list(schema.columns), kinds.seen
+        self._name = name
         self.casts = ColumnCasts(schema, kinds.of_columns())
         self._as_is = False
 
@@ -158,7 +159,7 @@ class ArrowData(ParquetData):
         if key_kinds is not None:
             key_kinds |= types.seen
         self.schema, self.names, self.rows = schema, frozenset(table.column_names), table.num_rows
-        self.table, self.types, self.casts = table.select(list(schema.columns)), types, types.casts
+        self.table, self.types, self.casts = table.select(types.read_columns), types, types.casts
         self.notes = tuple(same_labels(self._label_ends()))
         starts = range(0, max(1, self.rows), GROUP_ROWS)
         self.row_groups = tuple(

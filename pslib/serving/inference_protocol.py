@@ -22,6 +22,7 @@ HEADER_LENGTH = "inference-header-content-length"
 OUTPUT = "prediction"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 INPUTS_MAX = 4096
+NESTING = frozenset({dict, list})
 DEPTH_MAX = 8
 """Arrays and objects inside each other; the protocol needs five."""
 
@@ -170,13 +171,9 @@ def _depth(plain: Any) -> int:
     """Return how deep values are nested; stops below `DEPTH_MAX`."""
     level, depth = [plain], 0
     while level and depth <= DEPTH_MAX:
-        inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += [value for value in one.values() if isinstance(value, dict | list)]
-            elif isinstance(one, list):
-                inner += [value for value in one if isinstance(value, dict | list)]
-        level, depth = inner, depth + 1
+        parts = [one.values() if type(one) is dict else one for one in level if type(one) in NESTING]
+        level = [value for part in parts for value in part if type(value) in NESTING]
+        depth += 1
     return depth
 
 

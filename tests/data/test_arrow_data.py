@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from pslib import Schema
-from pslib.data.arrow_data import lasting, open_data, table_of
+from pslib import RaggedField, Schema
+from pslib.data.arrow_data import KnownTypes, lasting, open_data, table_of
+from pslib.data.column_types import KeyKinds
 from pslib.errors import ConfigurationError, DataError
+from pslib.trainer.retrieval.towers import whole_batches
 
 TABLE = pa.table({"y": [0, 1, 1], "u": ["a", "b", None]})
 
@@ -72,3 +75,41 @@ def test_an_iterator_is_read_once_and_may_be_opened_again() -> None:
 def test_a_reader_without_batches_is_a_table_without_rows() -> None:
     with pytest.raises(DataError, match="data: expected at least one row, got none"):
         open_data(TABLE.slice(0, 0).to_reader(), Schema(label="y", sparse=["u"]))
+
+
+def test_known_types_read_tables_as_tables_that_are_checked_anew() -> None:
+    """Also where types alternate, are wrong, or more than are remembered."""
+    schema = Schema(label=None, sparse=["u"], dense=["x"], ragged=[RaggedField("tags", separator="|")])
+    kinds: KeyKinds = {"u": ("integer", "u", "before"), "tags": ("string", "tags", "before")}
+    known = KnownTypes(schema, kinds)
+    numbers = (
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.uint8(),
+        pa.uint64(),
+        pa.float32(),
+        pa.float64(),
+    )
+    ids: list[Any] = [pa.array([7, None], kind) for kind in numbers]
+    ids.append(ids[0].dictionary_encode())
+    tags = [
+        pa.array([["a", None], None]),
+        pa.array(["a|b", None]),
+        pa.array(["a|b", None]).dictionary_encode(),
+    ]
+    assert len(ids) > KnownTypes.MOST
+    for _ in range(2):
+        for place, one in enumerate(ids):
+            lists = tags[place % len(tags)]
+            table = pa.table({"more": [1, 2], "tags": lists, "u": one, "x": [0.5, None]})
+            found, anew = (
+                next(whole_batches(open_data(table, schema, key_kinds=dict(kinds), known=types), 9))
+                for types in (known, None)
+            )
+            for name in ("keys", "sparse", "dense"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
+            np.testing.assert_array_equal(found.ragged["tags"].values, anew.ragged["tags"].values)
+        with pytest.raises(DataError, match="data: column 'x': a dense column is integer, float or boolean"):
+            open_data(pa.table({"tags": tags[0], "u": [1, 2], "x": ["a", "b"]}), schema, known=known)
