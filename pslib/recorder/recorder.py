@@ -21,6 +21,7 @@ import numpy as np
 from pslib.clock import Clock, utc_now_s
 from pslib.coordinator.results import fresh_results
 from pslib.data.atomic_files import atomic_output
+from pslib.process.machine import process_began_s
 from pslib.recorder.callback import Callback, RunCallbacks
 from pslib.recorder.display import Display, display_for, result_text, short
 from pslib.recorder.environment import environment
@@ -98,6 +99,7 @@ class RunRecorder:
         self._lines: IO[str] | None = None
         self._callbacks, self._ended = RunCallbacks(callbacks, trainer), False
         self._events_told: set[object] = set()
+        self._process_began_s = process_began_s()
         self.written: dict[str, Any] | None = None
         """Content of ``summary.json``, once it is written."""
         if out is not None:
@@ -205,14 +207,20 @@ class RunRecorder:
         self._callbacks.call("on_progress", plain)
 
     def _tell_events(self, before: Status, status: Mapping[str, Any]) -> None:
-        """Call back for what has happened since the last look: epochs and checkpoints are seen here."""
+        """Call back for what has happened since the last look: epochs and checkpoints are seen here.
+
+        A resumed coordinator still knows the events of earlier processes, which are not told again.
+        """
         now, found = self._status, list[dict[str, Any]]()
-        for event in status.get("events", ()):
-            key = event.get("number") if isinstance(event, Mapping) else event
-            own = isinstance(event, Mapping) and event.get("kind") in ("epoch", "saved")
-            if not own and key not in self._events_told:
-                self._events_told.add(key)
-                found.append(dict(event) if isinstance(event, Mapping) else {"kind": "note", "text": event})
+        for one in status.get("events", ()):
+            event = dict(one) if isinstance(one, Mapping) else {"kind": "note", "text": one}
+            if "number" in event:
+                key, old = event["number"], event.get("at_s", math.inf) < self._process_began_s
+            else:  # a line has no time: those of the first look are the old ones
+                key, old = event["text"], not self._observed
+            if not (old or key in self._events_told or event["kind"] in ("epoch", "saved")):
+                found.append(event)
+            self._events_told.add(key)
         if self._observed and now.epoch > before.epoch:
             loss, auc = short(self._window.loss), short(self._window.auc_recent)
             text = f"epoch {now.epoch} of {max(now.epochs, now.epoch)} is done: loss {loss}, AUC {auc}"

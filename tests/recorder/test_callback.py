@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import pslib
+from pslib.clock import utc_now_s
 from pslib.recorder import RunRecorder
 from tests.recorder.test_recorder import training
 from tests.support.clusters import cluster_of
@@ -93,6 +94,16 @@ def test_what_a_run_had_reached_before_its_records_began_is_no_event(tmp_path: P
     recorded(tmp_path, training(100, epoch=3, saved="run/checkpoint-3"), callbacks=[diary]).close()
     assert diary.kinds == ["begin", "progress", "end"]
     assert diary.of("end") == [{"phase": "training"}]
+
+
+def test_events_that_a_resumed_coordinator_still_knows_are_not_told_again() -> None:
+    diary, old = Diary(), {"number": 3, "at_s": 1e9, "kind": "lost", "role": "server", "rank": 0, "text": "x"}
+    now = old | {"number": 4, "at_s": utc_now_s() + 60.0, "kind": "back"}
+    recorded(None, training(100), training(200, events=[old, now]), callbacks=[diary]).close()
+    assert diary.kinds == ["begin", "progress", "progress", "back", "end"]
+    lines = [training(100, events=["of before"]), training(200, events=["of before", "of now"])]
+    recorded(None, *lines, callbacks=[diary]).close()
+    assert [one["text"] for one in diary.of("note")] == ["of now"]
 
 
 def test_an_event_is_told_once_by_its_number() -> None:
