@@ -21,8 +21,8 @@ from pslib.errors import CheckpointError, ConfigurationError, PslibError
 from pslib.metrics.paired import Floats, paired_difference
 from pslib.monitor.report import Comparison, ReportedRun
 from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record
-from pslib.monitor.trackers import shown_settings
 from pslib.recorder.history import history_of
+from pslib.settings import flat_settings
 from pslib.storage import check_local
 from pslib.text import counted
 
@@ -92,7 +92,7 @@ def _settings_in(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
     plain: Any = summary.get("settings")
     with suppress(OSError, ValueError, ConfigurationError):
         plain = read_yaml((folder / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
-    return shown_settings(plain) if isinstance(plain, dict) else {}
+    return flat_settings(plain) if isinstance(plain, dict) else {}
 
 
 # --- comparison
@@ -153,6 +153,8 @@ def check_predictions(runs: Sequence[str], predictions: Sequence[str]) -> None:
     ConfigurationError
         If there are others.
     """
+    if predictions and len(runs) < 2:
+        raise ConfigurationError("--predictions: expected two runs or more, to compare them, got one")
     if predictions and len(predictions) != len(runs):
         raise ConfigurationError(
             f"--predictions: expected one for each of {counted(len(runs), 'run')}, in their order, got "
@@ -166,9 +168,8 @@ def _recipe(runs: Sequence[ReportedRun]) -> str:
     """Say how the predictions of the runs are made and given."""
     given = " ".join(f"--predictions {quote(f'scores-{number}')}" for number in range(len(runs)))
     return (
-        "Predictions of the same examples by each run give it: pslib eval JOB --checkpoint DIR --data FILE "
-        "--predictions scores-0, or trainer.evaluate(data, predictions='scores-0') in a script; then "
-        f"{given} here."
+        "Predictions of the same examples by each run give it: pslib eval RUN FILE --predictions scores-0, "
+        f"or trainer.evaluate(data, predictions='scores-0') in a script; then {given} here."
     )
 
 

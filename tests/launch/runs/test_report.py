@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,6 +84,8 @@ def test_given_predictions_are_compared_and_no_checkpoint_is_evaluated(
     assert "AUC of b less a: -1.00000" in capsys.readouterr().out
     assert main(["report", *two, *given[:2], "--overwrite"]) == 64
     assert "expected one for each of 2 runs, in their order, got 1" in capsys.readouterr().err
+    (line,) = refused(capsys, "report", two[0], *given[:2], "--overwrite")
+    assert line == "--predictions: expected two runs or more, to compare them, got one"
     pq.write_table(pa.table({"label": [1.0], "prediction": [0.5]}), "b.parquet")
     (line,) = refused(capsys, "report", *two, *given, "--overwrite")
     assert line.startswith("b: expected predictions of the same 4 examples as the first run's")
@@ -99,6 +102,7 @@ def test_without_a_way_to_compare_the_report_says_how_to_get_one(
     why, how = capsys.readouterr().err.splitlines()
     assert why.endswith("script is the run of a script, whose test data is not recorded")
     assert "--predictions scores-0 --predictions scores-1 here" in how
+    assert main([*re.findall("(eval) RUN FILE (--predictions) (scores-0)", how)[0], "--help"]) == 0
     assert why.removeprefix("pslib: ") in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
