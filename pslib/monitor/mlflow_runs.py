@@ -113,6 +113,7 @@ class MLflow(Callback):
         else:
             tags = {RUN_TAG: str(info["run_id"]), "pslib.folder": str(info["folder"])}
             run = client.create_run(experiment, tags=tags, run_name=info["name"]).info.run_id
+            self._client, self._run = client, run  # which has its figures even if a parameter is refused
             known = ((_name(name), value[:VALUE_CHARS]) for name, value in info["settings"].items())
             parameters = (Param(name, value) for name, value in known)
             while part := list(islice(parameters, PARAMETERS_AT_ONCE)):

@@ -82,7 +82,8 @@ class Outbox:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        self._lost += 1
+        with self._changed:
+            self._lost += 1
         if not self._told:
             self._told = True
             why = f"{type(error).__name__}: {one_line(error)}"

@@ -213,6 +213,17 @@ def test_mlflow_has_settings_curves_over_examples_and_the_files_of_the_run(
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_run_whose_settings_mlflow_refuses_still_has_its_figures(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ABOUT, "settings", {"a@b": "1", "a_at_b": "2"})  # of one name there
+    recorded(tmp_path / "run", MLflow(MLflowSettings(uri=store)))
+    _, (run,) = runs_in(store)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["test/auc"] == 0.75
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_run_that_goes_on_is_one_run_in_mlflow(store: str, tmp_path: Path) -> None:
     for phase in ("preempted", "failed"):
         recorded(tmp_path / "run", MLflow(MLflowSettings(uri=store, experiment="e")), phase=phase)
