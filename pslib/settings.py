@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_arg
 
 from pslib.errors import ConfigurationError
 from pslib.keywords import Keywords, refuse_unknown
+from pslib.storage import shown
 from pslib.suggestions import nearest, unknown_key, unknown_value
 from pslib.text import as_cell
 from pslib.validation import TOLD_MAX, came, hints_of, is_finite, kind_problem, plain_fields
@@ -332,8 +333,14 @@ def short_repr(holder: Any) -> str:
     return f"{type(holder).__name__}({', '.join(told)})"
 
 
+SECRET = "webhook.url"
+"""End of the name of a setting that nobody is shown: who has it can post in the run's name."""
+
+
 def flat_settings(value: Any, at: str = "") -> dict[str, str]:
     """Return settings as texts by dotted names, of a mapping or dataclass with others in it.
+
+    They are for people and trackers: the keys in a URI and `SECRET` are left out.
 
     Examples
     --------
@@ -353,7 +360,8 @@ def flat_settings(value: Any, at: str = "") -> dict[str, str]:
         for name, one in inner.items():
             found |= flat_settings(one, f"{at}.{name}" if at else str(name))
         return found
-    return found or {at: as_cell(_setting_text(value))}
+    secret = at.endswith(SECRET) and value is not None
+    return found or {at: "(not shown)" if secret else as_cell(shown(_setting_text(value)))}
 
 
 def _setting_text(value: Any) -> str:

@@ -40,9 +40,9 @@ from launch.job.yaml12 import read_yaml, write_yaml
 from pslib.config import ClusterConfig, ClusterSettings, Timing
 from pslib.data.data_files import is_data
 from pslib.errors import ConfigurationError
-from pslib.monitor.trackers import TrackerSettings, shown_settings
+from pslib.monitor.trackers import TrackerSettings
 from pslib.schema import Schema
-from pslib.settings import NOT_EMPTY, Setting, settings_of
+from pslib.settings import NOT_EMPTY, Setting, flat_settings, settings_of
 from pslib.storage import below, is_uri, parent_and_name
 from pslib.suggestions import unknown_value
 from pslib.table.optimizers import Optimizer, rate_problem
@@ -247,7 +247,7 @@ class Job(Section):
 
 def settings_of_job(job: Job) -> dict[str, str]:
     """Return the effective settings as texts by dotted names, as in its ``job.yaml`` but without secrets."""
-    return shown_settings(read_yaml(job.to_yaml(), "job.yaml"))
+    return flat_settings(read_yaml(job.to_yaml(), "job.yaml"))
 
 
 def saved_place(job: Job) -> str:

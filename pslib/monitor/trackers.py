@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
@@ -12,19 +11,7 @@ from pslib.monitor.mlflow_runs import MLflow, MLflowSettings, check_mlflow
 from pslib.monitor.webhook import Webhook, WebhookSettings
 from pslib.recorder.callback import Callback
 from pslib.recorder.event_files import TensorBoard, check_event_files
-from pslib.settings import Setting, Settings, flat_settings
-from pslib.storage import shown
-
-SECRET = ("webhook.url",)
-"""Ends of the names of settings that nobody is shown: who has them can post in their name."""
-
-
-def shown_settings(plain: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a job as texts by dotted names, for a report and for trackers: no secrets."""
-    return {
-        name: "(not shown)" if name.endswith(SECRET) and value != "none" else shown(value)
-        for name, value in flat_settings(plain).items()
-    }
+from pslib.settings import Setting, Settings
 
 
 def _of_true(value: object) -> object:
