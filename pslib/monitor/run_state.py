@@ -387,11 +387,10 @@ def _largest_over_mean(values: Sequence[float | None]) -> float | None:
 
 
 def _partitions(status: Status) -> dict[str, Any]:
-    """Return who owns which partition; the status has runs of partitions with one owner."""
-    owners = [rank for rank, count in status.get("owners", ()) for _ in range(count)]
+    """Return the owners of the partitions, as runs of those with one owner: there may be a million."""
     return {
         "bits": status.get("partition_bits"),
-        "owners": owners,
+        "owners": [list(one) for one in status.get("owners", ())],
         "moving": [list(one) for one in status.get("moving", ())],
     }
 

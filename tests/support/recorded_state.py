@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -54,9 +55,10 @@ def recorded_state(servers: int, trainers: int, seconds: float, seed: int = 0) -
     loss, auc = _learned(seconds)
     rows = int(40_000_000 * (1 - math.exp(-seconds / 400)) / max(servers, 1))
     found = [_server(rank, rows, draw, steady) for rank in range(servers)]
-    owners = [partition * servers >> BITS for partition in range(1 << BITS)] if servers else []
-    for server in found:
-        server["partitions"] = owners.count(server["rank"])
+    ends = [((rank + 1 << BITS) + servers - 1) // servers for rank in range(servers)]
+    owners = [[rank, end - start] for rank, (start, end) in enumerate(pairwise([0, *ends]))]
+    for server, (_, count) in zip(found, owners, strict=True):
+        server["partitions"] = count
     epoch = int(examples * EPOCHS / EXAMPLES_TOTAL)
     moving = [[7, 0, servers - 1]] if servers > 1 and seconds % 60 >= 30 else []
     last_save = seconds % 60
