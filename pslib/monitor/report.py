@@ -133,7 +133,7 @@ def _legend(runs: Sequence[ReportedRun]) -> str:
     told = []
     for number, one in enumerate(runs):
         colour = COLOURS[number % len(COLOURS)]
-        error = one.summary.get("error") or (one.monitor.get("run") or {}).get("error")
+        error = one.summary.get("error") or _mapping(one.monitor.get("run")).get("error")
         said = f': <b class="error">{escape(str(error))}</b>' if error else ""
         told.append(
             f'<span class="run"><i style="background:{colour}"></i><b>{escape(one.name)}</b> '
@@ -197,11 +197,11 @@ def _summary(runs: Sequence[ReportedRun]) -> str:
     for label, key, told in _FIGURES:
         known = [one.get(key) for one in figures]
         if any(value is not None for value in known):
-            rows[label] = ["-" if value is None else told(value) for value in known]
+            rows[label] = [_told(told, value) for value in known]
     for key in ("recall", "mrr", "ndcg"):  # by k, of models that rank items
-        for k in dict.fromkeys(k for one in figures for k in one.get(key) or ()):
-            known = [(one.get(key) or {}).get(k) for one in figures]
-            rows[f"{key} at {k}"] = [short(value) for value in known]
+        by_k = [_mapping(one.get(key)) for one in figures]
+        for k in dict.fromkeys(k for one in by_k for k in one):
+            rows[f"{key} at {k}"] = [_told(short, one.get(k)) for one in by_k]
     return _table(runs, rows, marks=len(runs) > 1)
 
 
@@ -297,11 +297,20 @@ def _listed(runs: Sequence[ReportedRun], what: str, columns: Mapping[str, Callab
     rows = [
         [run.name, *(_told(told, one.get(name)) for name, told in columns.items())]
         for run in runs
-        for one in list(run.monitor.get(what) or ())[-EVENTS_SHOWN:]
+        for one in _list(run.monitor.get(what))[-EVENTS_SHOWN:]
         if isinstance(one, Mapping)
     ]
     head = ["run", *("UTC" if name == "at_s" else name.removesuffix("_s") for name in columns)]
     return _rows(head, rows) if rows else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a part of a file; empty if it is something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _told(told: Callable[[Any], str], value: Any) -> str:
@@ -324,7 +333,7 @@ def _environment(run: ReportedRun) -> dict[str, str]:
     """Return versions and machine; of a run that goes on its version alone, where the monitor knows it."""
     known = run.summary.get("environment")
     if not isinstance(known, Mapping):
-        pslib = (run.monitor.get("run") or {}).get("pslib")
+        pslib = _mapping(run.monitor.get("run")).get("pslib")
         return {"sparse-pslib": str(pslib)} if pslib else {}
     told = {"memory_bytes": lambda value: f"{value / 1e9:,.1f} GB"}
     return {str(name): _told(told.get(name, str), value) for name, value in known.items()}

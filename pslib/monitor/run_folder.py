@@ -68,7 +68,7 @@ def ended_run(where: str | Path) -> RunEnd | None:
         Folder of the run or of its logs, or that a script without a launcher has as ``out``.
     """
     for folder in (Path(where), Path(where).parent):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
             note, told = folder / "logs" / NOTE, folder / SUMMARY
             noted_s = (note if note.exists() else folder / METRICS).stat().st_mtime
             ended_s = told.stat().st_mtime

@@ -105,7 +105,7 @@ def _figure(state: Mapping[str, Any], part: str, name: str) -> float:
 
 
 def _number(value: Any) -> float:
-    return float(value) if type(value) in (int, float) else nan
+    return float(value) if type(value) in (int, float) and abs(value) < 1e300 else nan
 
 
 def _plain_row(row: Sequence[float]) -> list[float | int | None]:

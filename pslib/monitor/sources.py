@@ -263,7 +263,7 @@ class EndedRun:
         if not _is_like(state, run_state({})) or state["format"] != FORMAT:
             try:
                 state = run_state(summary, facts=facts)
-            except (TypeError, ValueError, LookupError):  # a summary that pslib has not written
+            except (TypeError, ValueError, LookupError, OverflowError):  # pslib has not written it
                 return False
             if not summary:
                 return False

@@ -106,7 +106,7 @@ def _head(state: Mapping[str, Any], samples: Mapping[str, Any], width: int) -> l
         (_epoch(run), ""),
         (f"ETA {duration_text(run['eta_s'])}", "" if run["state"] == "running" else "dim"),
         (f"{duration_text(run['seconds'])} since its start", "dim"),
-        (printable(" ".join(filter(None, (run["model"], run["cluster_id"])))), "dim"),
+        (printable(" ".join(str(one) for one in (run["model"], run["cluster_id"]) if one)), "dim"),
     ]
     lines: list[Text | Table] = [*_lines(first, width), _progress(run), *_lines(_saved(state), width)]
     if run["error"]:

@@ -77,8 +77,8 @@ def _figures(status: Status, window: Window, eta_s: float | None) -> list[str]:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Format seconds as ``1:02:03`` or ``2:03``; a dash for None."""
-    if seconds is None:
+    """Format seconds as ``1:02:03`` or ``2:03``; a dash if undefined."""
+    if seconds is None or not math.isfinite(seconds):
         return "-"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+INT64_END = 1 << 63
 PROGRESS, EVALUATION = "progress", "evaluation"
 
 
@@ -79,8 +80,17 @@ class Record:
 
     @staticmethod
     def of(line: Mapping[str, Any]) -> Record:
-        """Build the record in a line of ``metrics.jsonl``; its other columns are ignored."""
-        return Record(**{name: line[name] for name in COLUMNS if name in line})
+        """Build the record in a line of ``metrics.jsonl``; its other columns are ignored.
+
+        Raises
+        ------
+        TypeError
+            If a column is missing, or is of another type.
+        """
+        values = {name: line[name] for name in COLUMNS if name in line}
+        if wrong := [name for name, value in values.items() if not _fits(name, value)]:
+            raise TypeError(f"columns of another type: {', '.join(wrong)}")
+        return Record(**values)
 
 
 COLUMNS: dict[str, type] = {
@@ -89,6 +99,16 @@ COLUMNS: dict[str, type] = {
     for hint in [get_type_hints(Record)[one.name]]
 }
 """Columns of a record, with their types."""
+REQUIRED = [one.name for one in fields(Record) if one.default is MISSING]
+"""Columns that are never null."""
+
+
+def _fits(name: str, value: Any) -> bool:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return name not in REQUIRED
+    if type(value) is int:
+        return COLUMNS[name] in (int, float) and abs(value) < INT64_END
+    return type(value) is COLUMNS[name]
 
 
 def evaluation_records(

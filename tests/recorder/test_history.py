@@ -104,6 +104,20 @@ def test_records_are_read_again_and_lines_that_a_crash_cut_are_left_out(tmp_path
     assert list(read_records(file)) == records
 
 
+@pytest.mark.parametrize("broken", [None, "x", [], True, 10**400, 1e999, {}], ids=lambda one: repr(one)[:8])
+@pytest.mark.parametrize("column", ["seconds", "examples", "loss"])
+def test_a_line_with_a_column_of_another_type_is_left_out(
+    tmp_path: Path, column: str, broken: object
+) -> None:
+    file, whole = tmp_path / "metrics.jsonl", progress(1, loss=0.5)
+    file.write_text(
+        "\n".join(json.dumps(one) for one in (whole.plain() | {column: broken}, whole.plain(), 5))
+    )
+    found = list(read_records(file))
+    assert found[-1] == whole
+    assert len(found) == (2 if column == "loss" and broken in (None, 1e999) else 1)
+
+
 def test_the_page_of_metrics_explains_every_column() -> None:
     page = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
     table = page.read_text(encoding="utf-8").split("## Records")[1].split("\n## ")[0]

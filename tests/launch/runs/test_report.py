@@ -17,6 +17,7 @@ from launch.runs.report import read_run, read_runs
 from launch.worker.train_job import make_trainer, own_cluster
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError
+from pslib.monitor.report import page
 from pslib.recorder import RunRecorder
 from tests.support.job_folder import JOB, refused, save
 
@@ -200,3 +201,20 @@ def test_a_damaged_monitor_file_is_left_out(tmp_path: Path) -> None:
     for text in ("{cut", "[]", '{"state": 7}'):
         (run / "monitor.json").write_text(text, encoding="utf-8")
         assert read_run(run, "run").monitor == {}
+
+
+@pytest.mark.parametrize(
+    "broken", [None, "x", [], [[1]], {"a": []}, 5, 10**400, 1e999], ids=lambda one: repr(one)[:8]
+)
+def test_files_with_values_of_another_type_give_a_report_and_no_traceback(
+    tmp_path: Path, broken: object
+) -> None:
+    folder = records(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    ends = {"phase": "done", "exit_code": 0, "epochs": 1, "examples": 1}
+    (folder / "summary.json").write_text(json.dumps(dict.fromkeys([*summary, "recall"], broken) | ends))
+    parts = ("run", "events", "checkpoints", "processes")
+    (folder / "monitor.json").write_text(json.dumps({"state": dict.fromkeys(parts, broken)}))
+    (run,) = read_runs([str(folder)])
+    assert run.summary["exit_code"] == 0
+    assert "<td>done</td>" in page([run])
