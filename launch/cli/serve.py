@@ -120,8 +120,9 @@ def _token_in(file: str) -> str:
     try:
         with open(file, encoding="utf-8") as opened:
             token = opened.read().strip()
-    except OSError as error:
-        raise ConfigurationError(f"--admin-token-file: {file}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigurationError(f"--admin-token-file: {file}: {why}; give a file with the token") from error
     if len(token) < 16:
         raise ConfigurationError(f"--admin-token-file: {file}: expected at least 16 characters")
     return token

@@ -151,6 +151,8 @@ def token_of(path: str | os.PathLike[str]) -> str:
         pass
     except OSError as error:
         raise ConfigurationError(f"--token-file {file}: {error.strerror}") from error
+    if not file.is_file():
+        raise ConfigurationError(f"--token-file {file}: expected a file, or a name of one that is made")
     try:
         if file.stat().st_mode & 0o077:
             raise ConfigurationError(

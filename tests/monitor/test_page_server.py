@@ -67,6 +67,11 @@ def test_a_token_file_in_no_folder_is_said_in_one_line(tmp_path):
         token_of(tmp_path / "none" / "token")
 
 
+def test_a_token_file_that_is_a_folder_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"expected a file, or a name of one that is made$"):
+        token_of(tmp_path)
+
+
 def test_several_pages_are_served_at_once_each_on_a_port_of_its_own():
     with served(RecordedRun(1, 1, 5.0)) as one, served(RecordedRun(2, 1, 5.0)) as other:
         assert [len(ask(page.url, "/api/state").plain["servers"]) for page in (one, other)] == [1, 2]

@@ -104,6 +104,10 @@ def test_a_newer_checkpoint_is_taken_while_it_serves(trained: Trained, tmp_path:
         (["CHECKPOINT", "--zmq", "tcp://0.0.0.0:0"], "refused to listen on tcp://0.0.0.0:0"),
         (["CHECKPOINT", "--threads", "0"], "threads: expected a whole number in 1..256, got 0"),
         (["CHECKPOINT", "--admin-token-file", "absent"], "absent: No such file"),
+        (
+            ["CHECKPOINT", "--admin-token-file", sys.executable],
+            "it is not UTF-8 text; give a file with the token",
+        ),
     ],
 )
 def test_wrong_options_get_one_line(trained: Trained, tmp_path: Path, options: list[str], told: str) -> None:
