@@ -282,6 +282,23 @@ def test_a_run_that_has_failed_shows_how_it_ended_and_what_is_known(look):
         assert page.locator("text=/NaN|undefined|null|Infinity/").count() == 0
 
 
+def test_curves_of_a_run_that_ends_go_on_to_its_last_second(look):
+    run = RecordedRun(2, 4, 200.0)
+
+    def change(state):
+        state["run"]["loss"] = 0.1234 if state["run"]["seconds"] == 204.0 else 0.9
+        if state["run"]["seconds"] > 204.0:  # as its launcher marks it
+            state["run"] |= {"state": "ended", "loss": None}
+
+    run.change = change
+    with look.at(run) as page:
+        run.advance(4.0)  # soon after the samples were asked for
+        shows(page, "#training_charts figure:nth-child(2) .value", "0.1234")
+        run.advance(1.0)
+        shows(page, "#state", "ended")
+        shows(page, "#training_charts figure:nth-child(2) .value", "0.1234")
+
+
 def test_a_run_of_which_nothing_is_known_yet_is_shown_too(look):
     def nothing(state):
         name = state["run"]["name"]

@@ -11,6 +11,7 @@ const SAMPLES_S = 10;
 const ANNOUNCED = new Set(["silent", "lost", "back", "failed", "fenced", "left"]);
 
 let state = null;
+let latest = null;
 let heard = 0;
 let told = 0;
 let samples = null;
@@ -85,6 +86,7 @@ function showLink() {
 function take(next) {
   const before = state;
   state = next;
+  if (next.run?.state === "running") latest = next;
   heard = clock();
   alive();
   if (before) news(before, next);
@@ -130,18 +132,19 @@ function draw() {
   });
 }
 
-/** The samples and the present state, so that curves go on between two requests. */
+/** The samples and the last state of the running run, so that curves go on between two requests, and to its end. */
 function withPresent({ columns, rows }) {
-  const run = state.run ?? {};
+  if (!latest) return { columns, rows };
+  const { run, traffic, servers } = latest;
   const present = {
     seconds: run.seconds, examples: run.examples, examples_per_s: run.examples_per_s, loss: run.loss, auc: run.auc,
-    calibration: run.calibration, staleness: state.traffic?.staleness_mean, bytes_in_flight: state.traffic?.bytes_in_flight,
-    ack_p99_s: state.traffic?.ack_p99_s,
-    rows: sum(state.servers, "rows"), memory_bytes: sum(state.servers, "memory_bytes"),
+    calibration: run.calibration, staleness: traffic?.staleness_mean, bytes_in_flight: traffic?.bytes_in_flight,
+    ack_p99_s: traffic?.ack_p99_s,
+    rows: sum(servers, "rows"), memory_bytes: sum(servers, "memory_bytes"),
   };
   const last = rows.at(-1);
   const place = columns.indexOf("seconds");
-  if (run.state !== "running" || (last && last[place] >= run.seconds)) return { columns, rows };
+  if (last && last[place] >= run.seconds) return { columns, rows };
   return { columns, rows: [...rows, columns.map((name) => present[name] ?? null)] };
 }
 
