@@ -12,19 +12,16 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache, wraps
 from math import inf
-from numbers import Integral, Number, Real
-from os import PathLike
+from numbers import Integral, Real
 from types import NoneType
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_args, get_origin
 
 from pslib.errors import ConfigurationError
 from pslib.keywords import Keywords, refuse_unknown
-from pslib.storage import shown
 from pslib.suggestions import nearest, unknown_key, unknown_value
-from pslib.text import as_cell
 from pslib.validation import TOLD_MAX, came, hints_of, is_finite, kind_problem, plain_fields
 
 KindT = TypeVar("KindT")
@@ -331,46 +328,6 @@ def short_repr(holder: Any) -> str:
         if (value := getattr(holder, one.name)) != one.default or one.default is MISSING
     ]
     return f"{type(holder).__name__}({', '.join(told)})"
-
-
-SECRET = "webhook.url"
-"""End of the name of a setting that nobody is shown: who has it can post in the run's name."""
-
-
-def flat_settings(value: Any, at: str = "") -> dict[str, str]:
-    """Return settings as texts by dotted names, of a mapping or dataclass with others in it.
-
-    They are for people and trackers: the keys in a URI and `SECRET` are left out.
-
-    Examples
-    --------
-    >>> flat_settings({"model": {"name": "deepfm", "hidden": [64, 32]}, "load": None})
-    {'model.name': 'deepfm', 'model.hidden': '64, 32', 'load': 'none'}
-    """
-    found: dict[str, str] = {}
-    inner: Mapping[str, Any] | None = value if isinstance(value, Mapping) else None
-    if is_dataclass(value) and not isinstance(value, type):
-        inner = {one.name: getattr(value, one.name) for one in fields(value) if one.name[:1] != "_"}
-        found = {at: type(value).__name__} if at else {}
-    elif isinstance(value, list | tuple) and any(
-        isinstance(one, Mapping) or is_dataclass(one) for one in value
-    ):
-        inner = {str(number): one for number, one in enumerate(value)}
-    if inner:
-        for name, one in inner.items():
-            found |= flat_settings(one, f"{at}.{name}" if at else str(name))
-        return found
-    secret = at.endswith(SECRET) and value is not None
-    return found or {at: "(not shown)" if secret else as_cell(shown(_setting_text(value)))}
-
-
-def _setting_text(value: Any) -> str:
-    """Return a single value, or a list of them, as text."""
-    if value is None or isinstance(value, bool):
-        return "none" if value is None else str(value).lower()
-    if isinstance(value, list | tuple | Mapping):
-        return ", ".join(_setting_text(one) for one in value) or "none"
-    return str(value) if isinstance(value, str | Number | PathLike) else type(value).__name__
 
 
 def setting_of(hint: Any) -> Setting | None:

@@ -1,10 +1,11 @@
-"""Texts for people: numbers of things, values quoted at a bounded length, and tables of a notebook."""
+"""Texts for people: numbers of things, values quoted at a bounded length, and tables; values of JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from math import isfinite
 from typing import Any
 
 LINE_CHARS = 1000
@@ -80,6 +81,19 @@ def behind_text(result: Mapping[str, Any]) -> str:
     if "files" in result:
         return f" after {counted(int(result['files']), 'file')}"
     return f" after epoch {result['epoch']}" if "epoch" in result else ""
+
+
+def json_value(value: Any) -> Any:
+    """Convert to what JSON can hold: nan and infinity become null, NumPy's numbers numbers, others texts."""
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): json_value(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(one) for one in value]
+    return json_value(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from click.shell_completion import CompletionItem
 from launch.places.options import HostOptions, RunOptions, place_names
 from launch.worker.json_output import write_json
 from pslib.config import LOG_FORMAT_VARIABLE
+from pslib.text import json_value
 
 if TYPE_CHECKING:
     from launch.job.job import Job
@@ -355,19 +355,10 @@ def read_job_with(
 def show(plain: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
     """Print a result as one JSON object, or as lines."""
     if as_json:
-        print(json.dumps(_finite(plain), indent=2, default=str, allow_nan=False))
+        print(json.dumps(json_value(plain), indent=2, allow_nan=False))
     else:
         for line in lines:
             print(line)
-
-
-def _finite(value: Any) -> Any:
-    """Convert to what JSON can hold: values that are no finite numbers become null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def say(as_json: bool) -> Callable[[str], None]:

@@ -42,8 +42,9 @@ from pslib.config import ClusterConfig, ClusterSettings, Timing
 from pslib.data.data_files import is_data
 from pslib.errors import ConfigurationError
 from pslib.monitor.trackers import TrackerSettings
+from pslib.recorder.environment import flat_settings
 from pslib.schema import Schema
-from pslib.settings import NOT_EMPTY, Setting, flat_settings, settings_of
+from pslib.settings import NOT_EMPTY, Setting, settings_of
 from pslib.storage import below, is_uri, parent_and_name
 from pslib.suggestions import nearest_path, unknown_value
 from pslib.table.optimizers import Optimizer, rate_problem

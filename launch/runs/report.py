@@ -22,8 +22,8 @@ from pslib.errors import CheckpointError, ConfigurationError, PslibError
 from pslib.metrics.paired import Floats, paired_difference
 from pslib.monitor.report import Comparison, ReportedRun
 from pslib.monitor.run_folder import METRICS, MONITOR, NOTE, ended_run, read_record, runs_in
+from pslib.recorder.environment import flat_settings
 from pslib.recorder.history import history_of
-from pslib.settings import flat_settings
 from pslib.storage import check_local
 from pslib.text import counted
 from pslib.trainer.settings import TrainingSettings

@@ -61,7 +61,7 @@ def run_recorded(
     callbacks : sequence of Callback
         Trackers: the recorder calls their methods of a run.
     settings : mapping, optional
-        Those of the job, for the callbacks; see `pslib.settings.flat_settings`.
+        Those of the job, for the callbacks; see `pslib.recorder.environment.flat_settings`.
     ui : int or None
         Port of the run's page on this machine, 0 for any; None: no page.
 

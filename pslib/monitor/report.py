@@ -40,7 +40,7 @@ class ReportedRun:
     summary : mapping
         ``summary.json``; empty while the run goes on.
     settings : mapping of str to str
-        See `pslib.settings.flat_settings`; empty if unknown.
+        See `pslib.recorder.environment.flat_settings`; empty if unknown.
     monitor : mapping
         ``state`` of ``monitor.json``; empty without one.
     of_script : bool

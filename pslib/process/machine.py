@@ -89,6 +89,13 @@ def oom_kills(proc: Path = PROC) -> int:
     return 0
 
 
+def process_began_s() -> float:
+    """Return the Unix time at which this process began, to a second."""
+    import psutil
+
+    return float(psutil.Process().create_time())
+
+
 def files_for(peers: int) -> int:
     """Return the number of open files that a process needs for this many peers."""
     return FILES_OWN + FILES_A_PEER * peers

@@ -89,8 +89,8 @@ class Callback:
         trainer : Trainer or None
         info : mapping
             ``name``, ``folder`` (None: no records are kept), ``run_id`` (the cluster's, also in a resumed
-            run with logs), and ``settings``: texts by dotted names, as `pslib.settings.flat_settings` has
-            them.
+            run with logs), and ``settings``: texts by dotted names, as
+            `pslib.recorder.environment.flat_settings` has them.
         """
 
     def on_progress(self, trainer: Any, record: Mapping[str, Any]) -> None:

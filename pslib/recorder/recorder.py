@@ -16,11 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from pslib.clock import Clock, utc_now_s
 from pslib.coordinator.results import fresh_results
 from pslib.data.atomic_files import atomic_output
+from pslib.process.machine import process_began_s
 from pslib.recorder.callback import Callback, RunCallbacks
 from pslib.recorder.display import Display, display_for, result_text
 from pslib.recorder.environment import environment
@@ -28,7 +27,7 @@ from pslib.recorder.history import EVERY_S, History, history_of
 from pslib.recorder.picture import picture
 from pslib.recorder.records import PROGRESS, Record, evaluation_records
 from pslib.recorder.status import NO_WINDOW, Status, WindowMeter, bins_of
-from pslib.text import short
+from pslib.text import json_value, short
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class RunRecorder:
         self._lines: IO[str] | None = None
         self._callbacks, self._ended = RunCallbacks(callbacks, trainer), False
         self._events_told: set[object] = set()
-        self._began_s = utc_now_s()
+        self._process_began_s = process_began_s()
         self.written: dict[str, Any] | None = None
         """Content of ``summary.json``, once it is written."""
         if out is not None:
@@ -170,7 +169,7 @@ class RunRecorder:
         if self._display:
             error = None if "error" in summary else self._status.error  # the caller has reported it
             self._display.show(replace(self._status, error=error), self._window, now_s)
-        whole: dict[str, Any] = _plain({**self._summary(now_s), **summary})
+        whole: dict[str, Any] = json_value({**self._summary(now_s), **summary})
         self._close_files()
         try:
             if self._out is not None:
@@ -201,7 +200,7 @@ class RunRecorder:
             self._callbacks.call("on_run_end", summary)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        plain = _plain(line)
+        plain = json_value(line)
         if self._lines and not _is_written(self._lines, plain):
             self._lines = None
         self._callbacks.call("on_progress", plain)
@@ -209,13 +208,13 @@ class RunRecorder:
     def _tell_events(self, before: Status, status: Mapping[str, Any]) -> None:
         """Call back for what has happened since the last look: epochs and checkpoints are seen here.
 
-        A resumed coordinator still knows the events of earlier launches, which are not told again.
+        A resumed coordinator still knows the events of earlier processes, which are not told again.
         """
         now, found = self._status, list[dict[str, Any]]()
         for one in status.get("events", ()):
             event = dict(one) if isinstance(one, Mapping) else {"kind": "note", "text": one}
             if "number" in event:
-                key, old = event["number"], event.get("at_s", math.inf) < self._began_s
+                key, old = event["number"], event.get("at_s", math.inf) < self._process_began_s
             else:  # a line has no time: those of the first look are the old ones
                 key, old = event["text"], not self._observed
             if not (old or key in self._events_told or event["kind"] in ("epoch", "saved")):
@@ -229,7 +228,7 @@ class RunRecorder:
             found.append({"kind": "saved", "path": now.saved, "text": f"saved {now.saved}"})
         for event in found:
             plain = {"at_s": utc_now_s(), "role": None, "rank": None, **event}
-            self._callbacks.call("on_event", _plain(plain))
+            self._callbacks.call("on_event", json_value(plain))
 
     def _write_progress(self, now_s: float) -> None:
         status, window = self._status, self._meter.look(self._status, now_s)
@@ -362,16 +361,3 @@ def _is_written(file: IO[str], line: Mapping[str, Any]) -> bool:
             file.close()
         return False
     return True
-
-
-def _plain(value: Any) -> Any:
-    """Convert to JSON types: NumPy numbers become numbers, nan and infinity null."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | None) else str(value)

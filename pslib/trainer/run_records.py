@@ -24,8 +24,8 @@ from pslib.monitor.sources import LiveRun
 from pslib.recorder import RunRecorder
 from pslib.recorder.callback import Callback, of_run
 from pslib.recorder.display import notebook_shell
+from pslib.recorder.environment import flat_settings
 from pslib.recorder.event_files import TensorBoard, check_event_files
-from pslib.settings import flat_settings
 from pslib.storage import check_local, unwritable
 from pslib.text import counted
 

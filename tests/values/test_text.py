@@ -1,9 +1,12 @@
 """Numbers of things, as people say them, and what is quoted at a bounded length."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from pslib.errors import PROBLEMS_MAX, ConfigurationError, ProtocolError, PslibError
-from pslib.text import LINE_CHARS, QUOTED_CHARS, counted, cut, listed, quoted
+from pslib.text import LINE_CHARS, QUOTED_CHARS, counted, cut, json_value, listed, quoted
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,13 @@ def test_values_and_names_are_quoted_at_a_bounded_length() -> None:
     )
     assert listed(["a", "b"]) == "a, b"
     assert cut("x" * LINE_CHARS) == "x" * LINE_CHARS
+
+
+def test_values_for_json_have_no_nan_and_no_types_of_numpy() -> None:
+    given = {1: (np.float32("nan"), np.int64(2), np.bool_(True)), "b": {"c": float("inf"), "d": Path("x")}}
+    assert json_value(given | {"e": np.array([1.5, np.inf])}) == {
+        "1": [None, 2, True],
+        "b": {"c": None, "d": "x"},
+        "e": [1.5, None],
+    }
+    assert type(json_value(np.float64(1.5))) is float
