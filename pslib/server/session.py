@@ -259,7 +259,7 @@ class ServerSession:
         if isinstance(request.message, Release):
             return next(result for result in results if isinstance(result, Image))
         if isinstance(request.message, Changes):
-            return _changed(results, request.dense)
+            return changed(results, request.dense)
         if isinstance(request.message, DescribeTables):  # the first shard's, should a set-up be between two
             return Result(results[0])
         return Result(merge_results(results))
@@ -282,8 +282,8 @@ class ServerSession:
         return Pushed(units, owners, pushes_before)
 
 
-def _changed(parts: list[ShardChanges], dense: DenseDelta) -> Changed:
-    """Join what all shards have read."""
+def changed(parts: list[ShardChanges], dense: DenseDelta) -> Changed:
+    """Join what all shards of a server have read of its changes."""
     vector, versions = dense.frames()
     owned, stale, stale_rows, keys = (
         np.concatenate([getattr(part, name) for part in parts])

@@ -23,7 +23,7 @@ from pslib.wire.messages import Changed
 ASK_S = 3.0
 """Patience for one answer; the first copy of a server is thousands of them."""
 START_S = 30.0
-"""Patience for the first version after its first try: servers may be on their way."""
+"""Patience for the first version while tries fail: servers may be on their way."""
 AGAIN_S = 0.1
 """Pause after a round in which a unit was at no server: it is between two."""
 
@@ -104,14 +104,14 @@ class Follower:
         Raises
         ------
         PslibError
-            If there is no version within 30 s of a first failure.
+            If there is no version within 30 s.
         """
         until_s = self._clock.now_s() + START_S
         while True:
             try:
                 if self._play_round():
                     break
-            except UnavailableError:
+            except PslibError:  # such as a table that the trainers of a resumed run have not made yet
                 if self._clock.now_s() > until_s:
                     raise
             self._clock.sleep_s(AGAIN_S)

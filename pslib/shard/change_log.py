@@ -24,6 +24,12 @@ ANY_KEY = np.zeros(1, np.uint64)
 Keys = NDArray[np.uint64]
 
 
+def keys_in(store: Store, partition: int) -> Keys:
+    """Return the keys of all rows of a partition, wide and narrow."""
+    classes = (False, True) if store.narrow_parts else (False,)
+    return np.concatenate([store.export_partition(partition, narrow)[0] for narrow in classes])
+
+
 class ChangeLog:
     """Last changed keys of one table on one shard, in order, some more than once.
 
@@ -122,15 +128,19 @@ class ChangeLogs:
 
     @contextmanager
     def noting_lost_rows(self, table: str, store: Store, partitions: NDArray[np.uint32]) -> Iterator[None]:
-        """Mark the partitions stale that have lost rows in the block, by rules that do not name the keys."""
+        """Add the keys that lose their rows in the block, by rules that do not name them."""
         if table not in self._logs:
             yield
             return
-        before = [store.partition_rows(unit) for unit in partitions.tolist()]
+        before = {unit: keys_in(store, unit) for unit in partitions.tolist()}
         yield
-        for unit, rows in zip(partitions.tolist(), before, strict=True):
-            if store.partition_rows(unit) != rows:
-                self._logs[table].mark_stale(unit)
+        lost = [
+            np.setdiff1d(keys, keys_in(store, unit))
+            for unit, keys in before.items()
+            if store.partition_rows(unit) != keys.size
+        ]
+        if lost:
+            self.note(table, np.concatenate(lost))
 
     def clear(self) -> None:
         """End all logs: other rows are loaded."""

@@ -3,8 +3,8 @@
 A reader names the position up to which it has all changes of this shard, and gets the rows of keys that have
 changed since, as they are now, with the next position. Where that can't tell all of a partition's changes, it
 is **stale**, and the reader asks for it whole: at first, after another life of the server, when the log has
-gone on too far, and for a partition that came from another server, or has lost rows to an eviction rule. The
-rows of one answer are of one moment of this shard.
+gone on too far, and for a partition that came from another server. The rows of one answer are of one moment
+of this shard.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.data.distinct import distinct
+from pslib.shard.change_log import keys_in
 from pslib.shard.key_slices import cuts
 from pslib.shard.serving import Steps, pull_dense
 from pslib.shard.state import ShardState
@@ -55,7 +56,7 @@ def changes_steps(shard: ShardState, message: Changes, dense: DenseDelta) -> Ste
     else:
         changed, stale, position = log.read(log.end, 0), partitions, log.end
     stale = np.setdiff1d(stale, wanted)
-    whole = [store.export_partition(unit)[0] for unit in wanted.tolist()]
+    whole = [keys_in(store, unit) for unit in wanted.tolist()]
     keys = distinct(np.concatenate([changed[shard.own_keys(changed)], *whole]))[0]
     rows = QuantizedRows.empty(keys.size, store.dim, message.rows_as)
     for number, (start, stop) in enumerate(cuts(keys.size, shard.slice_rows)):

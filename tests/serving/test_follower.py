@@ -121,6 +121,23 @@ def test_a_cluster_that_is_gone_is_told_once_and_makes_an_old_model_unready(tmp_
     assert "not followed, the version before answers" in training.lines[0]
 
 
+def test_a_run_that_was_started_again_elsewhere_is_found_by_its_folder(tmp_path: Path) -> None:
+    """Another cluster at another address, with other rows: no row of the first one stays."""
+    (tmp_path / "again").mkdir()
+    with (
+        followed_training(tmp_path / "again", servers=3) as again,
+        followed_training(tmp_path) as training,
+        training.served() as client,
+    ):
+        again.trainer.fit(clicks(7))
+        parameters = parameters_of(client)
+        assert has_all(training, parameters)
+        training.running.close()
+        note_cluster(tmp_path, again.running.embedded.address, again.running.embedded.cluster_id)
+        wait_until(lambda: has_all(again, parameters), PATIENCE_S, "the scorer to follow the new cluster")
+        assert parameters.count == again.cluster.client.stats()["rows"]
+
+
 def test_rows_may_come_in_a_smaller_type(training: FollowedTraining) -> None:
     with training.served(follow_rows_as="float16") as client:
         parameters = parameters_of(client)

@@ -11,7 +11,7 @@ import pytest
 from pslib.shard import change_log, changes
 from pslib.shard.change_log import ChangeLog
 from pslib.table.optimizers import SGD
-from pslib.table.policies import ByAge
+from pslib.table.policies import ByAge, Compact
 from pslib.table.tables import TableSpec
 from pslib.wire.dense_delta import VERSIONS
 from pslib.wire.messages import Changed, Changes, Erase, Failure, Maintain, Push, Setup
@@ -80,15 +80,24 @@ def test_an_erased_key_comes_with_its_initial_values() -> None:
     assert rows_in(changed(server, first.since)) == {0: [0.0] * 3}
 
 
-def test_a_partition_that_lost_rows_to_a_rule_is_stale_and_others_are_not() -> None:
-    server = server_of(replace(PLAIN, eviction=(ByAge(10),)))
-    server.ask(push_of(0, keys_in(3, 5), step=0))
-    server.ask(push_of(1, keys_in(5), step=50))
+@pytest.mark.parametrize("compact", [None, Compact("v", shows=3)])
+def test_rows_that_a_rule_evicts_come_with_their_initial_values(compact: Compact | None) -> None:
+    server = server_of(replace(PLAIN, eviction=(ByAge(10),), compact=compact))
+    server.ask(push_of(0, many(6), step=0, shows=9.0))
+    server.ask(push_of(1, many(4), step=50))
+    server.ask(push_of(2, many(4, 10), step=0))
     first = changed(server)
     server.ask(Maintain(9, 0, 0, 0, 0, "t", 50, 0.0, False, ALL))
     second = changed(server, first.since)
-    assert second.stale.tolist() == [3, 5]
-    assert changed(server, second.since, [3]).stale.tolist() == []
+    assert rows_in(second) == {key: [0.0] * 3 for key in (4, 5, 10, 11, 12, 13)}
+    assert not second.stale.size
+
+
+def test_a_whole_partition_of_a_compact_table_has_its_narrow_rows() -> None:
+    server = server_of(replace(PLAIN, compact=Compact("v", shows=3)))
+    server.ask(push_of(0, many(100)))
+    answer = changed(server, changed(server).since, ALL)
+    assert rows_in(answer) == {key: [1.0, 0.0, 0.0] for key in range(100)}
 
 
 def test_a_unit_that_came_from_another_server_is_stale_and_one_that_left_is_not_owned() -> None:
