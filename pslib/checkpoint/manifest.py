@@ -441,6 +441,8 @@ def _check_files(manifest: Manifest) -> None:
         if entry.kind not in (kinds.get(entry.table, ()) if entry.table else (ROWS,)):
             raise ValueError(f"{entry.name}: no table here has such a file ({entry.table!r}, {entry.kind})")
     length, dense = manifest.dense["length"], [entry.bytes for entry in manifest.files if not entry.table]
+    if dense and not length:  # a shard without dense parameters would pass over what else it holds
+        raise ValueError("a file of dense parameters, of which there are none")
     if 4 * length > sum(dense):
         raise ValueError(
             f"dense parameters missing: {length} of them do not fit in files of {sum(dense)} bytes"

@@ -132,6 +132,17 @@ def test_a_file_that_no_table_can_have_is_refused(tmp_path: Path, change: dict[s
         load_shard(shard_for("checkpoint_v1"), str(path))
 
 
+def test_a_row_file_that_is_called_dense_where_nothing_is_dense_is_refused(tmp_path: Path) -> None:
+    """Its rows were left out of a load, silently."""
+    path = copy_of("checkpoint_v2", tmp_path / "copy")
+    plain = json.loads((path / "manifest.json").read_text())
+    plain["files"][0]["table"] = ""
+    (path / "manifest.json").write_bytes(with_checksum(plain))
+    with pytest.raises(CheckpointCorruptError, match="a file of dense parameters, of which there are none"):
+        load_shard(shard_for("checkpoint_v2"), str(path))
+    assert main(["checkpoint", "verify", str(path)]) == 64
+
+
 # --- single arrays of the files
 
 
