@@ -79,6 +79,8 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
 
 STATUS_LISTED = 8
 """Longest list of a status that its repr shows: the bins of the AUC have 512 numbers."""
+_INTERRUPTED = {"phase": "interrupted", "error": None}
+"""End of the status of a cluster whose script Ctrl-C ends."""
 PUBLIC = ("client", "close", "embedded", "rank", "status", "trainers")
 """Names of a `Cluster` that completion offers; a `Trainer` uses the others."""
 
@@ -256,7 +258,10 @@ class Cluster:
         Called while an error is on its way (`except`, `finally`) it is that error's end: what it ended counts
         as work that is not done. A script that has caught it and gone on is through with its work.
         """
-        self._close(well=sys.exc_info()[1] is None)
+        error = sys.exc_info()[1]
+        if isinstance(error, KeyboardInterrupt):
+            self._ending = _INTERRUPTED
+        self._close(well=error is None)
 
     def _close(self, well: bool) -> None:
         if self._closed or os.getpid() != self._process:
@@ -288,7 +293,7 @@ class Cluster:
     ) -> None:
         well = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
         if isinstance(error, KeyboardInterrupt):
-            self._ending = {"phase": "interrupted", "error": None}
+            self._ending = _INTERRUPTED
         elif error is not None and not well:
             why = str(error) if isinstance(error, PslibError) else f"{type(error).__name__}: {error}"
             self._ending = {"phase": "failed", "error": why}

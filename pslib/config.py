@@ -146,6 +146,8 @@ SHARD_MEMORY_BYTES_MIN = 4 << 20
 leave no room for rows."""
 DURABILITIES = ("memory", "log", "disk")
 RECOVERIES = ("log", "rollback", "partial")
+ROW_TYPE_NAMES = ("float32", "bfloat16", "float16", "int8")
+"""Types of rows on the wire; their NumPy dtypes: `pslib.table.wire_format`."""
 
 ANY_RANK = 0xFFFFFFFF
 """Rank that a process requests when it takes any free one."""

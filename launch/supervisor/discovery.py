@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job.paths import from_here
 from pslib.config import COORDINATOR_VARIABLE
-from pslib.data.atomic_files import atomic_output
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError, UnavailableError
 from pslib.monitor.run_folder import NOTE, RunEnd, cluster_at, ended_run, read_record
 from pslib.storage import is_uri, shown
@@ -72,6 +71,8 @@ def note_targets(file: Path, metrics: Mapping[str, str]) -> None:
     metrics : mapping of str to str
         ``host:port`` by the name of the process.
     """
+    from pslib.data.atomic_files import atomic_output  # brings pyarrow; `pslib --help` needs none
+
     targets = [
         {"targets": [address], "labels": {"process": name}} for name, address in sorted(metrics.items())
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from pslib.config import ROW_TYPE_NAMES
 from pslib.settings import Setting, Settings
-from pslib.table.wire_format import ROW_TYPES
 
 WaitSeconds = Annotated[
     float,
@@ -61,7 +61,7 @@ class ServeSettings(Settings):
         str,
         Setting(
             "Type of rows that a model that follows gets; float32: the bits of the servers.",
-            choices=tuple(ROW_TYPES),
+            choices=ROW_TYPE_NAMES,
         ),
     ] = "float32"
     max_age_s: Annotated[

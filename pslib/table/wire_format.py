@@ -12,15 +12,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from pslib.config import ROW_TYPE_NAMES
 from pslib.errors import ConfigurationError
 from pslib.settings import Setting, Settings
 
-ROW_TYPES: Mapping[str, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(np.uint16),
-    "float16": np.dtype(np.float16),
-    "int8": np.dtype(np.int8),
-}
+ROW_TYPES: Mapping[str, np.dtype[Any]] = dict(
+    zip(ROW_TYPE_NAMES, map(np.dtype, (np.float32, np.uint16, np.float16, np.int8)), strict=True)
+)
 """Types of rows and their gradients, with their NumPy dtype: uint16 for bfloat16."""
 
 DENSE_TYPES: Mapping[str, np.dtype[Any]] = {name: kind for name, kind in ROW_TYPES.items() if name != "int8"}
@@ -34,13 +32,13 @@ class WireFormat(Settings):
     AT = "wire."
 
     rows: Annotated[
-        str, Setting("Type of rows that are pulled, rounded to the nearest value.", choices=tuple(ROW_TYPES))
+        str, Setting("Type of rows that are pulled, rounded to the nearest value.", choices=ROW_TYPE_NAMES)
     ] = "float32"
     gradients: Annotated[
         str,
         Setting(
             "Type of gradients of rows: to the nearest value; int8 stochastically, without bias.",
-            choices=tuple(ROW_TYPES),
+            choices=ROW_TYPE_NAMES,
         ),
     ] = "float32"
     dense: Annotated[

@@ -149,7 +149,7 @@ DATA = X | {"click": Y}
         (lambda _, m: m.predict_proba(X), "has no attribute 'predict_proba'; did you mean 'predict'?"),
         (lambda _, m: m.predit(X), "has no attribute 'predit'; did you mean 'predict'?"),
         (lambda t, _: t.save(__file__), "save: expected a folder, new or a checkpoint's, got the file /"),
-        (lambda t, _: t.history.plot(), "a History has no 'plot': its to_pandas() is a frame, its table"),
+        (lambda t, _: t.history.hist(), "a History has no 'hist': its to_pandas() is a frame, its table"),
         (lambda _, m: m.vectors("user", "bob"), "file or folder: bob; of one value give a list: ['bob']"),
         (lambda *_: pslib.RaggedField("tags", sep="|"), "unknown keyword 'sep'; did you mean 'separator'?"),
         (lambda *_: pslib.describe, "no attribute 'describe'; the command is: pslib describe"),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.cli.command import command, json_option, key_option, show, where_options
-from launch.supervisor.diagnosis import Finding, diagnose
 from launch.supervisor.discovery import end_line, find_cluster
 from pslib.errors import EXIT_DONE, AccessError, PslibError
 from pslib.monitor.run_folder import ended_run
 from pslib.storage import shown
 from pslib.text import counted, epoch_text
+
+if TYPE_CHECKING:
+    from launch.supervisor.diagnosis import Finding
 
 EXIT_UNHEALTHY = 1
 PATIENCE_S = 3.0
@@ -50,6 +52,7 @@ def _look(
     address: str, cluster_id: str, keys: str | None
 ) -> tuple[dict[str, Any], list[dict[str, Any] | None], list[Finding]]:
     """Return status, replies of the servers, and findings."""
+    from launch.supervisor.diagnosis import Finding, diagnose
     from pslib.cluster import watch
 
     watcher = watch(address, cluster_id, keys)
