@@ -229,6 +229,6 @@ def address_toward(host: str) -> str:
             with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trial:
                 trial.connect(place)
                 return str(trial.getsockname()[0])
-    except OSError as error:
-        why = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # a label of a name that is empty or too long
+        why = getattr(error, "strerror", None) or str(error)
     raise ConfigurationError(f"coordinator: {host} can't be reached ({why}); give --listen tcp://ADDRESS:0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from errno import EINVAL
 
 EVERYWHERE = ("", "::")
 """Hosts that stand for all addresses of this machine."""
@@ -32,7 +33,10 @@ def listening_socket(host: str, port: int, waiting: int | None = None) -> socket
         )
     family = socket.AF_INET
     if host not in EVERYWHERE:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        except UnicodeError as error:  # a label of a name that is empty or too long
+            raise OSError(EINVAL, str(error)) from error
     return socket.create_server(("" if host in EVERYWHERE else host, port), family=family, backlog=waiting)
 
 

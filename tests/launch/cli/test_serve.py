@@ -178,6 +178,7 @@ def test_a_process_follows_a_training_and_sigterm_ends_it(tmp_path: Path) -> Non
         (["none"], "none"),
         (["a=CHECKPOINT", "a=CHECKPOINT"], "expected each name once"),
         (["CHECKPOINT", "--host", "256.0.0.1"], "can't listen there"),
+        (["CHECKPOINT", "--host", "a..b"], "can't listen there"),
         (["CHECKPOINT", "--zmq", "tcp://0.0.0.0:0"], "refused to listen on tcp://0.0.0.0:0"),
         (["CHECKPOINT", "--threads", "0"], "threads: expected a whole number in 1..256, got 0"),
         (["CHECKPOINT", "--admin-token-file", "absent"], "absent: No such file"),

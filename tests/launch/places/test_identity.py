@@ -137,5 +137,7 @@ def test_a_coordinator_without_an_address_is_told_how_to_give_one() -> None:
 
 def test_the_address_toward_this_machine_is_its_own_and_an_unknown_host_has_none() -> None:
     assert address_toward("127.0.0.1") == "127.0.0.1"
+    with pytest.raises(ConfigurationError, match=r"a\.\.b can't be reached"):
+        address_toward("a..b")
     with pytest.raises(ConfigurationError, match=r"no\.such\.host\.invalid can't be reached"):
         address_toward("no.such.host.invalid")
