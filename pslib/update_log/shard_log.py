@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.common.hashing import partition_of
-from pslib.errors import LogFullError, PslibError
+from pslib.errors import ConfigurationError, LogFullError, PslibError
 from pslib.shard.replay import Replay, images_of, state_of, units_of_images
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
@@ -272,9 +272,10 @@ def recover(log_: RollingLog, shard: Shard, load: Callable[[Shard, Load], Any]) 
         entries = entries_of(record.body, f"record {record.number}")
         try:
             replay.take(record.number, entries)
-        except PslibError:
-            raise
-        except Exception as error:  # fields of other types than a message has
+        except Exception as error:
+            if isinstance(error, PslibError) and not isinstance(error, ConfigurationError):
+                raise
+            # Fields of other types than a message has, or settings that no table can have.
             raise not_a_record(f"record {record.number}", error) from error
         records += 1
     shard.room.limit_bytes = limit

@@ -20,6 +20,7 @@ from pslib.checkpoint.diff import diff_checkpoints
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.forged import changed_bytes, copy_of, rewritten, shard_for, with_checksum
+from tests.update_log.forged import fault_of, golden_bodies
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +38,11 @@ def test_mutants_of_checkpoints_are_refused_by_load_as_by_verify(tmp_path: Path)
 
 def test_mutants_of_log_records_and_images_are_refused_in_a_line() -> None:
     tried("tests.update_log.forged", 0, 300)
+
+
+@pytest.mark.parametrize("seed", [6725, 16548])
+def test_a_log_of_a_table_whose_settings_have_several_faults_is_refused_in_a_line(seed: int) -> None:
+    assert fault_of(golden_bodies(), seed) is None
 
 
 @pytest.mark.soak
