@@ -39,7 +39,10 @@ def of_optimizers(word: str) -> str:
 def meant_setting(model: type[BaseModel], path: str) -> str:
     """Return the settings that are meant by an unknown path, quoted; empty if none is like it."""
     section, _, word = path.rpartition(".")
-    near = nearest(word, _keys_at(model, section.split("."))) if section in section_keys(model) else None
+    sections = section_keys(model)
+    if section not in sections:
+        section = nearest(section, sections) or ""
+    near = nearest(word, _keys_at(model, section.split("."))) if section else None
     if found := f"{section}.{near}" if near else _elsewhere(model, word):
         return repr(found)
     if of_optimizers(word):

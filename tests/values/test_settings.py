@@ -20,7 +20,7 @@ from launch.job.sections import TrainingSection
 from launch.job.settings_reference import job_schema, option_rows, rows_of, settings_page, settings_text
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
-from pslib.settings import Setting, Settings, flat_settings, settings_as_keywords, settings_of
+from pslib.settings import Setting, Settings, settings_as_keywords, settings_of
 from pslib.table.tables import TablePolicies
 from pslib.trainer import Trainer
 from pslib.trainer.settings import CacheSettings, LoadSettings, RankingSettings, TrainerSettings
@@ -219,16 +219,3 @@ def test_a_keyword_that_is_no_field_is_told_with_the_one_meant(keywords: dict[st
         Holder(1, 2, 3)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match=r"Odd\.whole: expected a whole number, 2 or more, got 1"):
         Holder(1, 2, whole=1)
-
-
-def test_settings_for_people_and_trackers_have_no_secrets() -> None:
-    plain = {
-        "trackers": {"webhook": {"url": "https://chat/1", "retries": 3}, "mlflow": {"uri": "http://a:PW@b"}},
-        "load": LoadSettings(path=f"s3://KEY:PW{'x' * 200}@bucket/c"),
-    }
-    texts = flat_settings(plain)
-    assert texts["trackers.webhook.url"] == "(not shown)"
-    assert texts["trackers.webhook.retries"] == "3"
-    assert texts["trackers.mlflow.uri"] == "http://***@b"
-    assert texts["load.path"] == "s3://***@bucket/c"
-    assert flat_settings({"webhook": {"url": None}}) == {"webhook.url": "none"}

@@ -93,7 +93,7 @@ def test_a_cluster_of_ipv6_alone_trains_and_is_shown_while_it_does(tmp_path: Pat
     try:
         for role in ("coordinator", "server", "trainer"):
             scheduler.start(role)
-        scheduler.said("coordinator-0", "epoch 2")
+        scheduler.reached_epoch(2)
         assert "listening at tcp://[::1]:" in scheduler.output("coordinator-0")
         assert "Traceback" not in scheduler.output("server-0")
         scheduler.until(monitor.exists, "the state of the run to be kept")
@@ -111,7 +111,7 @@ def test_every_process_may_be_killed_and_every_push_counts_once(
 ) -> None:
     for role, rank in NAMES:
         scheduler.start(role, rank)
-    scheduler.said("coordinator-0", "epoch 1")
+    scheduler.reached_epoch(1)
     for name in ("server-0", "trainer-1", "coordinator-0"):
         scheduler.kill(name)
         scheduler.turn()
@@ -134,7 +134,7 @@ def test_a_cluster_that_is_ended_and_started_again_goes_on(scheduler: RoleSchedu
     """As a job that is deleted and applied again, with its volumes kept."""
     for role, rank in NAMES:
         scheduler.start(role, rank)
-    scheduler.said("coordinator-0", "epoch 2")
+    scheduler.reached_epoch(2)
     scheduler.close()
     for role, rank in NAMES:
         scheduler.start(role, rank)
@@ -152,7 +152,7 @@ def test_a_job_that_needs_a_log_that_is_gone_fails_and_goes_on_with_the_log(
 ) -> None:
     for role, rank in NAMES:
         scheduler.start(role, rank)
-    scheduler.said("coordinator-0", "epoch 2")
+    scheduler.reached_epoch(2)
     scheduler.kill("server-1")
     log = tmp_path / "state" / "server-1"
     log.rename(tmp_path / "kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,14 @@ class RoleScheduler:
     def said(self, name: str, line: str) -> None:
         """Wait until a process of this name has printed a text."""
         self.until(lambda: line in self.output(name), f"{name} to say {line!r}:\n{self.output(name)}")
+
+    def reached_epoch(self, epoch: int) -> None:
+        """Wait until the coordinator has told of this epoch or a later one: lines may leave one out."""
+        told = re.compile(r"training epoch (\d+)/")
+        self.until(
+            lambda: any(int(one) >= epoch for one in told.findall(self.output("coordinator-0"))),
+            f"epoch {epoch}",
+        )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to a process, and wait for its end if it is SIGKILL."""
