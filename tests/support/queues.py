@@ -1,8 +1,9 @@
 """Two queues for two workers: tests that start processes, one after the other, beside all others.
 
 Most tests keep one core busy, so two workers take little more than half of the time. Those that start
-processes keep several busy, and wait for them: two of them at once would wait for each other. Those of places
-(pods, Ray, hosts over ssh) wait most: they come last, in a queue for the worker that is done first.
+processes keep several busy, and wait for them: two of them at once would wait for each other. They take more
+than half of the time, so some come last, in a queue for the worker that is done with the other tests: those
+of places (pods, Ray, hosts over ssh), which wait most, and of the launcher's own parts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from pathlib import Path
 __all__ = ["queue_of", "starts_processes"]
 
 TESTS = Path(__file__).resolve().parents[1]
-PROCESSES, PLACES = "processes", "places"
+PROCESSES, LAST = "processes", "last"
 """Names of their queues; each other file has one of its own name."""
+_LAST = tuple(f"launch/{name}/" for name in ("places", "supervisor", "worker", "cli"))
+"""Folders of `LAST`: 1,020 s of 3,300 s, beside 1,160 s of tests that start none (2026-11-29, two cores)."""
 _WORDS = r"\b(subprocess|multiprocessing)\b", r"os\.fork", r"^(from|import) launch", r"\bstart: Callable"
 _STARTS = re.compile("|".join(_WORDS), re.M)
 _HELPERS = re.compile(r"from tests\.(?!simulation)([\w.]+) import")  # the simulator starts none
@@ -39,4 +42,4 @@ def queue_of(path: Path) -> tuple[int, str]:
     name = str(path.relative_to(TESTS))
     if not starts_processes(path):
         return 1, name
-    return (2, PLACES) if name.startswith("launch/places/") else (0, PROCESSES)
+    return (2, LAST) if name.startswith(_LAST) else (0, PROCESSES)
