@@ -6,11 +6,13 @@ import os
 import secrets
 import socket
 import threading
+from errno import EACCES, EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslib.errors import ConfigurationError
 from pslib.monitor.access import TOKEN, Access, is_loopback
+from pslib.process.listening import EVERYWHERE, listening_socket, url_host
 
 if TYPE_CHECKING:
     from pslib.monitor.app import Source
@@ -109,30 +111,18 @@ class PageServer:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:  # a label of a name that is too long is the second
-        why = getattr(error, "strerror", None) or "it is no name of a machine"
-        raise ConfigurationError(f"--host {host}: {why}; give an address of this machine") from error
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(CONNECTIONS)  # a reader that is quicker than the thread waits
+        return listening_socket(host, port, CONNECTIONS)  # a reader that is quicker than the thread waits
     except OSError as error:
-        listening.close()
-        raise ConfigurationError(
-            f"the page can't listen on {host}, port {port}: {error.strerror}; give another port, or 0 for any"
-        ) from error
-    return listening
+        why = str(error.strerror).partition(" (while")[0]  # of Python, which repeats the address
+        of_port = error.errno in (EADDRINUSE, EACCES)
+        hint = "give another port, or 0 for any" if of_port else "give an address of this machine"
+        raise ConfigurationError(f"the page can't listen on {host}, port {port}: {why}; {hint}") from error
 
 
 def _url(host: str, port: int, token: str | None) -> str:
     """Return the page's address; one that stands for all addresses is replaced by this machine's name."""
-    name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
-    name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + (f"?{TOKEN}={token}" if token else "")
+    name = socket.gethostname() if host in (*EVERYWHERE, "0.0.0.0") else host
+    return f"http://{url_host(name)}:{port}/" + (f"?{TOKEN}={token}" if token else "")
 
 
 def token_of(path: str | os.PathLike[str]) -> str:

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,13 +21,18 @@ def test_a_port_that_is_taken_is_said_in_one_line():
     assert str(told.value) == f"the page can't listen on 127.0.0.1, port {port}: {why}"
 
 
-@pytest.mark.parametrize("host", ["no such host", "h" * 64, "a..b"])
-def test_a_host_that_is_none_is_said_in_one_line(host):
-    with (
-        pytest.raises(ConfigurationError, match=rf"^--host {host}: .*; give an address of this machine$"),
-        served(RecordedRun(1, 1, 1.0), host=host),
-    ):
+@pytest.mark.parametrize("host", ["no such host", "h" * 64, "a..b", "192.0.2.1"])
+def test_a_host_that_is_none_of_this_machine_is_said_in_one_line(host):
+    told = rf"^the page can't listen on {host}, port 0: (?!.*while).*; give an address of this machine$"
+    with pytest.raises(ConfigurationError, match=told), served(RecordedRun(1, 1, 1.0), host=host):
         pass
+
+
+def test_a_page_on_all_addresses_is_reached_by_each_kind():
+    with served(RecordedRun(1, 1, 1.0), host="::", token="t" * 20) as page:
+        port = urlsplit(page.url).port
+        for address in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            assert ask(f"http://{address}:{port}", "/").status == 401
 
 
 def test_without_the_extra_a_line_says_what_to_install(monkeypatch):
