@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from math import isfinite
@@ -27,7 +26,7 @@ def cut(text: str, chars: int = LINE_CHARS) -> str:
 
 def short(value: float | None) -> str:
     """Format with four decimals; a dash if undefined."""
-    return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
+    return f"{value:.4f}" if value is not None and isfinite(value) else "-"
 
 
 def printable(text: str) -> str:

@@ -190,8 +190,10 @@ class _PlainLines:
         ends = self._phase.startswith("training") and status.phase not in _SPEAKS_OF_TRAINING
         before, self._phase, self._said_s = self._phase, phase, now_s
         if ends and status.examples > self._told:
-            self._say(f"{before} is done", replace(status, phase="training"), window, eta_s, now_s)
-            self.say(f"[{now_s:6.1f} s] {phase}")
+            ended = phase if phase.startswith("epoch") else f"{before} is done"
+            self._say(ended, replace(status, phase="training"), window, eta_s, now_s)
+            if ended != phase:
+                self.say(f"[{now_s:6.1f} s] {phase}")
         else:
             self._say(phase, status, window, eta_s, now_s)
 

@@ -267,16 +267,19 @@ def test_a_log_gets_a_line_for_each_phase_then_one_every_ten_seconds():
     assert len(lines) == 5
 
 
-def test_a_log_tells_speed_and_loss_at_the_end_of_a_training_shorter_than_ten_seconds():
+@pytest.mark.parametrize(
+    ("phase", "ends"),
+    [("evaluating", ["training epoch 1/1 is done", "evaluating"]), ("epoch 1 done", ["epoch 1 done"])],
+)
+def test_a_log_tells_speed_and_loss_at_the_end_of_a_training_shorter_than_ten_seconds(phase, ends):
     stream = io.StringIO()
     looks = [training(count, epochs=1, epoch=0, examples_total=900) for count in (0, 300, 600)]
-    looks.append({**training(900, epochs=1, epoch=1, examples_total=900), "phase": "evaluating"})
+    looks.append({**training(900, epochs=1, epoch=1, examples_total=900), "phase": phase})
     watch(None, looks, every_s=1, stream=stream, progress=True)
-    first, ended, evaluates = stream.getvalue().splitlines()
+    first, *lines = stream.getvalue().splitlines()
     assert first.startswith("[   1.0 s] training epoch 1/1")
-    told = "[   4.0 s] training epoch 1/1 is done, 900 of 900 examples, 300/s, ETA -, loss 0.5000, AUC "
-    assert ended.startswith(told)
-    assert evaluates == "[   4.0 s] evaluating"
+    assert lines[0].startswith(f"[   4.0 s] {ends[0]}, 900 of 900 examples, 300/s, ETA -, loss 0.5000, AUC ")
+    assert lines[1:] == [f"[   4.0 s] {one}" for one in ends[1:]]
 
 
 def test_a_dumb_terminal_gets_lines_and_no_bar(monkeypatch):
@@ -311,7 +314,9 @@ def test_a_resumed_run_says_once_where_it_begins(before, epochs, told):
     assert [line for line in stream.getvalue().splitlines() if "resumed" in line] == [told]
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (7.4, "0:07"), (130, "2:10"), (3_723, "1:02:03")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (math.nan, "-"), (7.4, "0:07"), (130, "2:10"), (3_723, "1:02:03")]
+)
 def test_a_duration_is_written_as_on_a_clock(seconds, text):
     assert duration_text(seconds) == text
 
