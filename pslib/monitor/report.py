@@ -110,7 +110,7 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<title>{escape(f'pslib report: {title}')}</title><style>{_STYLE}</style></head><body>"
         f"<header><h1>{escape(title)}</h1><p>{_legend(runs)}</p></header><main>{body}</main>"
-        f"<footer>pslib report, {escape(utc_now_text())} UTC</footer></body></html>\n"
+        f"<footer>pslib report, {escape(utc_now_text())}</footer></body></html>\n"
     )
 
 

@@ -86,6 +86,15 @@ def test_the_summary_has_figures_with_units_and_a_dash_for_those_that_are_unknow
     assert "calibration" not in text.partition("Charts")[0]
 
 
+def test_figures_of_a_summary_that_pslib_has_not_written_are_shown_as_they_are() -> None:
+    text = page(
+        [run(summary={"recall": {"20": "many"}, "ndcg": 5, "memory_bytes": "many"}), run("b", summary={})]
+    )
+    for row in ("recall at 20</th><td>many</td><td>-</td>", "tables</th><td>many</td><td>-</td>"):
+        assert row in text
+    assert "ndcg" not in text
+
+
 @pytest.mark.parametrize("records", [[], [trained(0)]])
 def test_a_run_without_a_record_yet_says_so(records: list[Record]) -> None:
     text = page([run(state="running", summary={}, records=records, settings={})])

@@ -73,6 +73,12 @@ def test_where_one_of_two_neighbours_is_unknown_the_other_stands() -> None:
     assert set(column(samples, "auc")) == {0.75}
 
 
+@pytest.mark.parametrize("value", [10**400, 1e999, "5", None, True, []])
+def test_a_figure_of_a_file_that_is_no_number_is_unknown(value: object) -> None:
+    samples = Samples.of({"columns": ["auc", "seconds"], "rows": [[value, 1.0]]})
+    assert (column(samples, "auc"), column(samples, "seconds")) == ([None], [1.0])
+
+
 def test_samples_of_a_file_are_the_same_again() -> None:
     plain = filled(ROWS_MAX + 7).plain()
     assert Samples.of(plain).plain()["rows"] == plain["rows"]

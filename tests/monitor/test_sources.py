@@ -18,7 +18,7 @@ from launch.supervisor.discovery import note_cluster
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, PslibError, UnavailableError
 from pslib.monitor.run_folder import MONITOR, NOTE
-from pslib.monitor.run_state import run_state
+from pslib.monitor.run_state import FORMAT, run_state
 from pslib.monitor.sources import EndedRun, LiveRun, open_run
 from pslib.monitor.track import Track
 from rec_models import LR
@@ -203,6 +203,7 @@ def test_a_run_of_an_older_version_has_the_figures_of_its_summary(tmp_path: Path
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
+        ("state", "format", FORMAT + 1),
         ("state", "run", None),
         ("state", "run", {}),
         ("state", "processes", 5),

@@ -215,6 +215,7 @@ def test_what_is_computed_beside_layers_is_refused_in_a_line() -> None:
         lambda tape, batch: Var(batch.dense[1:, [0]]),
         lambda tape, batch: Var(batch.dense[:, np.array([True, False])]),
         lambda tape, batch: layers.gather(tape, Var(np.eye(2)), batch.sparse[:, [0, 1]]),
+        lambda tape, batch: layers.gather(tape, Var(np.eye(2)), batch.sparse[1:, 0]),
         lambda tape, batch: Var(np.zeros(3)),
         lambda tape, batch: layers.concat(tape, Var(np.zeros(3))),
         lambda tape, batch: next(iter(())),

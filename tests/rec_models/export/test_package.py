@@ -182,6 +182,10 @@ def test_the_scorer_takes_whole_floats_for_integers_as_the_model_does(tmp_path: 
     floats = table.set_column(user, "user", table["user"].cast(pa.float64()))
     np.testing.assert_array_equal(package.run("model", floats), package.run("model", table))
     np.testing.assert_array_equal(model.predict(floats), model.predict(table))
+    none, nan = (pa.array([value] * len(table), pa.float64()) for value in (None, float("nan")))
+    for missing in (none, nan):
+        lacks = table.set_column(user, "user", missing)
+        np.testing.assert_allclose(package.run("model", lacks), model.predict(lacks), rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="truncated"):
         package.run("model", table.set_column(user, "user", pa.array([1.5] * len(table))))
 
@@ -234,8 +238,16 @@ def test_the_scorer_of_a_package_runs_alone(tmp_path: Path) -> None:
     )
     found = np.array([float(line) for line in done.stdout.splitlines()])
     np.testing.assert_allclose(found, model.predict(trained.test), rtol=0, atol=2e-6)
-    pq.write_table(pq.read_table(trained.test).drop_columns(["user"]), tmp_path / "lacks.parquet")
-    for words, told in (([], "expected files of Parquet"), (["lacks.parquet"], "user"), (["none"], "none")):
+    lacks = pq.read_table(trained.test).drop_columns(["user"])
+    pq.write_table(lacks, tmp_path / "lacks.parquet")
+    texts = lacks.append_column("user", pa.array(["u1"] * len(lacks)))
+    pq.write_table(texts, tmp_path / "texts.parquet")
+    for words, told in (
+        ([], "expected files of Parquet"),
+        (["lacks.parquet"], "user"),
+        (["texts.parquet"], "expected integer keys"),
+        (["none"], "none"),
+    ):
         script = [sys.executable, str(tmp_path / "package" / "scorer.py"), *words]
         done = subprocess.run(script, check=False, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 1
