@@ -20,7 +20,7 @@ from pslib.text import as_cell
 PACKAGES = ("sparse-pslib", "numpy", "pyarrow", "pyzmq")
 """Distributions whose versions are recorded: what computes, reads and sends."""
 SECRET = "webhook.url"
-"""End of the name of a setting that nobody is shown: who has it can post in the run's name."""
+"""End of the name of a setting that is never shown: its reader could post messages of the run."""
 
 
 def environment() -> dict[str, Any]:

@@ -247,4 +247,4 @@ if __name__ == "__main__":
     try:
         sys.stdout.writelines(f"{line}\n" for line in main(sys.argv[1:]))
     except (OSError, ValueError, TypeError, KeyError) as error:
-        sys.exit(f"scorer.py: {error}")
+        sys.exit(f"scorer.py: {type(error).__name__}: {error}")

@@ -246,7 +246,7 @@ def test_the_scorer_of_a_package_runs_alone(tmp_path: Path) -> None:
         ([], "expected files of Parquet"),
         (["lacks.parquet"], "user"),
         (["texts.parquet"], "expected integer keys"),
-        (["none"], "none"),
+        (["none"], "FileNotFoundError: none"),
     ):
         script = [sys.executable, str(tmp_path / "package" / "scorer.py"), *words]
         done = subprocess.run(script, check=False, capture_output=True, text=True, cwd=tmp_path)
