@@ -15,7 +15,7 @@ from pslib.errors import EXIT_DONE, ConfigurationError
     """
 pslib ui runs/clicks
 pslib ui runs/clicks --open
-pslib ui tcp://10.0.0.1:7000 --cluster-id 5f3a91c0 --keys keys/admin.key
+pslib ui tcp://10.0.0.1:7000 --cluster-id 5f3a91c0 --keys keys/admin.keys
 pslib ui runs/clicks --host 0.0.0.0 --port 8080 --token-file page.token
 """,
 )
