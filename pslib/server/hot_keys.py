@@ -31,6 +31,9 @@ class HotKeys:
         """Count the keys of a pull."""
         for keys in arrays:
             sampled = self._sampled(keys)
+            if sampled.size > KEYS_MAX:  # one key that repeats would drop all others; np.unique is slow
+                sampled = np.sort(sampled)
+                sampled = sampled[np.append(True, sampled[1:] != sampled[:-1])]
             while sampled.size > KEYS_MAX:  # before the loop below, which would take seconds for millions
                 self._thin()
                 sampled = self._sampled(sampled)

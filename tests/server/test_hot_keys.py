@@ -55,3 +55,11 @@ def test_tables_are_counted_together_and_few_keys_give_no_share() -> None:
     assert hot_share(hot.counts()) is None
     hot.add([np.array([KEYS_MIN - 1], np.uint64)])
     assert hot_share(hot.counts()) == pytest.approx(3 / (KEYS_MIN + 1))
+
+
+@pytest.mark.parametrize("key", [0, 7])
+def test_a_key_that_a_pull_has_many_times_counts_once_and_drops_no_other(key: int) -> None:
+    hot = HotKeys()
+    hot.add([np.arange(KEYS_MIN, dtype=np.uint64)])
+    hot.add([np.full(KEYS_MAX + 1, key, np.uint64)])
+    assert sorted(hot.counts()) == [1] * (KEYS_MIN - 1) + [2]
