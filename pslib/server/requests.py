@@ -109,6 +109,10 @@ class ShardRequest:
             return False
         return self.key_count + dense.size // ROW_FLOATS <= rows
 
+    def is_long(self, rows: int) -> bool:
+        """Return True if it has more than ``rows`` keys, or reads changes, as many as there are."""
+        return isinstance(self.message, Changes) or self.key_count > rows
+
 
 def run_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
     """Run one shard's share of a request, all at once."""
@@ -336,7 +340,7 @@ class ShardTurns:
     def put(self, work: ShardRequest | Work) -> None:
         """Queue a request, or a function of the shard, which is called in its turn."""
         if isinstance(work, ShardRequest):
-            is_long = work.key_count > self._shard.slice_rows
+            is_long = work.is_long(self._shard.slice_rows)
             if self._long and not is_long and isinstance(work.message, Pull):
                 self._passing.append(work)
                 return
@@ -365,6 +369,6 @@ class ShardTurns:
         except StopIteration as over:
             self._lane.popleft()
             self._steps = None
-            self._long -= work.key_count > self._shard.slice_rows
+            self._long -= work.is_long(self._shard.slice_rows)
             return requests_over(self._shard, work, over.value)
         return []

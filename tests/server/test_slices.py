@@ -13,7 +13,7 @@ from pslib.server.requests import ShardRequest, ShardTurns
 from pslib.server.session import ServerSession
 from pslib.shard.shard import Shard
 from pslib.wire.fields import Message
-from pslib.wire.messages import Erase, Failure, Pull, Push, Pushed
+from pslib.wire.messages import Changes, Erase, Failure, Pull, Push, Pushed
 from tests.simulation.cluster.runs import caught
 from tests.simulation.cluster.world import Planted
 from tests.support.simulated.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of
@@ -153,9 +153,16 @@ def test_a_long_pull_is_of_one_moment_although_it_is_served_in_slices() -> None:
     assert (queue.run()[3].rows["t"] == 1).all()
 
 
-@pytest.mark.parametrize("long", [push(0, KEYS), pull(KEYS), Erase(7, 0, 0, 0, 0, {"t": KEYS})])
+CHANGED = Changes("t", np.empty(0, np.uint64), np.arange(16, dtype=np.uint32), NO_BLOCKS)
+"""A question of a follower for all rows."""
+
+
+@pytest.mark.parametrize("long", [push(0, KEYS), pull(KEYS), Erase(7, 0, 0, 0, 0, {"t": KEYS}), CHANGED])
 def test_a_short_pull_waits_for_one_slice_and_not_for_the_whole_request(long: Message) -> None:
     queue = Queue()
+    queue.put(0, push(1, KEYS))
+    queue.run()
+    queue.order.clear()
     queue.put(1, long)
     queue.put(2, long)
     queue.turn()
@@ -164,6 +171,7 @@ def test_a_short_pull_waits_for_one_slice_and_not_for_the_whole_request(long: Me
     assert queue.order == [3]
     queue.run()
     assert queue.order == [3, 1, 2]
+    assert not queue.turns[0].has_long
 
 
 def test_a_short_pull_sees_a_push_in_part_but_every_row_whole() -> None:
