@@ -91,10 +91,9 @@ class Follower:
         """Return the parameters of a model that follows; they are empty until `start`."""
         assert self._shape is not None
         bits, blocks = self._shape
-        parts = sum(part.dim for part in table.parts)
         self.parameters = FollowedParameters(table, layout, bits)
         self._following = Following(
-            table.name, parts, layout.length, 1 << bits, blocks, self._settings.follow_rows_as
+            table.name, table.dim, layout.length, 1 << bits, blocks, self._settings.follow_rows_as
         )
         return self.parameters
 
@@ -111,9 +110,14 @@ class Follower:
             try:
                 if self._play_round():
                     break
-            except PslibError:  # such as a table that the trainers of a resumed run have not made yet
-                if self._clock.now_s() > until_s:
-                    raise
+                problem: PslibError = UnavailableError(
+                    f"{self._where}: expected each partition at a server, got some at none; start pslib "
+                    "serve again when its servers are back"
+                )
+            except PslibError as error:  # such as a table that trainers of a resumed run have not made yet
+                problem = error
+            if self._clock.now_s() > until_s:
+                raise problem
             self._clock.sleep_s(AGAIN_S)
         self._thread.start()
 
@@ -166,7 +170,8 @@ class Follower:
             began_s = self._clock.now_s()
             try:
                 whole = self._play_round()
-                self._told("")
+                if whole:
+                    self._told("")
             except PslibError as error:
                 whole = False
                 self.failures += 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pslib.client.following import Following
 from pslib.clock import SystemClock
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.scoring.followed_parameters import FollowedParameters
@@ -119,6 +120,40 @@ def test_a_cluster_that_is_gone_is_told_once_and_makes_an_old_model_unready(tmp_
         wait_until(lambda: bool(training.lines), PATIENCE_S, "a line that tells it")
     assert len(training.lines) == 1
     assert "not followed, the version before answers" in training.lines[0]
+
+
+def test_a_cluster_is_followed_again_only_with_a_new_version(
+    training: FollowedTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds that end while partitions are at no server bring none."""
+    training.lines.clear()
+    with training.served() as client:
+        rounds = threading.Semaphore(0)
+        with monkeypatch.context() as lost, monkeypatch.context() as silent:
+            lost.setattr(Following, "is_complete", property(lambda _self: rounds.release()))
+            silent.setattr("pslib.serving.follower.ASK_S", 0.0)
+            wait_until(lambda: bool(training.lines), PATIENCE_S, "a line that tells of the silence")
+            silent.undo()
+            while rounds.acquire(blocking=False):
+                pass
+            for _ in range(3):
+                assert rounds.acquire(timeout=PATIENCE_S)
+            version = parameters_of(client).version
+            assert len(training.lines) == 1, training.lines
+        wait_until(lambda: len(training.lines) > 1, PATIENCE_S, "a line that tells of the end")
+        assert parameters_of(client).version > version
+    assert training.lines[1].endswith("followed again")
+
+
+def test_a_cluster_without_a_server_for_a_partition_is_refused_in_a_line(
+    training: FollowedTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Following, "is_complete", property(lambda _self: False))
+    monkeypatch.setattr("pslib.serving.follower.START_S", 0.3)
+    expected = pytest.raises(UnavailableError, match="expected each partition at a server")
+    with expected as caught, training.served():
+        pass
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run_that_was_started_again_elsewhere_is_found_by_its_folder(tmp_path: Path) -> None:
