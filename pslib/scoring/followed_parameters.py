@@ -106,7 +106,8 @@ class FollowedParameters:
         with self._gate.alone():
             for piece, absent, keys, rows in prepared:
                 if mine := [self._store.export_partition(unit)[0] for unit in piece.whole.tolist()]:
-                    self._store.erase(np.setdiff1d(np.concatenate(mine), piece.keys))
+                    gone = np.setdiff1d(np.concatenate(mine), piece.keys, assume_unique=True)
+                    self._store.erase(gone)
                 self._store.erase(absent)
                 self._store.assign(keys, rows)
             self.dense = dense

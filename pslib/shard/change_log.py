@@ -135,7 +135,7 @@ class ChangeLogs:
         before = {unit: keys_in(store, unit) for unit in partitions.tolist()}
         yield
         lost = [
-            np.setdiff1d(keys, keys_in(store, unit))
+            np.setdiff1d(keys, keys_in(store, unit), assume_unique=True)
             for unit, keys in before.items()
             if store.partition_rows(unit) != keys.size
         ]
