@@ -107,7 +107,8 @@ def watch_pushes(folder: Path, parameters: FollowedParameters) -> dict[int, floa
         if parameters.version != version:
             version = parameters.version
             keys = np.arange(CLOCK_KEY + len(seen), CLOCK_KEY + len(seen) + 1000, dtype=np.uint64)
-            there = int((parameters.rows(keys) != 0).any(axis=1).sum())
+            with parameters.reading():
+                there = int((parameters.rows(keys) != 0).any(axis=1).sum())
             seen |= dict.fromkeys(range(len(seen), len(seen) + there), time.monotonic())
         if over and len(seen) >= len(json.loads((folder / "pushes.json").read_text())["acknowledged"]):
             return seen

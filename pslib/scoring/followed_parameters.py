@@ -86,11 +86,11 @@ class FollowedParameters:
         return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
 
     def missing(self, keys: NDArray[np.uint64]) -> int:
-        """Return how many of the keys have no row."""
+        """Return how many of the keys have no row; within `reading` where updates may come."""
         return int(self._store.missing(keys))
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return (n, D) rows of keys; absent keys have their initial values."""
+        """Return (n, D) rows of keys, absent ones with initial values; within `reading`, as `missing`."""
         return _pulled(self._store, keys)
 
     @contextmanager

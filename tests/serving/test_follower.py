@@ -38,8 +38,9 @@ def has_all(training: FollowedTraining, parameters: FollowedParameters) -> bool:
     """Return whether a scorer has the bits of the cluster."""
     keys = parameters.keys()
     rows, dense = training.expected(keys)
-    mine = np.concatenate([one.ravel() for one in parameters.dense.values()])
-    return parameters.rows(keys).tobytes() == rows.tobytes() and mine.tobytes() == dense.tobytes()
+    with parameters.reading():
+        mine = np.concatenate([one.ravel() for one in parameters.dense.values()])
+        return parameters.rows(keys).tobytes() == rows.tobytes() and mine.tobytes() == dense.tobytes()
 
 
 def test_a_first_version_has_the_rows_of_the_cluster_bit_by_bit(training: FollowedTraining) -> None:
@@ -178,7 +179,8 @@ def test_rows_may_come_in_a_smaller_type(training: FollowedTraining) -> None:
         parameters = parameters_of(client)
         keys = parameters.keys()
         expected = training.expected(keys)[0].astype(np.float16).astype(np.float32)
-        assert np.array_equal(parameters.rows(keys), expected)
+        with parameters.reading():
+            assert np.array_equal(parameters.rows(keys), expected)
 
 
 def test_a_folder_without_a_running_cluster_is_refused_in_a_line(tmp_path: Path) -> None:
