@@ -11,6 +11,7 @@ from hypothesis import settings
 from pslib.config import CACHE_VARIABLE
 from tests.support.data.real_data import real_data
 from tests.support.kernel_age import older_kernels
+from tests.support.models.zoo import Trained, model_named
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples
 from tests.support.queues import queue_of, starts_processes
@@ -72,6 +73,14 @@ def closing() -> Iterator[Callable[[Any], Any]]:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For the counting script: every example has an ``id`` of its own and one of a few ``shared`` values."""
     return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A model of clicks after an epoch, for tests that only read its checkpoint."""
+    made = Trained(tmp_path_factory.mktemp("trained"), model_named("deepfm"))
+    made.run()
+    return made
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ import pytest
 
 import pslib
 from pslib.errors import ConfigurationError
-from rec_models import DeepFM
 from tests.support.model_server import KEPT, LISTS, Client, served
-from tests.support.models.zoo import CLICK_MODELS, CLICKS, Trained, model_named
+from tests.support.models.zoo import CLICK_MODELS, Trained, model_named
 
 
 def json_inputs(table: pa.Table) -> list[dict[str, Any]]:
@@ -85,13 +84,6 @@ def test_every_way_to_ask_gives_the_predictions_of_an_evaluation(name: str, tmp_
     for answer in answers:
         first = answer if answer.ndim == 1 else answer[:, 0]
         np.testing.assert_allclose(first, expected, rtol=0, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    made = Trained(tmp_path_factory.mktemp("clicks"), DeepFM(CLICKS, dim=4, hidden=(8,)))
-    made.run(lambda trainer: None)
-    return made
 
 
 @pytest.fixture(scope="module")

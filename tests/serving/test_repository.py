@@ -22,17 +22,10 @@ from pslib.scoring import LoadedModel
 from pslib.serving.repository import Repository, Version
 from pslib.serving.settings import ServeSettings
 from tests.support.model_server import served
-from tests.support.models.zoo import Trained, model_named
+from tests.support.models.zoo import Trained
 from tests.support.waiting import PATIENCE_S, wait_until
 
 RECORD = {"age": 0.5, "user": 3, "movie": "m1", "genres": ["a"], "liked": []}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    made = Trained(tmp_path_factory.mktemp("clicks"), model_named("lr"))
-    made.run(lambda trainer: None)
-    return made
 
 
 class Loads:

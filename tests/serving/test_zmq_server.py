@@ -70,13 +70,6 @@ def test_predictions_are_those_of_the_loaded_model(name: str, tmp_path: Path) ->
     np.testing.assert_allclose(found, pslib.load(trained.checkpoint).predict(table), rtol=0, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    made = Trained(tmp_path_factory.mktemp("clicks"), model_named("deepfm"))
-    made.run(lambda trainer: None)
-    return made
-
-
 def test_wrong_requests_get_the_error_of_their_kind(trained: Trained) -> None:
     with served(trained.checkpoint, rows_max=1) as (client, _server):
         with pytest.raises(ConfigurationError, match="model 'none': expected one of m"):

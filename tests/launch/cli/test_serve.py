@@ -21,18 +21,11 @@ import pytest
 from pslib.serving.client import ScoringClient
 from tests.support.followed import followed_training
 from tests.support.model_server import ROW, served
-from tests.support.models.zoo import Trained, model_named
+from tests.support.models.zoo import Trained
 from tests.support.waiting import PATIENCE_S, wait_until
 
 RECORD = {"age": 0.5, "user": 3, "movie": "m1", "genres": ["a"], "liked": ["a"]}
 COMMAND = [sys.executable, "-m", "launch.cli.main", "serve"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    made = Trained(tmp_path_factory.mktemp("clicks"), model_named("deepfm"))
-    made.run(lambda trainer: None)
-    return made
 
 
 class Serving:
