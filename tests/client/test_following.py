@@ -191,6 +191,36 @@ def test_a_round_without_a_server_that_owns_units_is_no_version() -> None:
     assert not reader.is_complete
 
 
+def test_dense_parameters_of_an_update_do_not_change_with_the_next_one() -> None:
+    world, reader = World(2), follower()
+    first = play_round(world, reader)
+    assert first is not None
+    before = first.dense.tolist()
+    world.push()
+    second = play_round(world, reader)
+    assert second is not None
+    assert first.dense.tolist() == before != second.dense.tolist()
+
+
+def test_a_round_ends_where_a_partition_leaves_before_it_was_read_or_a_log_begins_anew() -> None:
+    world, reader = World(2, servers=2), follower()
+    assert play_round(world, follower()) is not None
+    world.push()
+    assert world.servers[0].shards[0].changes.of("t").end > 0
+    reader.begin(["0", "1"])
+    asked = 0
+    while request := reader.next_request():
+        address, message = request
+        reader.take(address, world.servers[int(address)].ask(message))
+        asked += 1
+        if asked == 1:  # it has told that its partitions are stale, and where both logs end
+            move_unit(0, world.servers[0], world.servers[1], owner=1, version=2)
+            for shard in world.servers[0].shards:
+                shard.changes.clear()
+        assert asked < 20
+    assert reader.is_complete
+
+
 def test_a_server_that_failed_is_asked_first_in_the_next_round() -> None:
     world, reader = World(2), follower()
     assert play_round(world, reader) is not None

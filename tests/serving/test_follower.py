@@ -78,6 +78,52 @@ def test_answers_of_the_inference_protocol_name_version_and_age(training: Follow
     assert 'pslib_serve_age_seconds{model="clicks",version="20"}' in metrics.decode()
 
 
+def test_a_version_is_as_old_as_the_beginning_of_its_round(
+    training: FollowedTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = list[float](), Following.begin
+
+    def begin_later(following: Following, addresses: list[str]) -> None:
+        begun.append(SystemClock().now_s())
+        begin(following, addresses)
+
+    monkeypatch.setattr(Following, "begin", begin_later)
+    with training.served(follow_s=3600) as client:
+        assert parameters_of(client).as_of_s <= begun[-1]
+
+
+def test_a_follower_ends_with_its_version_and_with_the_server(training: FollowedTraining) -> None:
+    with training.served(keep_versions=1) as client:
+        old = client.repository.version("clicks").follower
+        training.trainer.save(training.folder / "checkpoint")
+        client.repository.load("clicks")
+        new = client.repository.version("clicks").follower
+        assert old is not None
+        assert new is not None
+        assert new is not old
+        wait_until(lambda: not old._thread.is_alive(), PATIENCE_S, "the end of the one before")
+        assert new._thread.is_alive()
+    assert not new._thread.is_alive()
+
+
+def test_a_cluster_of_other_partitions_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    with (
+        followed_training(tmp_path / "again", partition_bits=5) as again,
+        followed_training(tmp_path) as training,
+        training.served() as client,
+    ):
+        place = again.running.embedded
+        note_cluster(tmp_path, place.address, place.cluster_id)
+        training.running.close()
+        wait_until(lambda: bool(training.lines), PATIENCE_S, "a line that tells it")
+        wait_until(
+            lambda: client.repository.version("clicks").follower._problem.endswith("start pslib serve again"),
+            PATIENCE_S,
+            "the reason",
+        )
+
+
 def test_every_answer_under_load_is_that_of_its_own_version(training: FollowedTraining) -> None:
     """Pushes set all that a prediction is made of; two answers of one version are the same."""
     seen: dict[str, set[float]] = {}

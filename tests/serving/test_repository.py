@@ -92,8 +92,10 @@ def test_a_version_that_is_replaced_answers_the_requests_that_hold_it(
     checkpoint = place(trained, tmp_path, 1)
     with repository_of(tmp_path, Loads()) as repository:
         with repository.using("m") as old:
-            save_anew(checkpoint)
-            repository.load("m")
+            with repository.using("m"):
+                save_anew(checkpoint)
+                repository.load("m")
+            assert not old.batcher._closed
             assert not has_ended(old)
             assert repository.version("m") is not old
         wait_until(lambda: has_ended(old), PATIENCE_S, "threads of the version before")

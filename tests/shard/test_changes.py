@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pslib.server.requests import ShardRequest, run_on_shard
 from pslib.shard import change_log, changes
 from pslib.shard.change_log import ChangeLog
 from pslib.table.optimizers import SGD
 from pslib.table.policies import ByAge, Compact
 from pslib.table.tables import TableSpec
 from pslib.wire.dense_delta import VERSIONS
-from pslib.wire.messages import Changed, Changes, Erase, Failure, Maintain, Push, Setup
+from pslib.wire.messages import Changed, Changes, Erase, Failure, Load, Maintain, Push, Setup
 from tests.shard.test_maintain import PLAIN, keys_in, many, push_of
 from tests.support.simulated.protocol_worlds import OneServer, move_unit
 
@@ -110,6 +111,7 @@ def test_a_unit_that_came_from_another_server_is_stale_and_one_that_left_is_not_
     assert after[1].owned.tolist() == [1, 2]
     assert after[1].stale.tolist() == [1]
     assert after[1].stale_rows.tolist() == [1]
+    assert not changed(new, after[1].since).stale.size
 
 
 def test_keys_of_a_unit_that_has_left_are_in_no_answer() -> None:
@@ -141,6 +143,24 @@ def test_a_log_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     changed(server)
     server.ask(push_of(0, many(9)))
     assert "t" not in server.shards[0].changes
+
+
+def test_a_log_goes_on_while_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChangeLog.__init__, "__defaults__", (8,))
+    server = server_of()
+    answer = changed(server)
+    for number in range(3):
+        server.ask(push_of(number, many(6)))
+        answer = changed(server, answer.since)
+        assert sorted(rows_in(answer)) == list(range(6))
+
+
+def test_a_reader_of_a_shard_that_loads_a_checkpoint_reads_all_partitions_again() -> None:
+    server = server_of()
+    since = changed(server).since
+    request = ShardRequest(b"", 1, Load("", ""))
+    run_on_shard(server.shards[0], request, lambda _shard, _message: {})
+    assert changed(server, since).stale.size == 16
 
 
 def test_more_changes_than_one_answer_has_come_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
