@@ -1,4 +1,4 @@
-"""What a reader that follows a table has of each server, and what it asks next: a pure state machine.
+"""State of a reader that follows a table: its position at each server, and its next request; pure.
 
 A round asks one server after the other until each has sent all that had changed when it was first asked, and
 all units have been seen at one of them. What was taken stays, also when a round fails: the next one goes on.
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(slots=True, eq=False)
 class Update:
-    """What has changed since the update before.
+    """Changes since the update before.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ from pslib.storage import parent_and_name, shown
 
 Load = Callable[[str], LoadedModel]
 Follow = Callable[[str, str], tuple[LoadedModel, Follower]]
-"""Opens the model of a checkpoint, by the place it comes from and its path, and what follows its cluster."""
+"""Opens the model of a checkpoint, by its source and its path, and the follower of its cluster."""
 
 
 class UnknownModelError(ConfigurationError):
@@ -37,7 +37,7 @@ class UnknownModelError(ConfigurationError):
 
 
 class Stamp(NamedTuple):
-    """What an answer says of the version that made it; ``age_s`` is None where it follows no cluster."""
+    """Version that made an answer, as the answer names it; ``age_s`` is None where it follows no cluster."""
 
     version: str
     age_s: float | None
@@ -69,7 +69,7 @@ class Version:
     model : LoadedModel
     batcher : Batcher
     follower : Follower or None
-        What gives it the rows of a cluster.
+        Source of its rows, if it follows a cluster.
     users : int
         Requests under way that it answers.
     dropped : bool

@@ -1,8 +1,8 @@
 """Logs of changed keys, for readers that follow a shard: which rows have changed since a position.
 
-A log begins when a reader first asks for its table, and ends when no reader has asked for as many changes as
-it holds; without one a push pays for one look-up. It has no rows: a reader gets those of the moment at which
-it asks. Nothing of it is on disk: its origin, a random number, tells a reader that another log has begun.
+A log begins when a reader first asks for its table, and ends when more keys than it holds have changed since
+the last question; without one a push pays for one look-up. It has no rows: a reader gets those of the moment
+at which it asks. Nothing of it is on disk: its origin, a random number, tells that another log has begun.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChangeLog:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if no reader has asked for as many changes as it holds."""
+        """Return True if more keys have changed than it holds since a reader last asked."""
         return self.end - self._asked > self._ring.size
 
     def note(self, keys: Keys) -> None:

@@ -26,7 +26,7 @@ DENSE = np.arange(BLOCKS, dtype=np.uint32)
 
 
 class Copy:
-    """What a scorer makes of updates, in a dict."""
+    """Rows of a scorer that takes updates, in a dict."""
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}

@@ -41,7 +41,7 @@ def note_cluster(folder: Path, address: str, cluster_id: str) -> None:
 
 
 def opener(lines: list[str]) -> Callable[[ServeSettings], Follow]:
-    """What `pslib serve --follow` opens models with; ``lines`` get what it tells."""
+    """Return the opener of models of `pslib serve --follow`; its messages go to ``lines``."""
 
     def with_settings(settings: ServeSettings) -> Follow:
         def follow(source: str, path: str) -> tuple[LoadedModel, Follower]:
