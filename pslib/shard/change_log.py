@@ -91,9 +91,9 @@ class ChangeLog:
         fitting = min(count, size - at)
         return np.concatenate([self._ring[at : at + fitting], self._ring[: count - fitting]])
 
-    def stale_since(self, position: int) -> list[int]:
-        """Return the partitions that have changed as a whole from a position on."""
-        return [unit for unit, at in self._stale.items() if at >= position]
+    def stale_in(self, first: int, end: int) -> list[int]:
+        """Return the partitions whose last change as a whole is from a position on, before an end."""
+        return [unit for unit, at in self._stale.items() if first <= at < end]
 
 
 class ChangeLogs:

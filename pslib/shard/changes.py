@@ -51,8 +51,8 @@ def changes_steps(shard: ShardState, message: Changes, dense: DenseDelta) -> Ste
     origin, position = _place_of(shard, message)
     if log.holds(origin, position):
         changed = log.read(position, CHANGES_MAX)
-        since = np.array(log.stale_since(position), np.uint32)
-        stale, position = np.intersect1d(since, partitions), position + changed.size
+        first, position = position, position + changed.size
+        stale = np.intersect1d(np.array(log.stale_in(first, position), np.uint32), partitions)
     else:
         changed, stale, position = log.read(log.end, 0), partitions, log.end
     stale = np.setdiff1d(stale, wanted)

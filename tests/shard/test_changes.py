@@ -114,6 +114,20 @@ def test_a_unit_that_came_from_another_server_is_stale_and_one_that_left_is_not_
     assert not changed(new, after[1].since).stale.size
 
 
+def test_a_unit_that_came_is_told_once_however_late_a_reader_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "CHANGES_MAX", 3)
+    old, new = server_of(units=[0, 1]), server_of(units=[2])
+    answer = changed(new)
+    for number in range(12):
+        new.ask(push_of(number, keys_in(2)))
+    move_unit(1, old, new, owner=1, version=2)
+    told = list[int]()
+    while answer.since[1] < answer.ends[0] or not told:
+        answer = changed(new, answer.since, answer.stale if told else NONE)
+        told += answer.stale.tolist()
+    assert told == [1]
+
+
 def test_keys_of_a_unit_that_has_left_are_in_no_answer() -> None:
     old, new = server_of(units=[0, 1]), server_of(units=[2])
     first = changed(old)
