@@ -113,3 +113,4 @@ def test_known_types_read_tables_as_tables_that_are_checked_anew() -> None:
             np.testing.assert_array_equal(found.ragged["tags"].values, anew.ragged["tags"].values)
         with pytest.raises(DataError, match="data: column 'x': a dense column is integer, float or boolean"):
             open_data(pa.table({"tags": tags[0], "u": [1, 2], "x": ["a", "b"]}), schema, known=known)
+    assert len(known._known) == KnownTypes.MOST

@@ -184,6 +184,7 @@ AGE = tensor("age", "FP32", [0.5])
         ("POST", INFER, b"{}", {"Inference-Header-Content-Length": "two"}, 400, "expected a number of bytes"),
         ("POST", INFER, b"[" * 5000, {}, 400, "body: expected JSON"),
         ("POST", INFER, b'{"a":' + b"[" * 50 + b"]" * 50 + b"}", {}, 400, "at most 8 arrays and objects"),
+        ("POST", INFER, b"[1, " * 50 + b"1" + b"]" * 50, {}, 400, "at most 8 arrays and objects"),
         ("POST", "/predict", [], {}, 400, "expected a record, records"),
         ("POST", "/predict", ["text"], {}, 400, "expected records, objects"),
         ("POST", "/predict", [RECORD] * 101, {}, 400, "expected 1 to 100 rows, got 101"),
