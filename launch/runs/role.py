@@ -233,7 +233,7 @@ def _coordinator(
 
     def announce(address: str) -> None:
         note_cluster(logs, address, identity.cluster_id, 0, log, config)
-        records.watch(address)
+        records.address = address
         say(f"listening at {address}")
 
     with Records(job, config, identity.cluster_id, keys) as records:
@@ -279,10 +279,16 @@ class Records:
         The cluster's.
     keys : Keys or None
         Of an encrypted one.
+
+    Attributes
+    ----------
+    address : str
+        That of the coordinator, set before the first status; empty: ``monitor.json`` is not written.
     """
 
     def __init__(self, job: Job, config: ClusterConfig, run_id: str, keys: Keys | None = None) -> None:
         self._job, self._config, self._run_id, self._keys = job, config, run_id, keys
+        self.address = ""
         self._live: LiveRun | None = None
         self._statuses: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write, name="pslib-records", daemon=True)
@@ -297,16 +303,6 @@ class Records:
             self._thread.join(LAST_S)
         if self._live is not None:
             self._live.close()
-
-    def watch(self, address: str) -> None:
-        """Write ``monitor.json`` from now on, of the statuses of the coordinator at an address."""
-        from pslib.cluster import Watcher
-        from pslib.monitor.sources import LiveRun
-
-        folder = Path(self._job.out).absolute()
-        facts = {"cluster_id": self._run_id, "name": folder.name, "folder": str(folder)}
-        watcher = Watcher(address, self._run_id, self._keys)
-        self._live = LiveRun(watcher, facts, address, folder, keeps=True)
 
     @property
     def is_recording(self) -> bool:
@@ -338,6 +334,7 @@ class Records:
         if status is None or status["phase"] == "done":  # a predecessor has written them
             return
         keep_records(out)
+        self._live = self._watched(out.absolute()) if self.address else None
         told: set[str] = set()
         with RunRecorder(
             out,
@@ -360,6 +357,15 @@ class Records:
                 status = self._statuses.get()
             if status is not None:
                 self._finish(recorder, status)
+
+    def _watched(self, folder: Path) -> LiveRun:
+        """Return a source of the run's state that writes ``monitor.json`` into its folder."""
+        from pslib.cluster import Watcher
+        from pslib.monitor.sources import LiveRun
+
+        facts = {"cluster_id": self._run_id, "name": folder.name, "folder": str(folder)}
+        watcher = Watcher(self.address, self._run_id, self._keys)
+        return LiveRun(watcher, facts, self.address, folder, keeps=True)
 
     def _finish(self, recorder: RunRecorder, status: Mapping[str, Any]) -> None:
         """Write the summary and the last state of a run that is over; print the summary."""

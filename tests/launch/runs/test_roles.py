@@ -75,6 +75,7 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
     assert state["run"]["state"] == "ended"
     assert [(one["role"], one["rank"]) for one in state["processes"]] == list(NAMES)
 
+    kept = (tmp_path / "out" / MONITOR).read_text()
     late = scheduler.start("trainer", 2)
     scheduler.until(lambda: scheduler.code_of(late) == 0, "a trainer that comes late to end")
     assert "nothing is left to train" in scheduler.output(late)
@@ -82,6 +83,7 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
     scheduler.turn()
     again = scheduler.start("trainer", 1)
     scheduler.until(lambda: scheduler.code_of(again) == 0, "one that meets a new coordinator to end")
+    assert (tmp_path / "out" / MONITOR).read_text() == kept, "the new coordinator saw nothing of it"
 
 
 @has_ipv6
