@@ -122,7 +122,7 @@ class CheckpointBarrier:
         """Take a cut as soon as possible, whatever the schedule; `asked` holds until it is committed.
 
         Between two fits of one call, each of which is an epoch, the cut is taken at the latest when the next
-        fit begins. A cut for which no trainer has paused yet will do.
+        fit begins. A cut under way will do unless trainers have gone on, or are about to.
         """
         cut = self._cut
         if cut is not None and cut.phase == "held":  # nothing was trained since
@@ -131,7 +131,7 @@ class CheckpointBarrier:
         self.asked, self._held_in_vain = soon and bool(self._members.live("trainer")), False
         self._asked_last = self.asked and (message.last or self._asked_last)
         if cut is not None:
-            cut.asked = self.asked and cut.phase in ("near", "pause")
+            cut.asked = self.asked and (cut.last or cut.phase in ("near", "pause"))
             cut.last = cut.last or (cut.asked and self._asked_last)
         return Result({"asked": self.asked})
 

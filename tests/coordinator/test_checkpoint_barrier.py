@@ -330,6 +330,14 @@ def test_trainers_stay_paused_from_the_last_cut_of_a_run_until_they_leave() -> N
     assert not cluster.ask(SaveSoon(last=True)).values["asked"], "nothing was trained since"
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_who_asks_while_the_last_checkpoint_is_written_gets_that_one(last: bool) -> None:
+    cluster = last_cut(Cluster())
+    assert cluster.ask(SaveSoon(last=last)).values["asked"]
+    cluster.step("saved", path="/runs/c1", name="c1")
+    assert not cluster.ask(Status(False)).values["saves_soon"]
+
+
 def test_trainers_that_nobody_asks_to_leave_after_the_last_cut_go_on() -> None:
     cluster = last_cut(Cluster())
     cluster.step("saved", path="/runs/c1", name="c1")
