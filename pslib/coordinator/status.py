@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,13 +39,22 @@ _LONG = ("bins_", "staleness_counts", "tables", "field_")
 RUNS_MAX = 20_000
 """Longest list of owners in details, in runs of partitions with one owner; it must fit a message."""
 
+WHOLE_MAX = 1 << 50
+"""Largest whole number of an entry of a heartbeat: the sum of those of 4,096 processes fits 64 bits."""
+
 
 def _is_whole(value: object) -> bool:
-    return type(value) is int
+    return type(value) is int and abs(value) <= WHOLE_MAX
 
 
 def _are_counts(value: object, length: int | None = None) -> bool:
-    return _is_list(value, _is_whole) and length in (None, len(value))  # type: ignore[arg-type]
+    """Return whether a value is a list of counts; without a call for each: bins of a heartbeat are 1,024."""
+    if not isinstance(value, list | tuple) or length not in (None, len(value)):
+        return False
+    try:
+        return max(array("Q", value), default=0) <= WHOLE_MAX
+    except (TypeError, OverflowError):  # one is no whole number, or is negative
+        return False
 
 
 def _is_list(value: object, is_one: Callable[[Any], bool]) -> bool:

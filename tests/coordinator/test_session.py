@@ -242,6 +242,7 @@ class TestBrokenRequests:
         [
             ("bins_positive", [1, 2]),
             ("bins_negative", ["many"] * LOGIT_BINS),
+            ("bins_negative", [2**64 - 1] * LOGIT_BINS),
             ("tables", 5),
             ("tables", {"embedding": {"rows": "many"}}),
             ("field_names", 5),
