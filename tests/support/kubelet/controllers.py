@@ -1,4 +1,4 @@
-"""Controllers: what a StatefulSet and an Indexed Job do about their pods, and which evictions are allowed."""
+"""Controllers: StatefulSet, Deployment and Indexed Job create and delete pods; which evictions are allowed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Cluster(Protocol):
         """Remove a pod that has ended."""
 
 
-class StatefulSet:
-    """Pods with stable names and volumes; one that has ended has a successor of its name.
+class PodSet:
+    """Base of controllers that keep a number of pods: how many, and of what.
 
     Parameters
     ----------
@@ -39,13 +39,17 @@ class StatefulSet:
 
     def __init__(self, manifest: Manifest) -> None:
         self.name: str = manifest["metadata"]["name"]
-        self.owner = f"StatefulSet/{self.name}"
+        self.owner = f"{manifest['kind']}/{self.name}"
         self.manifest = manifest
-        self.replicas: int = manifest["spec"]["replicas"]
+        self.replicas: int = manifest["spec"].get("replicas", 1)
 
     def scale(self, replicas: int) -> None:
         """Change the number of pods."""
         self.replicas = replicas
+
+
+class StatefulSet(PodSet):
+    """Pods with stable names and volumes; one that has ended has a successor of its name."""
 
     def turn(self, pods: Sequence[Pod], now_s: float, cluster: Cluster) -> None:
         """Create pods that are missing, delete those that are too many."""
@@ -59,24 +63,8 @@ class StatefulSet:
             cluster.create(self.owner, self.manifest, name, name, index, {})
 
 
-class Deployment:
-    """Pods without names of their own; one that has ended, or was asked to leave, has a successor.
-
-    Parameters
-    ----------
-    manifest : mapping
-    """
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.name: str = manifest["metadata"]["name"]
-        self.owner = f"Deployment/{self.name}"
-        self.manifest = manifest
-        self.replicas: int = manifest["spec"].get("replicas", 1)
-        self._made = 0
-
-    def scale(self, replicas: int) -> None:
-        """Change the number of pods."""
-        self.replicas = replicas
+class Deployment(PodSet):
+    """Pods without names of their own; one that has ended, or was asked to leave, has a successor."""
 
     def turn(self, pods: Sequence[Pod], now_s: float, cluster: Cluster) -> None:
         """Create pods that are missing, delete those that are too many."""
@@ -88,8 +76,7 @@ class Deployment:
             cluster.leave(pod)
         for _ in range(self.replicas - len(staying)):
             name = f"{self.name}-{''.join(random.choices(ascii_lowercase + digits, k=5))}"
-            cluster.create(self.owner, self.manifest, name, name, self._made, {})
-            self._made += 1
+            cluster.create(self.owner, self.manifest, name, name, 0, {})
 
 
 class IndexedJob:

@@ -201,7 +201,7 @@ class Kubelet:
             return here
 
     def scale(self, owner: str, replicas: int) -> None:
-        """Change the number of pods of ``StatefulSet/NAME``, or of ``Job/NAME`` with its completions."""
+        """Change the number of pods of ``KIND/NAME``, of a Job with its completions."""
         with self._lock:
             self._sets[owner].scale(replicas)
 

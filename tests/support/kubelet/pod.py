@@ -64,7 +64,7 @@ class Place:
 
 @dataclass(slots=True)
 class Pod:
-    """Pod of a StatefulSet or a Job.
+    """Pod of a StatefulSet, a Deployment or a Job.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Pod:
     owner : str
         Kind and name of what keeps it.
     index : int
-        Its number in its owner.
+        Its number in its owner; 0 in a Deployment, whose pods have none.
     template : mapping
         Of its owner's manifest.
     place : Place
