@@ -386,7 +386,7 @@ class Trainer:
 
     def _save_interrupted(self) -> str:
         """Save where there is a place; return what the line about an interruption says of it."""
-        if not self.settings.checkpoint or self._in_step or not self._cuts.save_as_it_is():
+        if not save_as_it_is(self):
             return ""
         place = self.cluster.status()["saved"]
         return f"; saved in {place}: in another process the script goes on after trainer.load({place!r})"
@@ -530,18 +530,11 @@ class Trainer:
         how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
         replace(retrieval, trained=TrainedRows.of(train)).check_data(valid, items or data, how)
         watched = place_of_metric(stopping.metric) if stopping else None
-        places = at if watched is None or watched in at else [*at, watched]
+        if watched is not None and watched not in how.at:
+            how = replace(how, at=(*how.at, watched))
 
         def evaluate() -> RankResult:
-            return self.rank(
-                valid,
-                items or data,
-                at=places,
-                history=history,
-                target=target,
-                exclude_seen=exclude_seen,
-                name="valid",
-            )
+            return self._rank(valid, items or data, how, "valid")
 
         return self._epoch_by_epoch(train, epochs, evaluate, stopping, best)
 
@@ -587,6 +580,9 @@ class Trainer:
             If a file does not fit.
         """
         how = RankingSettings(at=tuple(at), history=history, target=target, exclude_seen=exclude_seen)
+        return self._rank(data, items, how, name)
+
+    def _rank(self, data: Data, items: Data, how: RankingSettings, name: str) -> RankResult:
         result = self._retrieval.rank(data, items, how, name)
         self._evaluated(result, name, {**self._behind, "name": name})
         return result
@@ -791,11 +787,12 @@ class Trainer:
         return self._calls.open(self._client, self._progress, spec)
 
 
-def save_as_it_is(trainer: Trainer) -> None:
-    """Save what is trained, as for SIGTERM, after an error in a call and before this trainer leaves.
+def save_as_it_is(trainer: Trainer) -> bool:
+    """Save what is trained, as for SIGTERM, after an error in a call; return whether it is saved.
 
     Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step other trainers can't end
     alone, or when it can't be done in `pslib.config.Timing.drain_s`.
     """
-    if trainer.settings.checkpoint and not trainer._in_step:
-        trainer._cuts.save_as_it_is()
+    if not trainer.settings.checkpoint or trainer._in_step:
+        return False
+    return trainer._cuts.save_as_it_is()
