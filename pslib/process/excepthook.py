@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from traceback import FrameSummary, extract_tb, format_list
+from traceback import extract_tb, print_exception
 from types import TracebackType
 
 from pslib.config import DEBUG_VARIABLE
@@ -48,8 +48,7 @@ def uncaught_in_a_line() -> None:
     The process then exits with the code that `pslib.errors` gives the error.
 
     Of a Ctrl-C in a call of pslib, the traceback ends where the script makes that call. Other errors keep
-    theirs. Nothing changes in a notebook or a debugger, which have their own
-    hooks, nor at Python's prompt.
+    theirs. Nothing changes in a notebook or a debugger, which have their own hooks, nor at Python's prompt.
     """
     if sys.excepthook is sys.__excepthook__ and not (sys.flags.interactive or hasattr(sys, "ps1")):
         sys.excepthook = _show
@@ -58,9 +57,8 @@ def uncaught_in_a_line() -> None:
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, ImportError):
         error = import_error(error)
-    if isinstance(error, KeyboardInterrupt) and (users := _before_pslib(trace)):
-        lines = ["Traceback (most recent call last):\n", *format_list(users), f"{kind.__name__}\n"]
-        sys.stderr.write("".join(lines))
+    if isinstance(error, KeyboardInterrupt) and (frames := _frames_before_pslib(trace)):
+        print_exception(kind, error, trace, limit=frames, chain=False)
         return
     if not told(error):
         sys.__excepthook__(kind, error, trace)
@@ -71,11 +69,10 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     sys.exit(error.exit_code)
 
 
-def _before_pslib(trace: TracebackType | None) -> list[FrameSummary]:
-    """Return the frames up to the first call of pslib; none where all are wanted, or none is of pslib."""
-    frames = extract_tb(trace)
-    ours = [one.filename.startswith(PACKAGES) for one in frames]
-    return [] if os.environ.get(DEBUG_VARIABLE) == "1" or not any(ours) else frames[: ours.index(True)]
+def _frames_before_pslib(trace: TracebackType | None) -> int:
+    """Return the number of frames up to the first call of pslib; 0 where all are wanted, or none is of pslib."""
+    ours = [one.filename.startswith(PACKAGES) for one in extract_tb(trace)]
+    return 0 if os.environ.get(DEBUG_VARIABLE) == "1" or not any(ours) else ours.index(True)
 
 
 def _users_line(trace: TracebackType | None) -> str:
