@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import fields
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import quote
+from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 import rich_click as click
 
@@ -96,6 +95,8 @@ def serve_command(
     named = dict(_named(source) for source in sources)
     if len(named) < len(sources):
         raise ConfigurationError("serve: expected each name once; name one by NAME=CHECKPOINT")
+    if follow_keys and not follow:
+        raise ConfigurationError("--follow-keys: expected --follow with it")
     token = _token_in(admin_token_file) if admin_token_file else ""
     with listen(host, port) as listener, _transport(key_file, insecure_network) as transport:
         link = transport.listen(zmq) if zmq is not None else None
@@ -127,22 +128,35 @@ def rollback_command(url: str, model: str, version: str | None, admin_token_file
     return EXIT_DONE
 
 
+class _EveryStatus(HTTPErrorProcessor):
+    """Gives each answer as it is: a redirection that is followed would get the token, by GET."""
+
+    def http_response(self, request: Request, response: Any) -> Any:
+        return response
+
+    https_response = http_response
+
+
 def _asked(url: str, path: str, given: dict[str, str], token: str) -> dict[str, Any]:
     """Ask a server of models by POST; return its answer."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.lower().startswith(("http://", "https://")):
         raise ConfigurationError(f"URL: expected http://HOST:PORT or https://HOST, got {url!r:.80}")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(url.rstrip("/") + path, json.dumps(given).encode(), headers, method="POST")
     try:
-        with urlopen(request, timeout=ANSWER_S) as answer:
-            return _plain(answer.read(), url)
-    except HTTPError as error:
-        with error:
-            told = _plain(error.read(), url).get("error", error.reason)
-        raise (ConfigurationError if error.code < 500 else PslibError)(f"{url}: {told}") from error
+        request = Request(url.rstrip("/") + path, json.dumps(given).encode(), headers, method="POST")
+        with build_opener(_EveryStatus).open(request, timeout=ANSWER_S) as answer:
+            body = answer.read()
     except (OSError, HTTPException, ValueError) as error:  # URLError is an OSError
         reason = getattr(error, "reason", error)
         raise UnavailableError(f"{url}: expected an answer of pslib serve: {reason}") from error
+    if 300 <= answer.status < 400:
+        place = answer.headers["Location"]
+        raise ConfigurationError(f"{url}: it redirects to {place}; expected the URL of pslib serve itself")
+    found = _plain(body, url)
+    if answer.status >= 400:
+        kind = ConfigurationError if answer.status < 500 else PslibError
+        raise kind(f"{url}: {found.get('error', answer.reason)}")
+    return found
 
 
 def _plain(body: bytes, url: str) -> dict[str, Any]:
@@ -209,6 +223,8 @@ def _token_in(file: str) -> str:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigurationError(f"--admin-token-file: {file}: {why}; give a file with the token") from error
-    if len(token) < 16:
-        raise ConfigurationError(f"--admin-token-file: {file}: expected at least 16 characters")
+    if len(token) < 16 or not (token.isascii() and token.isprintable()):  # it becomes a header
+        raise ConfigurationError(
+            f"--admin-token-file: {file}: expected one line of 16 or more characters of ASCII"
+        )
     return token

@@ -10,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +102,10 @@ def test_a_rollback_lets_an_older_version_answer_and_a_wrong_one_gets_one_line(
 ) -> None:
     for number in (1, 2):
         shutil.copytree(trained.checkpoint, tmp_path / f"checkpoint-{number:06d}")
-    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    token, wrong, split = tmp_path / "token", tmp_path / "wrong", tmp_path / "split"
     token.write_text("a-token-of-the-test")
     wrong.write_text("another-token-of-it")
+    split.write_text("a-token-of\nthe-test-too")
     with served({"m": str(tmp_path)}, "a-token-of-the-test") as client:
         shutil.copytree(trained.checkpoint, tmp_path / "checkpoint-000003")
         client.repository.refresh()
@@ -111,18 +114,54 @@ def test_a_rollback_lets_an_older_version_answer_and_a_wrong_one_gets_one_line(
             ([url, "m", "--admin-token-file", str(wrong)], "expected the admin token"),
             ([url, "none", *with_token], "model 'none': expected one of m"),
             ([url, "m", "--version", "9", *with_token], "expected a version of 2, 3, got '9'"),
+            (
+                [url, "m", "--admin-token-file", str(split)],
+                "expected one line of 16 or more characters of ASCII",
+            ),
             (["127.0.0.1:1", "m"], "expected http://HOST:PORT"),
+            (["http://[one", "m"], "http://[one: expected an answer of pslib serve"),
             (["http://127.0.0.1:1", "m"], "http://127.0.0.1:1: expected an answer of pslib serve"),
         ):
             run = rolled_back(*given)
             assert run.returncode in (64, 69), run.stderr
             assert told in run.stderr
             assert run.stderr.count("\n") == 1
+            assert "the-test" not in run.stderr
         run = rolled_back(url, "m", *with_token)
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout == "m: version 2 answers; no newer one is taken until a load\n"
         assert client.ask("POST", "/predict", RECORD)[1]["version"] == "2"
         assert rolled_back(url, "m", "--version", "3", *with_token).stdout.startswith("m: version 3 answers")
+
+
+def test_a_rollback_follows_no_redirection_which_would_get_the_token(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Redirect(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.command)
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{server.server_address[1]}/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(f"{self.command} {self.headers['Authorization']}")
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write no line for each."""
+
+    (tmp_path / "token").write_text("a-token-of-the-test")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        run = rolled_back(url, "m", "--admin-token-file", str(tmp_path / "token"))
+        server.shutdown()
+    assert (run.returncode, run.stderr) == (
+        64,
+        f"pslib: {url}: it redirects to {url}/elsewhere; expected the URL of pslib serve itself\n",
+    )
+    assert asked == ["POST"]
 
 
 def test_a_server_that_may_wait_begins_with_the_first_checkpoint(trained: Trained, tmp_path: Path) -> None:
@@ -180,6 +219,7 @@ def test_a_process_follows_a_training_and_sigterm_ends_it(tmp_path: Path) -> Non
             "it is not UTF-8 text; give a file with the token",
         ),
         (["CHECKPOINT", "--follow"], "expected the folder of a run that has started"),
+        (["CHECKPOINT", "--follow-keys", sys.executable], "--follow-keys: expected --follow with it"),
     ],
 )
 def test_wrong_options_get_one_line(trained: Trained, tmp_path: Path, options: list[str], told: str) -> None:
