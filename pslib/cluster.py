@@ -501,7 +501,7 @@ class Watcher:
         """Request a checkpoint of the training now; return whether there is a training that can be saved.
 
         The status says ``saves_soon`` until it is complete. ``last``: trainers stay paused from then on, for
-        at most `pslib.config.Timing.drain_s`; who asks ends the run, and the checkpoint has all of it.
+        at most `pslib.config.Timing.drain_s`; the caller ends the run, and the checkpoint has all of it.
         """
         answer = self.ask(self._coordinator, SaveSoon(last))
         return isinstance(answer, Result) and bool(answer.values["asked"])

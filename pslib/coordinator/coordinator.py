@@ -94,7 +94,7 @@ class Coordinator:
         return self.session.status(self._now_s())
 
     def status_with_events(self) -> dict[str, Any]:
-        """Return the status with events and checkpoints, for one who does not ask for them."""
+        """Return the status with events and checkpoints, for readers that ask for nothing else."""
         return self.session.status_with_events(self._now_s())
 
     def stop(self) -> None:

@@ -557,7 +557,7 @@ class CoordinatorSession:
         }
 
     def status_with_events(self, now_s: float) -> dict[str, Any]:
-        """Return the status with events and checkpoints, for one who does not ask for them."""
+        """Return the status with events and checkpoints, for readers that ask for nothing else."""
         told = {"event_log": self.history.after(0), "checkpoints": self.history.checkpoints}
         return self.status(now_s) | told
 

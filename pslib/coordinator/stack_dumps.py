@@ -35,7 +35,7 @@ class StackDumps:
         self._members = members
         self.own: Callable[[], str] = str
         self._wanted_s: dict[int, float] = {}
-        """Return the moment when the stacks of an incarnation were asked for."""
+        """Time at which the stacks of an incarnation were asked for."""
         self._found: dict[int, tuple[float, str]] = {}
 
     def ask(self, now_s: float, message: DumpStacks) -> Message:

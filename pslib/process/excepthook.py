@@ -70,7 +70,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def _frames_before_pslib(trace: TracebackType | None) -> int:
-    """Return the number of frames up to the first call of pslib; 0 where all are wanted, or none is of pslib."""
+    """Return the number of frames up to the first of pslib; 0 if there is none, or all are wanted."""
     ours = [one.filename.startswith(PACKAGES) for one in extract_tb(trace)]
     return 0 if os.environ.get(DEBUG_VARIABLE) == "1" or not any(ours) else ours.index(True)
 

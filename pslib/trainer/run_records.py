@@ -174,8 +174,8 @@ class _Recording:
         self._over, self._gave_way = threading.Event(), False
         self._live: LiveRun | None = None
         if place is not None or (told and cluster.embedded):
-            facts = {"name": os.path.basename(place), "folder": place} if place else {}
-            self._live = LiveRun(cluster.watcher(), facts, "", Path(place) if place else None, keeps=True)
+            about = {"name": os.path.basename(place), "folder": place} if place else {}
+            self._live = LiveRun(cluster.watcher(), about, "", Path(place) if place else None, keeps=True)
         self._thread = threading.Thread(target=self._look, name="pslib-recorder", daemon=True)
         self._thread.start()
 
@@ -230,6 +230,6 @@ class _Recording:
 
 
 _of_cells: dict[str, tuple[int, ref[Any]]] = {}
-"""Of each class of models that a cell of a notebook trains: the last such cell, and its trainer."""
+"""Last cell of a notebook that has made a trainer of a class of models, and that trainer."""
 _recordings: dict[str | None, _Recording] = {}
-"""Of each folder that this process writes records to: whose they are."""
+"""Recording of each folder that this process writes records to."""

@@ -21,7 +21,7 @@ KINDS = f"{SHOWN},services,configmaps,secrets,poddisruptionbudgets,networkpolici
 VOLUMES = "persistentvolumeclaims"
 ADMIN_KEY = "/etc/pslib/keys/admin.keys"
 OWNED = r'{range .items[*]}{.kind} {.metadata.name} {.metadata.ownerReferences[*].kind}{"\n"}{end}'
-"""What is asked of the coordinator: its kind, its name, and what has made it."""
+"""Output for the coordinator's objects: kind, name, and the kinds of their owners."""
 _TRIES = re.compile(r"E\d{4} \d\d:\d\d:\d\d")
 """Beginning of kubectl's own log lines, one for each try to reach a cluster."""
 _UNREACHED = re.compile(r"connection to the server|connect to the server|: dial tcp|in configuration:")
@@ -132,9 +132,11 @@ class Kubectl:
         told = self.ask(
             "get", "statefulsets,jobs", "--selector", of_coordinator, "--output", f"jsonpath={OWNED}"
         )
-        kind, own, *owners = (told.splitlines() or [" "])[0].split() or (None, None)
+        if not told.strip():
+            return None, ()
+        kind, own, *owners = told.splitlines()[0].split()
         if "JobSet" not in owners:
-            return (None if kind is None else f"{own}-0" if kind == "StatefulSet" else f"job/{own}"), ()
+            return f"{own}-0" if kind == "StatefulSet" else f"job/{own}", ()
         made = self.ask(
             "get", "jobsets", name, "--output", "jsonpath={.metadata.ownerReferences[*].kind}"
         )  # fmt: skip

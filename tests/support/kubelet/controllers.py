@@ -1,4 +1,4 @@
-"""Controllers: StatefulSet, Deployment and Indexed Job create and delete pods; which evictions are allowed."""
+"""Controllers, which create and delete pods: StatefulSet, Deployment, Indexed Job; and allowed evictions."""
 
 from __future__ import annotations
 

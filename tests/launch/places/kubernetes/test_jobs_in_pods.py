@@ -41,7 +41,7 @@ print(urllib.request.urlopen(address).read().decode())
 print(urllib.request.urlopen(address + "api/state").read().decode())
 page.terminate()
 """
-"""What a browser does beyond a port-forward, which reaches the pod's loopback."""
+"""A browser behind a port-forward, which reaches the pod's loopback."""
 
 
 @pytest.fixture(scope="module", autouse=True)
