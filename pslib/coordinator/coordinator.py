@@ -89,10 +89,6 @@ class Coordinator:
         """Resume a run whose processes had all ended; call before `run`."""
         self.session.resume(self._now_s())
 
-    def status(self) -> dict[str, Any]:
-        """Return the cluster's current status."""
-        return self.session.status(self._now_s())
-
     def status_with_events(self) -> dict[str, Any]:
         """Return the status with events and checkpoints, for readers that ask for nothing else."""
         return self.session.status_with_events(self._now_s())
@@ -142,7 +138,7 @@ class Coordinator:
 
     def _figures(self) -> dict[str, Any]:
         """Return the values of `pslib.wire.counters.COORDINATOR`."""
-        status = self.status()
+        status = self.session.status(self._now_s())
         if status["saves"] != self._saves:
             self._saves, self._saved_s = status["saves"], utc_now_s()
         return status | {

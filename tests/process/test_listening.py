@@ -42,6 +42,11 @@ def test_one_address_is_that_alone(host: str) -> None:
         assert not is_reached("::1" if host == "127.0.0.1" else "127.0.0.1", port)
 
 
+def test_a_name_that_can_be_none_is_an_error_of_the_system() -> None:
+    with pytest.raises(OSError, match="label"):
+        listening_socket("a..b", 0)
+
+
 def test_ipv6_has_brackets_in_an_address() -> None:
     assert (url_host("fd00::7"), url_host("10.0.0.7"), url_host("node-a")) == (
         "[fd00::7]",

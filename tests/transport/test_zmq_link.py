@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import socket
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -63,6 +65,20 @@ def test_a_name_is_looked_up_by_ipv6_where_there_is_nothing_else(
 ) -> None:
     monkeypatch.setattr(addresses, "_has_ipv4", lambda: has_ipv4)
     assert wants_ipv6(address) is expected
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("routes", "expected"), [(":", True), ("ip route add default dev lo", False)])
+def test_a_machine_has_ipv4_if_a_route_leads_to_others(routes: str, expected: bool) -> None:
+    program = "from pslib.transport.addresses import wants_ipv6; print(wants_ipv6('tcp://node-a:5'))"
+    inside = f'ip link set lo up && {routes} && exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", inside, sys.executable, program],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    if done.stderr.startswith("unshare"):
+        pytest.skip(f"needs a network namespace: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
 def test_an_address_that_is_none_is_one_line(closing: Any) -> None:
