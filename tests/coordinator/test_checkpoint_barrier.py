@@ -344,6 +344,8 @@ def test_trainers_that_nobody_asks_to_leave_after_the_last_cut_go_on() -> None:
     cluster.wait(cluster.session.config.timing.drain_s + 1.5)
     assert cluster.beat(0)["number"] == 2, "the next one by schedule"
     assert cluster.lease(1).state == "held"
+    assert cluster.ask(SaveSoon()).values["asked"]
+    assert not cluster.beat(0)["last"]
 
 
 def test_trainers_go_on_when_the_last_cut_fails_and_stay_paused_in_the_next_attempt() -> None:

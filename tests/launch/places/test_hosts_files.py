@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 import subprocess
 
 import pytest
@@ -40,6 +41,17 @@ def test_a_host_of_ipv6_has_its_address_in_brackets():
     launcher = SshLauncher(hosts_in("node-a address=fd00::7\nnode-b address=fd00::8\n"), port=7077)
     assert launcher.listen(Task("coordinator", 0)) == "tcp://[fd00::7]:7077"
     assert launcher.listen(Task("server", 1)) == "tcp://[fd00::8]:0"
+
+
+def test_a_name_stands_for_its_address_of_ipv4_if_it_has_one(monkeypatch):
+    known = {"both": ["fd00::7", "10.0.0.7"], "newer": ["fd00::8"]}
+
+    def addresses(host, port, **kind):
+        families = [socket.AF_INET6 if ":" in one else socket.AF_INET for one in known[host]]
+        return [(family, 1, 6, "", (one, 0)) for family, one in zip(families, known[host], strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    assert [one.address for one in hosts_in("both servers=1\nnewer trainers=1\n")] == ["10.0.0.7", "fd00::8"]
 
 
 def test_the_home_of_a_host_is_its_own(tmp_path):

@@ -12,6 +12,7 @@ from pslib.errors import ConfigurationError
 from pslib.process.health import TURN_S, Health
 from pslib.process.reported import Reported, Reporter
 from tests.support.hand_clock import HandClock
+from tests.support.ipv6 import has_ipv6
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def port(health: Health) -> Iterator[int]:
     server.server_close()
 
 
-def ask(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(host, port, timeout=10)
     connection.request("GET", path)
     answer = connection.getresponse()
     return answer.status, answer.read().decode()
@@ -74,15 +75,16 @@ def test_metrics_are_those_of_the_last_heartbeat() -> None:
         server.server_close()
 
 
-def test_metrics_are_served_at_the_host_of_an_address() -> None:
-    address = serve_metrics("tcp://127.0.0.1:0")
-    host, _, port = address.rpartition(":")
-    assert host == "127.0.0.1"
-    assert ask(int(port), "/metrics")[0] == 200
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("[::1]", marks=has_ipv6)])
+def test_metrics_are_served_at_the_host_of_an_address(host: str) -> None:
+    address = serve_metrics(f"tcp://{host}:0")
+    told, _, port = address.rpartition(":")
+    assert told == host
+    assert ask(int(port), "/metrics", host.strip("[]"))[0] == 200
     with pytest.raises(
         ConfigurationError, match=f"^metrics.port: port {port} can't be taken: Address already"
     ):
-        serve_metrics(f"tcp://127.0.0.1:{port}")
+        serve_metrics(f"tcp://{address}")
 
 
 def test_a_taken_port_is_told_in_a_line(port: int) -> None:
