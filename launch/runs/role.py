@@ -46,6 +46,7 @@ from pslib.errors import (
     UnavailableError,
     WorkDoneError,
 )
+from pslib.monitor.run_folder import SUMMARY
 from pslib.process.shutdown import preemption
 from pslib.storage import unwritable
 from pslib.transport.addresses import is_loopback
@@ -331,7 +332,11 @@ class Records:
 
         out = Path(self._job.out)
         status = self._statuses.get()
-        if status is None or status["phase"] == "done":  # a predecessor has written them
+        if status is None:
+            return
+        if status["phase"] == "done":  # a predecessor has written them; this start does not continue the run
+            with suppress(FileNotFoundError):
+                os.utime(out / SUMMARY)
             return
         keep_records(out)
         self._live = self._watched(out.absolute()) if self.address else None

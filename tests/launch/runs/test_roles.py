@@ -19,7 +19,7 @@ from launch.cli.main import main
 from launch.job.job import read_job
 from launch.job.preflight import hold_port
 from launch.runs.role import Records
-from pslib.monitor.run_folder import MONITOR
+from pslib.monitor.run_folder import MONITOR, ended_run
 from pslib.monitor.sources import open_run
 from tests.support.ipv6 import has_ipv6
 from tests.support.processes.counting_runs import write_counting_examples, write_job
@@ -83,6 +83,7 @@ def test_a_cluster_trains_in_any_order_of_its_starts_and_trainers_end_when_the_w
     scheduler.turn()
     again = scheduler.start("trainer", 1)
     scheduler.until(lambda: scheduler.code_of(again) == 0, "one that meets a new coordinator to end")
+    scheduler.until(lambda: ended_run(tmp_path / "out"), "the run to count as ended")
     assert (tmp_path / "out" / MONITOR).read_text() == kept, "the new coordinator saw nothing of it"
 
 
