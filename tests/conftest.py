@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from pslib.config import CACHE_VARIABLE
 from tests.support.data.real_data import real_data
-from tests.support.kernel_age import older_kernels
+from tests.support.machine.kernel_age import older_kernels
 from tests.support.models.zoo import Trained, model_named
 from tests.support.processes.command import Command
 from tests.support.processes.counting_runs import write_counting_examples

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,19 @@ from numpy.typing import NDArray
 from pslib.clock import Clock
 from pslib.errors import PslibError
 
-Predict = Callable[[pa.Table], NDArray[np.float32]]
+
+class Scores(NamedTuple):
+    """Scores of the rows of a table, and the version of followed parameters that made them.
+
+    ``as_of_s`` is None where the model follows no cluster.
+    """
+
+    values: NDArray[np.float32]
+    version: int = 0
+    as_of_s: float | None = None
+
+
+Predict = Callable[[pa.Table], Scores]
 
 
 class OverloadError(PslibError):
@@ -26,7 +39,7 @@ class OverloadError(PslibError):
 class _Waiting:
     table: pa.Table
     since_s: float
-    done: Future[NDArray[np.float32]] = field(default_factory=Future)
+    done: Future[Scores] = field(default_factory=Future)
 
 
 class Batcher:
@@ -73,7 +86,7 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, table: pa.Table) -> Future[NDArray[np.float32]]:
+    def submit(self, table: pa.Table) -> Future[Scores]:
         """Queue a request; the result is its scores.
 
         Raises
@@ -152,5 +165,6 @@ class Batcher:
             return
         start = 0
         for one in some:
-            one.done.set_result(scores[start : start + one.table.num_rows])
-            start += one.table.num_rows
+            stop = start + one.table.num_rows
+            one.done.set_result(scores._replace(values=scores.values[start:stop]))
+            start = stop

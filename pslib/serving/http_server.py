@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from pslib.data.arrow_data import table_of
 from pslib.errors import ConfigurationError, DataError, PslibError
-from pslib.serving.batching import OverloadError
+from pslib.serving.batching import OverloadError, Scores
 from pslib.serving.inference_protocol import (
     EXTENSIONS,
     HEADER_LENGTH,
@@ -216,7 +216,7 @@ class HttpServer:
             plain, rest = parts_of(await self._body(request), _header_length(request))
             asked = request_of(plain, rest, version.model.schema, self._settings.rows_max)
             scores = await self._scored(name, version, asked.table)
-            body, head = answer_of(asked, scores, name, *version.stamp(scores))
+            body, head = answer_of(asked, scores.values, name, *version.stamp(scores))
             if head is None:
                 return Response(body, media_type="application/json")
             return Response(body, media_type="application/octet-stream", headers={HEADER_LENGTH: str(head)})
@@ -241,7 +241,9 @@ class HttpServer:
             scores = await self._scored(name, version, table)
             number, age_s = version.stamp(scores)
             age = {} if age_s is None else {"age_s": age_s}
-            return JSONResponse({"model": name, "version": number, **age, "predictions": scores.tolist()})
+            return JSONResponse(
+                {"model": name, "version": number, **age, "predictions": scores.values.tolist()}
+            )
 
         return await self._measured(name, request.query_params.get("version"), answer)
 
@@ -275,12 +277,12 @@ class HttpServer:
         finally:
             self.metrics.count(name, version.number, status, perf_counter() - start)
 
-    async def _scored(self, name: str, version: Version, table: pa.Table) -> Any:
+    async def _scored(self, name: str, version: Version, table: pa.Table) -> Scores:
         if self.leaving:
             raise OverloadError("the server is leaving; ask another one")
         scores = await asyncio.wrap_future(version.batcher.submit(table))
         self.metrics.rows.labels(name, version.number).inc(table.num_rows)
-        self.metrics.score_sum.labels(name, version.number).inc(float(scores.sum()))
+        self.metrics.score_sum.labels(name, version.number).inc(float(scores.values.sum()))
         return scores
 
     async def _body(self, request: Request) -> bytes:

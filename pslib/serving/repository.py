@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pslib.checkpoint import newest, newest_of_run, read_manifest
 from pslib.clock import Clock
@@ -22,7 +21,7 @@ from pslib.errors import (
 )
 from pslib.scoring import LoadedModel
 from pslib.scoring.followed_parameters import FollowedParameters
-from pslib.serving.batching import Batcher
+from pslib.serving.batching import Batcher, Predict, Scores
 from pslib.serving.follower import Follower
 from pslib.serving.settings import ServeSettings
 from pslib.storage import parent_and_name, shown
@@ -41,17 +40,6 @@ class Stamp(NamedTuple):
 
     version: str
     age_s: float | None
-
-
-class FollowedScores(np.ndarray[Any, Any]):
-    """Scores that know the version of the followed parameters which made them, also when they are cut."""
-
-    version = 0
-    as_of_s = 0.0
-
-    def __array_finalize__(self, source: Any) -> None:
-        self.version = getattr(source, "version", 0)
-        self.as_of_s = getattr(source, "as_of_s", 0.0)
 
 
 @dataclass(slots=True)
@@ -85,9 +73,9 @@ class Version:
     users: int = 0
     dropped: bool = False
 
-    def stamp(self, scores: NDArray[np.float32]) -> Stamp:
-        """Return what an answer with these scores says of its version."""
-        if self.follower is None or not isinstance(scores, FollowedScores):
+    def stamp(self, scores: Scores) -> Stamp:
+        """Return the version and the age that an answer with these scores names."""
+        if self.follower is None or scores.as_of_s is None:
             return Stamp(self.number, None)
         return Stamp(f"{self.number}+{scores.version}", round(self.follower.age_s(scores.as_of_s), 3))
 
@@ -389,7 +377,7 @@ class Repository:
         if follower is not None:
             follower.start()
         batcher = Batcher(
-            model.predict if follower is None else _predict_followed(model),
+            _scorer_of(model),
             rows_max=settings.batch_rows_max,
             waiting_rows_max=settings.waiting_rows_max,
             deadline_s=settings.deadline_s,
@@ -399,18 +387,17 @@ class Repository:
         return Version(_number_of(path, model), path, identity, model, batcher, follower)
 
 
-def _predict_followed(model: LoadedModel) -> Callable[[pa.Table], NDArray[np.float32]]:
-    """Return a function that scores a table with one version of the parameters, and says which."""
+def _scorer_of(model: LoadedModel) -> Predict:
+    """Return the function that scores a table; of followed parameters, with one version of them."""
     parameters = model.parameters
-    assert isinstance(parameters, FollowedParameters)
 
-    def predict(table: pa.Table) -> NDArray[np.float32]:
+    def score(table: pa.Table) -> Scores:
+        if not isinstance(parameters, FollowedParameters):
+            return Scores(model.predict(table))
         with parameters.reading():
-            scores = model.predict(table).view(FollowedScores)
-            scores.version, scores.as_of_s = parameters.version, parameters.as_of_s
-        return scores
+            return Scores(model.predict(table), parameters.version, parameters.as_of_s)
 
-    return predict
+    return score
 
 
 def _number_of(path: str, model: LoadedModel) -> str:

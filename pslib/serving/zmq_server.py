@@ -17,12 +17,9 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pslib.clock import Clock
 from pslib.errors import ConfigurationError, DataError, PslibError
-from pslib.serving.batching import OverloadError
+from pslib.serving.batching import OverloadError, Scores
 from pslib.serving.inference_protocol import InferenceRequest, answer_of, json_of, request_of
 from pslib.serving.repository import Repository, UnknownModelError, Version
 from pslib.serving.settings import ServeSettings
@@ -107,7 +104,7 @@ class ZmqServer:
             self._done.append((peer, _refusal(error, given)))
             return
 
-        def finish(scores: Future[NDArray[np.float32]]) -> None:
+        def finish(scores: Future[Scores]) -> None:
             try:
                 answer = _answer(scores, asked, head["model"], version)
             except Exception as error:
@@ -120,10 +117,10 @@ class ZmqServer:
 
 
 def _answer(
-    scores: Future[NDArray[np.float32]], asked: InferenceRequest, model: str, version: Version
+    scores: Future[Scores], asked: InferenceRequest, model: str, version: Version
 ) -> Sequence[Buffer]:
     found = scores.result()
-    body, head = answer_of(asked, found, model, *version.stamp(found))
+    body, head = answer_of(asked, found.values, model, *version.stamp(found))
     return [body] if head is None else [body[:head], body[head:]]
 
 

@@ -3,8 +3,8 @@
 A reader names the position up to which it has all changes of this shard, and gets the rows of keys that have
 changed since, as they are now, with the next position. Where that can't tell all of a partition's changes, it
 is **stale**, and the reader asks for it whole: at first, after another life of the server, when the log has
-gone on too far, and for a partition that came from another server. The rows of one answer are of one moment
-of this shard.
+gone on too far, and for a partition that came from another server. A push may come between the slices of an
+answer: its keys are in the log behind the position that the answer names, and the next one has them again.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.server.test_saving_while_serving import rows_in
 from tests.support.checkpoints import GOLDEN
 from tests.support.clients import client_of, client_with
-from tests.support.sanitizer import LIMITS_MEMORY
+from tests.support.machine.sanitizer import LIMITS_MEMORY
 from tests.support.tables.images import begin_image, end_image, files_of_image
 
 SPEC = TableSpec("item", (PartSpec("w", 1, Adagrad()), PartSpec("v", 3, Adagrad())), admission=ByCount(2))

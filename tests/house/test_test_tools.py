@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernel_age import older_kernels
+from tests.support.machine.kernel_age import older_kernels
 from tests.support.processes.counting_runs import Start, train_in_step
 from tests.support.queues import starts_processes
 from tests.support.waiting import PATIENCE, wait_until

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from pslib.process.listening import listening_socket, url_host
-from tests.support.ipv6 import has_ipv6
+from tests.support.machine.ipv6 import has_ipv6
 
 
 def is_reached(host: str, port: int) -> bool:

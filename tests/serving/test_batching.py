@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pslib.clock import SystemClock
-from pslib.serving.batching import Batcher, OverloadError
+from pslib.serving.batching import Batcher, OverloadError, Scores
 from tests.support.waiting import PATIENCE_S
 
 
@@ -24,13 +24,13 @@ class Gate:
     def __init__(self) -> None:
         self.open, self.begun, self.sizes = threading.Event(), threading.Semaphore(0), list[int]()
 
-    def __call__(self, table: pa.Table) -> Any:
+    def __call__(self, table: pa.Table) -> Scores:
         self.sizes.append(table.num_rows)
         self.begun.release()
         assert self.open.wait(PATIENCE_S)
         if "bad" in table["x"].to_pylist():
             raise ValueError("a bad value")
-        return np.array(table["x"].to_pylist())
+        return Scores(np.array(table["x"].to_pylist()))
 
 
 class SetClock(SystemClock):
@@ -65,8 +65,8 @@ def test_what_waits_is_scored_together_up_to_the_limit_and_each_gets_its_own() -
         one.submit(rows(*range(10, 12))),
     ]
     gate.open.set()
-    assert first.result(PATIENCE_S).tolist() == [1]
-    assert [other.result(PATIENCE_S).tolist() for other in others] == [[2, 3], [4], [5, 6], [10, 11]]
+    assert first.result(PATIENCE_S).values.tolist() == [1]
+    assert [other.result(PATIENCE_S).values.tolist() for other in others] == [[2, 3], [4], [5, 6], [10, 11]]
     assert gate.sizes == [1, 3, 4]
     one.close()
 
@@ -75,7 +75,7 @@ def test_a_request_above_the_limit_is_scored_alone() -> None:
     gate = Gate()
     gate.open.set()
     one = batcher(gate)
-    assert one.submit(rows(*range(9))).result(PATIENCE_S).tolist() == list(range(9))
+    assert one.submit(rows(*range(9))).result(PATIENCE_S).values.tolist() == list(range(9))
     one.close()
 
 
@@ -85,7 +85,7 @@ def test_tables_of_other_types_are_not_joined() -> None:
     begun(gate, one, 1)
     others = [one.submit(rows("a")), one.submit(rows(2))]
     gate.open.set()
-    assert [other.result(PATIENCE_S).tolist() for other in others] == [["a"], [2]]
+    assert [other.result(PATIENCE_S).values.tolist() for other in others] == [["a"], [2]]
     assert gate.sizes == [1, 1, 1]
     one.close()
 
@@ -96,8 +96,8 @@ def test_a_request_with_bad_values_fails_alone() -> None:
     begun(gate, one, "first")
     good, bad, more = (one.submit(rows(value)) for value in ("good", "bad", "more"))
     gate.open.set()
-    assert good.result(PATIENCE_S).tolist() == ["good"]
-    assert more.result(PATIENCE_S).tolist() == ["more"]
+    assert good.result(PATIENCE_S).values.tolist() == ["good"]
+    assert more.result(PATIENCE_S).values.tolist() == ["more"]
     with pytest.raises(ValueError, match="a bad value"):
         bad.result(PATIENCE_S)
     one.close()
@@ -113,7 +113,7 @@ def test_rows_beyond_those_that_may_wait_are_refused_at_once() -> None:
     assert one.waiting_rows == 8
     gate.open.set()
     waiting.result(PATIENCE_S)
-    assert one.submit(rows(9)).result(PATIENCE_S).tolist() == [9]
+    assert one.submit(rows(9)).result(PATIENCE_S).values.tolist() == [9]
     one.close()
 
 
@@ -127,7 +127,7 @@ def test_a_request_that_has_waited_too_long_is_not_scored() -> None:
     gate.open.set()
     with pytest.raises(OverloadError, match="waited longer than 1 s"):
         late.result(PATIENCE_S)
-    assert fresh.result(PATIENCE_S).tolist() == [3]
+    assert fresh.result(PATIENCE_S).values.tolist() == [3]
     assert gate.sizes == [1, 1]
     one.close()
 
@@ -139,7 +139,7 @@ def test_a_request_whose_client_has_gone_is_not_scored() -> None:
     gone, there = one.submit(rows(2)), one.submit(rows(3))
     assert gone.cancel()
     gate.open.set()
-    assert there.result(PATIENCE_S).tolist() == [3]
+    assert there.result(PATIENCE_S).values.tolist() == [3]
     assert gate.sizes == [1, 1]
     one.close()
 
@@ -153,6 +153,6 @@ def test_what_waits_at_the_end_is_scored_and_nothing_after_it() -> None:
     closing.start()
     gate.open.set()
     closing.join(PATIENCE_S)
-    assert waiting.result(0).tolist() == [2]
+    assert waiting.result(0).values.tolist() == [2]
     with pytest.raises(OverloadError, match="is leaving"):
         one.submit(rows(3))

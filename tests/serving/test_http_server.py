@@ -220,7 +220,7 @@ def test_a_full_queue_answers_503_and_when_to_come_again(trained: Trained) -> No
         gate.set()
         assert (status, headers["Retry-After"]) == (503, "1")
         assert "1 rows wait, and at most 1 may" in answer["error"]
-        assert [one.result(60).size for one in busy] == [1, 1]
+        assert [one.result(60).values.size for one in busy] == [1, 1]
         assert client.ask("POST", "/predict", RECORD)[0] == 200
 
 

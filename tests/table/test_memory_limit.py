@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.machine.sanitizer import LIMITS_MEMORY
 from tests.support.processes.command import Command
-from tests.support.sanitizer import LIMITS_MEMORY
 from tests.support.waiting import wait_until
 
 ROWS, DIM = 120_000, 64

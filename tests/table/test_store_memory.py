@@ -16,7 +16,7 @@ from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.policies import Compact, Score
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.table import mix64, partition_of, unmix64
-from tests.support.sanitizer import EACH_A_SLAB, LIMITS_MEMORY
+from tests.support.machine.sanitizer import LIMITS_MEMORY, SHARED_SLABS
 from tests.support.tables.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))
@@ -324,7 +324,7 @@ def test_memory_is_foreseen_for_rows_that_find_no_place() -> None:
     assert store.foresee(some(2, key + 1))[2] > 0
 
 
-@EACH_A_SLAB
+@SHARED_SLABS
 def test_units_that_a_slab_has_left_take_no_memory() -> None:
     store = make_store(BY_SHOWS, 4)
     push_keys(store, some(3000))

@@ -20,8 +20,8 @@ from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.transport import ZmqTransport, addresses, router, zmq_link
 from pslib.transport.addresses import is_loopback, wants_ipv6
-from tests.support.ipv6 import has_ipv6
 from tests.support.links import LOOPBACK, come, poll, poll_all
+from tests.support.machine.ipv6 import has_ipv6
 from tests.support.waiting import WAIT_S, wait_until
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sanitizer import COMPILES
+from tests.support.machine.sanitizer import COMPILES
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = (ROOT / "tests/golden/same_bits.txt").read_text(encoding="utf-8").splitlines()

@@ -21,7 +21,7 @@ from launch.job.preflight import hold_port
 from launch.runs.role import Records
 from pslib.monitor.run_folder import MONITOR, ended_run
 from pslib.monitor.sources import open_run
-from tests.support.ipv6 import has_ipv6
+from tests.support.machine.ipv6 import has_ipv6
 from tests.support.processes.counting_runs import write_counting_examples, write_job
 from tests.support.processes.role_scheduler import RoleScheduler
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -12,7 +12,7 @@ from pslib.errors import ConfigurationError
 from pslib.process.health import TURN_S, Health
 from pslib.process.reported import Reported, Reporter
 from tests.support.hand_clock import HandClock
-from tests.support.ipv6 import has_ipv6
+from tests.support.machine.ipv6 import has_ipv6
 
 
 @pytest.fixture

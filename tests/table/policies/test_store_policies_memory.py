@@ -15,7 +15,7 @@ from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.support.definitions.policies import BLOOM, COUNT, NORM, false_rate
-from tests.support.sanitizer import LIMITS_MEMORY
+from tests.support.machine.sanitizer import LIMITS_MEMORY
 from tests.support.tables.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))

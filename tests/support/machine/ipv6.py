@@ -1,4 +1,4 @@
-"""Whether this machine has IPv6, for the tests that need it."""
+"""Skip of tests that need IPv6, on a machine without it."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def _has_loopback() -> bool:
 
 
 has_ipv6 = pytest.mark.skipif(
-    not _has_loopback(), reason="needs the loopback address ::1; addresses are read in test_identity.py"
+    not _has_loopback(), reason="the test connects to ::1, and the kernel of this machine has no IPv6"
 )
