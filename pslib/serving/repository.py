@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pslib.checkpoint import newest, newest_of_run, read_manifest
+from pslib.checkpoint import manifest_bytes, newest, newest_of_run
 from pslib.clock import Clock
 from pslib.errors import (
     CheckpointCorruptError,
@@ -53,7 +54,7 @@ class Version:
     path : str
         Its checkpoint.
     identity : str
-        Its path and the time at which it was saved: a folder may be saved anew.
+        Its path and the digest of its manifest: a folder may be saved anew.
     model : LoadedModel
     batcher : Batcher
     follower : Follower or None
@@ -407,5 +408,5 @@ def _number_of(path: str, model: LoadedModel) -> str:
 
 
 def _identity_of(path: str) -> str:
-    """Return a text that differs between checkpoints, also of one folder."""
-    return f"{path} of {read_manifest(path).saved_utc}"
+    """Return a text that differs between checkpoints, also of one folder saved twice in a second."""
+    return f"{path} of {hashlib.sha256(manifest_bytes(path)).hexdigest()}"

@@ -95,6 +95,7 @@ def test_a_version_is_as_old_as_the_beginning_of_its_round(
 def test_a_follower_ends_with_its_version_and_with_the_server(training: FollowedTraining) -> None:
     with training.served(keep_versions=1) as client:
         old = client.repository.version("clicks").follower
+        training.push(parameters_of(client).keys()[:1], 0.5)
         training.trainer.save(training.folder / "checkpoint")
         client.repository.load("clicks")
         new = client.repository.version("clicks").follower

@@ -86,6 +86,16 @@ def test_a_folder_that_is_saved_anew_replaces_its_version_and_ends_the_old_one(
         assert repository.refresh() == []
 
 
+def test_a_folder_that_is_saved_twice_in_a_second_is_taken_twice(trained: Trained, tmp_path: Path) -> None:
+    checkpoint = place(trained, tmp_path, 1)
+    manifest = read_manifest(str(checkpoint))
+    with repository_of(tmp_path, Loads()) as repository:
+        commit(str(checkpoint), replace(manifest, about={**manifest.about, "steps": 77}))
+        assert read_manifest(str(checkpoint)).saved_utc == manifest.saved_utc
+        (line,) = repository.refresh()
+        assert "version 1 answers" in line
+
+
 def test_a_version_that_is_replaced_answers_the_requests_that_hold_it(
     trained: Trained, tmp_path: Path
 ) -> None:
