@@ -21,8 +21,8 @@ from tests.support.processes.installed import (
 )
 
 PACKAGES = ("pslib", "cython_ext", "rec_models", "launch")
-SOURCES = (".pyx", ".pxd", ".h", ".c")
-"""Suffixes of sources that are compiled: a wheel has the result."""
+LEFT_OUT = (".pyx", ".pxd", ".h", ".c", ".LICENSE.txt")
+"""Suffixes left out of packages: a wheel has what sources are compiled to, and licenses in dist-info."""
 WHEEL_BYTES_MAX = 8_000_000
 
 
@@ -63,15 +63,15 @@ def test_the_sdist_holds_every_file_of_the_repository(
     assert sorted(set(tracked) - inside) == []
 
 
-def test_the_packages_hold_every_module_stub_and_document_and_nothing_to_compile(
+def test_the_packages_hold_every_module_stub_and_document_and_nothing_twice_or_to_compile(
     sources: Path, tracked: list[str], tmp_path: Path
 ) -> None:
     run(sys.executable, "setup.py", "-q", "build_py", "--build-lib", tmp_path, folder=sources)
     built = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     of_packages = {name for name in tracked if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
-    expected = {name for name in of_packages if not name.endswith(SOURCES)}
+    expected = {name for name in of_packages if not name.endswith(LEFT_OUT)}
     assert sorted(expected - built) == []
-    assert [name for name in built if name.endswith(SOURCES)] == []
+    assert [name for name in built if name.endswith(LEFT_OUT)] == []
     assert {f"{package}/py.typed" for package in PACKAGES} <= built
 
 
@@ -84,7 +84,7 @@ def test_a_wheel_in_an_empty_environment_runs_from_any_folder(tmp_path: Path) ->
         names = file.namelist()
     kernels = {Path(name).name.partition(".")[0] for name in names if name.endswith(".so")}
     assert kernels == {path.stem for path in (ROOT / "cython_ext").rglob("*.pyx")}
-    assert not [name for name in names if name.endswith(SOURCES)]
+    assert not [name for name in names if name.endswith(LEFT_OUT)]
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == set(PACKAGES)
     assert wheel.stat().st_size <= WHEEL_BYTES_MAX
     with installed(wheel, tmp_path) as user:
