@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 import rich_click as click
 
 from launch.cli.command import FILE, argument, command, flag, key_option, option, packed
-from pslib.errors import EXIT_DONE, ConfigurationError, PslibError, UnavailableError
+from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.serving.settings import ServeSettings
 from pslib.settings import Setting
 from pslib.validation import hints_of
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
     from pslib.serving.repository import Follow
     from pslib.transport import ZmqTransport
 
-ANSWER_S = 30.0
-"""Time for a server to answer; a rollback loads nothing."""
 EXTRA = "pslib serve needs the extra serve: pip install 'sparse-pslib[serve]'"
 
 
@@ -123,50 +118,11 @@ def rollback_command(url: str, model: str, version: str | None, admin_token_file
     """
     token = _token_in(admin_token_file) if admin_token_file else ""
     given = {} if version is None else {"version": version}
-    answer = _asked(url, f"/v2/repository/models/{quote(model, safe='')}/rollback", given, token)
+    from pslib.serving.http_client import ask
+
+    answer = ask(url, f"/v2/repository/models/{quote(model, safe='')}/rollback", given, token)
     print(f"{model}: version {answer.get('version')} answers; no newer one is taken until a load")
     return EXIT_DONE
-
-
-class _EveryStatus(HTTPErrorProcessor):
-    """Gives each answer as it is: a redirection that is followed would get the token, by GET."""
-
-    def http_response(self, request: Request, response: Any) -> Any:
-        return response
-
-    https_response = http_response
-
-
-def _asked(url: str, path: str, given: dict[str, str], token: str) -> dict[str, Any]:
-    """Ask a server of models by POST; return its answer."""
-    if not url.lower().startswith(("http://", "https://")):
-        raise ConfigurationError(f"URL: expected http://HOST:PORT or https://HOST, got {url!r:.80}")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        request = Request(url.rstrip("/") + path, json.dumps(given).encode(), headers, method="POST")
-        with build_opener(_EveryStatus).open(request, timeout=ANSWER_S) as answer:
-            body = answer.read()
-    except (OSError, HTTPException, ValueError) as error:  # URLError is an OSError
-        reason = getattr(error, "reason", error)
-        raise UnavailableError(f"{url}: expected an answer of pslib serve: {reason}") from error
-    if 300 <= answer.status < 400:
-        place = answer.headers["Location"]
-        raise ConfigurationError(f"{url}: it redirects to {place}; expected the URL of pslib serve itself")
-    found = _plain(body, url)
-    if answer.status >= 400:
-        kind = ConfigurationError if answer.status < 500 else PslibError
-        raise kind(f"{url}: {found.get('error', answer.reason)}")
-    return found
-
-
-def _plain(body: bytes, url: str) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigurationError(f"{url}: expected pslib serve there, got {body!r:.60}")
-    return found
 
 
 def _opener(settings: ServeSettings, keys: str | None) -> Follow:

@@ -385,7 +385,7 @@ class Repository:
             threads=settings.threads,
             clock=self._clock,
         )
-        return Version(_number_of(path, model), path, identity, model, batcher, follower)
+        return Version(number_of(path, model), path, identity, model, batcher, follower)
 
 
 def _scorer_of(model: LoadedModel) -> Predict:
@@ -401,7 +401,7 @@ def _scorer_of(model: LoadedModel) -> Predict:
     return score
 
 
-def _number_of(path: str, model: LoadedModel) -> str:
+def number_of(path: str, model: LoadedModel) -> str:
     """Return the number that a checkpoint's folder ends with, else its steps of training."""
     tail = parent_and_name(path)[1].rpartition("-")[2]
     return str(int(tail)) if tail.isdecimal() else str(model.steps)
