@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from hmac import compare_digest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -54,6 +57,14 @@ FOLLOWED = {
     "followed_failures": "Rounds of questions that have failed.",
 }
 """Gauges of models that follow, see `Follower.figures`."""
+SHADOW = {
+    "rows": "Rows scored by both versions.",
+    "difference_sum": "Sum of the absolute differences of both predictions: by rows, their mean.",
+    "predictions_sum": "Sum of the shadow's predictions.",
+    "answered_predictions_sum": "Sum of the predictions of the version that answered, on the same rows.",
+    "dropped_rows": "Rows that the shadow was not asked for, since it was behind, or could not score.",
+}
+"""Counters of a version that scores requests beside the one that answers."""
 
 
 class HttpError(Exception):
@@ -95,8 +106,15 @@ class Metrics:
             for name, text in FOLLOWED.items()
         }
         self.waiting = Gauge("pslib_serve_waiting_rows", "Rows that wait.", labels, registry=self.registry)
+        both = ("model", "version", "shadow")
+        self.shadow = {
+            name: Counter(f"pslib_serve_shadow_{name}", text, both, registry=self.registry)
+            for name, text in SHADOW.items()
+        }
         self._statuses: dict[tuple[str, str], set[str]] = {}
         """Statuses that were answered, of each model and version."""
+        self._shadowed: set[tuple[str, str, str]] = set()
+        """Model, version and shadow of all pairs that were compared."""
         self._dropped: set[tuple[str, str]] = set()
 
     def count(self, name: str, number: str, status: int, seconds: float) -> None:
@@ -126,7 +144,27 @@ class Metrics:
         self._dropped = self._statuses.keys() - kept
         return generate_latest(self.registry)
 
+    def compare(
+        self, name: str, number: str, shadow: str, answered: Scores, found: Future[Scores] | None
+    ) -> None:
+        """Count the rows of a request that a shadow has scored too; None: it was not asked."""
+        labels, served = (name, number, shadow), answered.values
+        self._shadowed.add(labels)
+        scores = None if found is None or found.exception() is not None else found.result().values
+        if scores is None or scores.shape != served.shape:
+            self.shadow["dropped_rows"].labels(*labels).inc(len(served))
+            return
+        self.shadow["rows"].labels(*labels).inc(len(served))
+        self.shadow["difference_sum"].labels(*labels).inc(float(np.abs(scores - served).sum()))
+        self.shadow["predictions_sum"].labels(*labels).inc(float(scores.sum()))
+        self.shadow["answered_predictions_sum"].labels(*labels).inc(float(served.sum()))
+
     def _forget(self, name: str, number: str) -> None:
+        for labels in [one for one in self._shadowed if one[0] == name and number in one[1:]]:
+            self._shadowed.discard(labels)
+            for counter in self.shadow.values():
+                with suppress(KeyError):  # it has counted nothing
+                    counter.remove(*labels)
         for status in self._statuses.pop((name, number)):
             self.requests.remove(name, number, status)
         for metric in (self.rows, self.score_sum, self.seconds):
@@ -164,6 +202,7 @@ class HttpServer:
                 *_routes("/v2/repository/models/{name}/load", self._load, "POST"),
                 *_routes("/v2/repository/models/{name}/rollback", self._roll_back, "POST"),
                 *_routes("/v2/repository/models/{name}/split", self._split, "POST"),
+                *_routes("/v2/repository/models/{name}/shadow", self._set_shadow, "POST"),
                 *(
                     route
                     for at in (model, f"{model}/versions/{{version}}")
@@ -283,7 +322,21 @@ class HttpServer:
         scores = await asyncio.wrap_future(version.batcher.submit(table))
         self.metrics.rows.labels(name, version.number).inc(table.num_rows)
         self.metrics.score_sum.labels(name, version.number).inc(float(scores.values.sum()))
+        self._shadow(name, version, table, scores)
         return scores
+
+    def _shadow(self, name: str, version: Version, table: pa.Table, scores: Scores) -> None:
+        """Let the shadow of a model score a request that is answered; one that is behind is not asked."""
+        shadow = self._repository.shadow_of(name, version)
+        if shadow is None:
+            return
+        count = partial(self.metrics.compare, name, version.number, shadow.number, scores)
+        try:
+            if shadow.batcher.waiting_rows:
+                raise OverloadError("the shadow is behind")
+            shadow.batcher.submit(table).add_done_callback(count)
+        except OverloadError:
+            count(None)
 
     async def _body(self, request: Request) -> bytes:
         """Read a body, and refuse it as soon as it is larger than it may be."""
@@ -310,14 +363,20 @@ class HttpServer:
         )
 
     async def _split(self, request: Request) -> Response:
-        def split(name: str, given: Mapping[str, Any]) -> str:
+        return await self._share(request, self._repository.split)
+
+    async def _set_shadow(self, request: Request) -> Response:
+        return await self._share(request, self._repository.set_shadow)
+
+    async def _share(self, request: Request, give: Callable[[str, str, float], None]) -> Response:
+        def change(name: str, given: Mapping[str, Any]) -> str:
             number, share = str(given.get("version", "")), given.get("share")
             if not isinstance(share, int | float):
                 raise ConfigurationError("share: expected 0 to 1")
-            self._repository.split(name, number, float(share))
+            give(name, number, float(share))
             return number
 
-        return await self._change(request, split)
+        return await self._change(request, change)
 
     async def _change(self, request: Request, change: Callable[[str, Mapping[str, Any]], str]) -> Response:
         """Change which version answers, in a thread: a model may have to be loaded."""

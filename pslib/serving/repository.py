@@ -102,6 +102,8 @@ class ServedModel:
         All versions that are loaded, the oldest first; ``current`` is one of them.
     canary : str
         Version that answers ``canary_share`` of the requests that name no version; empty: none.
+    shadow : str
+        Version that scores ``shadow_share`` of the requests too, for its metrics; empty: none.
     held : bool
         True after a rollback: newer versions are not taken until one is asked for.
     refused : str
@@ -114,6 +116,8 @@ class ServedModel:
     kept: dict[str, Version] = field(default_factory=dict)
     canary: str = ""
     canary_share: float = 0.0
+    shadow: str = ""
+    shadow_share: float = 0.0
     held: bool = False
     refused: str = ""
 
@@ -302,12 +306,37 @@ class Repository:
         UnknownModelError
             If there is no such model or version.
         """
-        if not 0 <= share <= 1:
-            raise ConfigurationError(f"share: expected 0 to 1, got {share}")
+        with self._lock:
+            model = self._to_share(name, number, share)
+            model.canary, model.canary_share = (number, share) if share else ("", 0.0)
+
+    def set_shadow(self, name: str, number: str, share: float) -> None:
+        """Let a kept version score a share of the requests beside the one that answers; 0 ends it.
+
+        Raises
+        ------
+        ConfigurationError, UnknownModelError
+            As for `split`.
+        """
+        with self._lock:
+            model = self._to_share(name, number, share)
+            model.shadow, model.shadow_share = (number, share) if share else ("", 0.0)
+
+    def shadow_of(self, name: str, version: Version) -> Version | None:
+        """Return the version that scores a request too, beside the one that answers it; mostly None."""
         with self._lock:
             model = self.model(name)
-            self._kept(model, number)
-            model.canary, model.canary_share = (number, share) if share else ("", 0.0)
+            shadow = model.kept.get(model.shadow)
+            if shadow is None or shadow is version or self._draw.random() >= model.shadow_share:
+                return None
+            return shadow
+
+    def _to_share(self, name: str, number: str, share: float) -> ServedModel:
+        if not 0 <= share <= 1:
+            raise ConfigurationError(f"share: expected 0 to 1, got {share}")
+        model = self.model(name)
+        self._kept(model, number)
+        return model
 
     def describe(self) -> list[dict[str, Any]]:
         """Return name, version and state of all kept versions, as the model repository extension has them."""
@@ -340,7 +369,7 @@ class Repository:
                 model.kept[fresh.number] = model.current = fresh
                 model.held = False
                 extra = len(model.kept) - self._settings.keep_versions
-                others = [one for one in model.kept if one not in (fresh.number, model.canary)]
+                others = [one for one in model.kept if one not in (fresh.number, model.canary, model.shadow)]
                 dropped += [model.kept.pop(number) for number in others[: max(0, extra)]]
             for version in dropped:
                 version.dropped = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pslib
 from pslib.errors import ConfigurationError
 from tests.support.model_server import KEPT, LISTS, Client, served
 from tests.support.models.zoo import CLICK_MODELS, Trained, model_named
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def json_inputs(table: pa.Table) -> list[dict[str, Any]]:
@@ -314,6 +316,86 @@ def test_a_share_of_requests_goes_to_a_version(trained: Trained, tmp_path: Path)
         assert client.ask("POST", path, {"version": "1", "share": 2})[0] == 400
         assert client.ask("POST", path, {"version": "1", "share": 0})[0] == 200
         assert {client.repository.version("m").number for _ in range(50)} == {"2"}
+
+
+DROPPED = "pslib_serve_shadow_dropped_rows_total"
+
+
+def figure(client: Client, name: str, labels: str) -> float:
+    """Return a figure of the metrics; 0 if it is not there."""
+    text = client.ask("GET", "/metrics")[1].decode()
+    found = re.search(rf"^{re.escape(f'{name}{{{labels}}}')} (\S+)$", text, re.M)
+    return float(found[1]) if found else 0.0
+
+
+def test_a_shadow_scores_the_rows_of_the_version_that_answers(trained: Trained, tmp_path: Path) -> None:
+    numbered(trained, tmp_path, 1)
+    with served({"m": str(tmp_path)}) as client:
+        numbered(trained, tmp_path, 2)
+        client.repository.refresh()
+        batcher = client.repository.version("m", "1").batcher
+        real, labels = batcher._predict, 'model="m",shadow="1",version="2"'
+
+        def higher(table: pa.Table) -> Any:
+            found = real(table)
+            return found._replace(values=found.values + np.float32(0.25))
+
+        batcher._predict = higher
+        path = "/v2/repository/models/m/shadow"
+        assert client.ask("POST", path, {"version": "9", "share": 1})[0] == 404
+        assert client.ask("POST", path, {"version": "1", "share": "all"})[0] == 400
+        assert client.ask("POST", path, {"version": "1", "share": 1})[0] == 200
+        answers = [client.ask("POST", "/predict", [RECORD, RECORD])[1] for _ in range(5)]
+        assert {one["version"] for one in answers} == {"2"}
+        rows = "pslib_serve_shadow_rows_total"
+        wait_until(
+            lambda: figure(client, rows, labels) + figure(client, DROPPED, labels) == 10,
+            PATIENCE_S,
+            "10 rows",
+        )
+        scored = figure(client, rows, labels)
+        assert scored > 0
+        apart = figure(client, "pslib_serve_shadow_difference_sum_total", labels)
+        assert apart == pytest.approx(0.25 * scored, rel=1e-5)
+        mine = figure(client, "pslib_serve_shadow_predictions_sum_total", labels)
+        other = figure(client, "pslib_serve_shadow_answered_predictions_sum_total", labels)
+        assert mine - other == pytest.approx(apart, rel=1e-5)
+        assert other == pytest.approx(scored * answers[0]["predictions"][0], rel=1e-5)
+        numbered(trained, tmp_path, 3)
+        client.repository.refresh()
+        numbered(trained, tmp_path, 4)
+        client.repository.refresh()
+        assert "1" in client.repository.model("m").kept
+        assert client.ask("POST", path, {"version": "1", "share": 0})[0] == 200
+        assert client.ask("POST", "/predict", RECORD)[1]["version"] == "4"
+        newest = labels.replace('version="2"', 'version="4"')
+        assert [figure(client, one, newest) for one in (rows, DROPPED)] == [0, 0]
+
+
+def test_a_shadow_that_is_behind_or_fails_costs_no_answer(trained: Trained, tmp_path: Path) -> None:
+    numbered(trained, tmp_path, 1)
+    with served({"m": str(tmp_path)}, threads=1) as client:
+        numbered(trained, tmp_path, 2)
+        client.repository.refresh()
+        batcher, labels = client.repository.version("m", "1").batcher, 'model="m",shadow="1",version="2"'
+        begun, gate = threading.Semaphore(0), threading.Event()
+
+        def stuck(table: pa.Table) -> Any:
+            begun.release()
+            assert gate.wait(PATIENCE_S)
+            raise ValueError("a fault of the shadow")
+
+        batcher._predict = stuck
+        client.ask("POST", "/v2/repository/models/m/shadow", {"version": "1", "share": 1})
+        assert client.ask("POST", "/predict", RECORD)[0] == 200
+        assert begun.acquire(timeout=PATIENCE_S)
+        # one is being scored, the next one waits, those after it are dropped
+        assert [client.ask("POST", "/predict", RECORD)[0] for _ in range(4)] == [200] * 4
+        assert batcher.waiting_rows == 1
+        assert figure(client, DROPPED, labels) == 3
+        gate.set()
+        wait_until(lambda: figure(client, DROPPED, labels) == 5, PATIENCE_S, "the failures")
+        assert figure(client, "pslib_serve_shadow_rows_total", labels) == 0
 
 
 def test_a_switch_of_versions_under_load_drops_no_request(trained: Trained, tmp_path: Path) -> None:
