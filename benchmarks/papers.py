@@ -73,7 +73,7 @@ PAPERS: dict[str, Paper] = {
     "wide_deep": Paper(0.9841, 0.1490, DEEP | {"dropout": 0.2}),
     "deepfm": Paper(0.9842, 0.1482, DEEP | {"dropout": 0.2}),
     "dcn": Paper(0.9839, 0.1527, DEEP | {"dropout": 0.2}),
-    "dcnv2": Paper(0.9845, 0.1491, DEEP | {"dropout": 0.2, "cross_layers": 3}),
+    "dcnv2": Paper(0.9845, 0.1491, DEEP | {"dropout": 0.2, "cross_layers": 3}, batch_rows=1024),
     "xdeepfm": Paper(0.9845, 0.1466, DEEP | {"dropout": 0.2, "cin": [64]}),
     "autoint": Paper(
         0.9831,
@@ -90,6 +90,7 @@ PAPERS: dict[str, Paper] = {
         0.9861,
         0.1484,
         {"hidden_1": [400], "hidden_2": [100], "dropout_1": 0.2, "dropout_2": 0.2, "batch_norm": True},
+        batch_rows=1024,
     ),
 }
 EPOCHS = 50

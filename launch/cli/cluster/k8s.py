@@ -156,14 +156,17 @@ def logs_command(name: str, role: str | None, follow: bool, namespace: str | Non
 @name_argument
 @option("--servers", "N", "so many shall own all rows", click.IntRange(1, 4096))
 @option("--trainers", "N", "so many shall train", click.IntRange(1, 65536))
+@option("--scorers", "N", "so many shall serve, where no autoscaler decides it", click.IntRange(0, 65536))
 @namespace_option
-def scale_command(name: str, servers: int | None, trainers: int | None, namespace: str | None) -> int:
-    """Change the numbers of servers or trainers of a running job; rows move before a server ends."""
+def scale_command(
+    name: str, servers: int | None, trainers: int | None, scorers: int | None, namespace: str | None
+) -> int:
+    """Change the numbers of processes of a running job; rows move before a server ends."""
     from launch.places.kubernetes.kubectl import Kubectl
 
-    if servers is None and trainers is None:
-        raise click.UsageError("expected --servers N or --trainers N")
-    return Kubectl(namespace).scale(name, servers, trainers)
+    if servers is None and trainers is None and scorers is None:
+        raise click.UsageError("expected --servers N, --trainers N or --scorers N")
+    return Kubectl(namespace).scale(name, servers, trainers, scorers)
 
 
 @k8s_command.command("delete", examples="pslib k8s delete clicks --with-state")

@@ -116,10 +116,7 @@ class Kubectl:
         pod, kinds = self._found(name)
         code = self.call("get", ",".join((*kinds, SHOWN)), "--selector", selector(name), "--output", "wide")
         if pod is None:
-            raise UnavailableError(
-                f"{name}: expected a job of pslib k8s apply with a coordinator, found none; is it another "
-                "--namespace?"
-            )
+            raise _no_job(name)
         return code or self.call("exec", pod, "--", "pslib", "doctor", *self._keys(name))
 
     def _found(self, name: str) -> tuple[str | None, tuple[str, ...]]:
@@ -149,13 +146,40 @@ class Kubectl:
         how = ("--prefix", "--timestamps", "--tail", "-1", "--max-log-requests", "100")
         return self.call("logs", "--selector", selector(name) + of_role, *how, *more)
 
-    def scale(self, name: str, servers: int | None, trainers: int | None) -> int:
-        """Change the numbers of servers and trainers of a running job; rows move before a server ends."""
+    def scale(self, name: str, servers: int | None, trainers: int | None, scorers: int | None) -> int:
+        """Change the numbers of a running job's processes; rows move before a server ends.
+
+        Raises
+        ------
+        ConfigurationError
+            If something else decides the number: a JobSet, or the scorers' autoscaler.
+        UnavailableError
+            When it has no coordinator.
+        """
+        pod, kinds = self._found(name)
+        if pod is None:
+            raise _no_job(name)
+        if kinds:
+            raise ConfigurationError(
+                f"{name}: a JobSet keeps the numbers that it began with; pslib k8s delete {name}, then apply "
+                "manifests with others, or those in base, whose numbers change"
+            )
+        if scorers is not None and (code := self._scale_scorers(name, scorers)):
+            return code
         code = 0 if servers is None else self._scale_servers(name, servers)
         if trainers is not None and not code:
             patch = json.dumps({"spec": {"parallelism": trainers, "completions": trainers}})
             code = self.call("patch", "job", f"{name}-trainer", "--type", "merge", "--patch", patch)
         return code
+
+    def _scale_scorers(self, name: str, scorers: int) -> int:
+        own = f"{name}-scorer"
+        if self.ask("get", "horizontalpodautoscaler", own, "--ignore-not-found", "--output", "name").strip():
+            raise ConfigurationError(
+                f"{name}: an autoscaler sets the number of scorers; change serve.replicas and "
+                "serve.replicas_max in the job file, then render and apply it"
+            )
+        return self.call("scale", "deployment", own, "--replicas", str(scorers))
 
     def _scale_servers(self, name: str, servers: int) -> int:
         now = int(
@@ -179,6 +203,13 @@ class Kubectl:
         """Return the option of an encrypted job's admin key, a file of the coordinator's pod."""
         found = self.ask("get", "secret", f"{name}-keys", "--ignore-not-found", "--output", "name")
         return ("--keys", ADMIN_KEY) if found.strip() else ()
+
+
+def _no_job(name: str) -> UnavailableError:
+    return UnavailableError(
+        f"{name}: expected a job of pslib k8s apply with a coordinator, found none; is it another "
+        "--namespace?"
+    )
 
 
 def _no_cluster(said: str) -> UnavailableError:

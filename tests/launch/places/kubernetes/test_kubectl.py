@@ -97,14 +97,52 @@ def test_more_servers_start_before_rows_move_and_fewer_end_after_that(calls: Cal
 
     assert main(["k8s", "scale", "clicks", "--servers", "5"]) == 0
     assert main(["k8s", "scale", "clicks", "--servers", "2"]) == 0
-    assert calls() == [asks, ASKS, pods("5"), rows("5"), asks, ASKS, rows("2"), pods("2")]
+    more, fewer = [FINDS, asks, ASKS, pods("5"), rows("5")], [FINDS, asks, ASKS, rows("2"), pods("2")]
+    assert calls() == more + fewer
 
 
 def test_trainers_change_by_parallelism_and_completions_together(calls: Calls) -> None:
     assert main(["k8s", "scale", "clicks", "--trainers", "8"]) == 0
-    ((*words, patch),) = calls()
+    found, (*words, patch) = calls()
+    assert found == FINDS
     assert words == ["patch", "job", "clicks-trainer", "--type", "merge", "--patch"]
     assert json.loads(patch) == {"spec": {"parallelism": 8, "completions": 8}}
+
+
+def test_scorers_change_by_their_deployment_unless_an_autoscaler_decides(
+    calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = ["get", "horizontalpodautoscaler", "clicks-scorer", "--ignore-not-found", "--output", "name"]
+    answer(tmp_path, get_horizontalpodautoscaler="")
+    assert main(["k8s", "scale", "clicks", "--scorers", "3"]) == 0
+    assert calls() == [FINDS, asks, ["scale", "deployment", "clicks-scorer", "--replicas", "3"]]
+    answer(tmp_path, get_horizontalpodautoscaler="horizontalpodautoscaler.autoscaling/clicks-scorer")
+    capsys.readouterr()
+    assert main(["k8s", "scale", "clicks", "--scorers", "3", "--servers", "4"]) == 64
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("pslib: clicks: an autoscaler sets the number of scorers; change serve.replicas ")
+    assert calls()[3:] == [FINDS, asks]
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "code", "told"),
+    [
+        ("Job clicks-coordinator-0 JobSet", 64, "clicks: a JobSet keeps the numbers that it began with; "),
+        ("", 69, "clicks: expected a job of pslib k8s apply with a coordinator, found none"),
+    ],
+)
+def test_a_job_that_can_not_be_scaled_is_refused_before_anything_changes(
+    calls: Calls,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    coordinator: str,
+    code: int,
+    told: str,
+) -> None:
+    answer(tmp_path, coordinator, get_jobsets="")
+    assert main(["k8s", "scale", "clicks", "--servers", "5"]) == code
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"pslib: {told}")
+    assert all(words[0] == "get" for words in calls())
 
 
 def test_status_shows_the_pods_and_what_doctor_finds(calls: Calls) -> None:
@@ -211,5 +249,5 @@ def test_without_a_cluster_one_line_says_so(
 
 def test_a_number_is_needed_to_scale(capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "k8s", "scale", "clicks") == [
-        "expected --servers N or --trainers N; see pslib k8s scale --help"
+        "expected --servers N, --trainers N or --scorers N; see pslib k8s scale --help"
     ]
