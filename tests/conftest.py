@@ -1,6 +1,7 @@
 """Shared by the tests: where real data lies, how hypothesis searches, and commands that leave nothing."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ settings.register_profile("soak", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PSLIB_HYPOTHESIS_PROFILE", "test"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A shell script ignores Ctrl-C in what it starts with `&`, and processes that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:
