@@ -8,11 +8,12 @@ two asynchronous trainers, each a process. FOLDER (default: what PSLIB_TEST_DATA
 uses with 10 sparse fields. The data may not be given on, so it is not here.
 
 Settings follow BARS where it matters: embeddings of 10, MLPs of 400-400-400, batch norm, dropout, batches of
-4,096 (of DCN-v2 and FinalMLP 1,024, which is better on valid), Adam with L2 on rows that counts at every step of the training (`AdamL2`), and the rates lowered on
-plateaus. The defaults of `pslib.EarlyStopping` say when, and choose the epoch by log loss on valid. DCN-v2
-has the dropout and layers of DCN there, NFM batch norm and dropout 0.2: their own need more epochs. AutoInt
-is of half the width and depth, for the time that it takes, and its batches are of 256: without batch norm it
-is the number of steps that takes it beyond first-order terms.
+4,096 (of DCN-v2 and FinalMLP 1,024, which is better on valid), Adam with L2 on rows that counts at every step
+of the training (`AdamL2`), and the rates lowered on plateaus. The defaults of `pslib.EarlyStopping` say when,
+and choose the epoch by log loss on valid. DCN-v2 has the dropout and layers of DCN there, NFM batch norm and
+dropout 0.2: their own need more epochs. AutoInt is of half the width and depth, for the time that it takes,
+and its batches are of 256: without batch norm it is the number of steps that takes it beyond first-order
+terms.
 """
 
 from __future__ import annotations
