@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pslib.data.dataset import ParquetData, open_parquet
+from pslib.data.parquet_files import group_batches
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.scoring import LoadedModel
@@ -150,10 +151,11 @@ def _records(model: LoadedModel, data: Sequence[str]) -> Iterator[list[dict[str,
         try:
             with closing(open_parquet(file)) as source:
                 names = [name for name in source.schema_arrow.names if name in features.columns]
-                for batch in source.iter_batches(batch_size=ROWS, columns=names):
-                    records = batch.to_pylist()
-                    json.dumps(records)
-                    yield records
+                for group in range(source.num_row_groups):
+                    for batch in group_batches(source, group, names, ROWS):
+                        records = batch.to_pylist()
+                        json.dumps(records)
+                        yield records
         except TypeError as error:
             raise DataError(f"{shown(file)}: a request has no form for a value of it: {error}") from error
         except (OSError, pa.ArrowException) as error:

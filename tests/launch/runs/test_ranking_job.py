@@ -254,11 +254,11 @@ def test_of_a_stream_a_ranking_says_after_how_many_files_it_was(folder):
 def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folder, tmp_path, monkeypatch):
     figures, asked = iter([0.5, 0.7, 0.6, 0.65, 0.9]), []
 
-    def rank(self, data, items, **how):
-        asked.append((how["at"], items))
+    def rank(self, data, items, how, name):
+        asked.append((how.at, items, name))
         return RankResult(4, {20: next(figures)}, {20: 0.0}, {20: 0.0})
 
-    monkeypatch.setattr(Trainer, "rank", rank)
+    monkeypatch.setattr(Trainer, "_rank", rank)
     model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=8)
     stopping = EarlyStopping(metric="recall@20", patience=1, factor=0.5)
     with connect() as cluster:
@@ -268,7 +268,7 @@ def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folde
         named = {"stopping": stopping, "best": best, "at": (5,), "history": "before", "target": "next"}
         found = trainer.fit_and_rank(train, folder / "test.parquet", 9, **named, items=those)
         assert [one.recall[20] for one in found] == [0.5, 0.7, 0.6, 0.65]
-        assert asked == [([5, 20], those)] * 4
+        assert asked == [((5, 20), those, "valid")] * 4
         assert trainer._position.epochs == 2
         with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, got"):
             trainer.fit(train, valid=folder, stopping=stopping, best=best)
