@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from pslib.clock import SystemClock
+from pslib.errors import PslibError
 from pslib.scoring.followed_parameters import FollowedParameters
 from pslib.serving.follower import Follower
 from pslib.serving.settings import ServeSettings
 from pslib.trainer.pipeline.dense import DenseLayout
+from pslib.transport.keys import make_keys, write_keys
 from tests.support.processes import followed_script
 from tests.support.processes.command import ROOT, Command
 from tests.support.processes.counting_runs import Start, wait_for_successors
@@ -37,9 +40,10 @@ def launch(start: Start, folder: Path, *options: str) -> Command:
 
 
 @contextmanager
-def following(folder: Path) -> Iterator[FollowedParameters]:
+def following(folder: Path, keys: Path | None = None) -> Iterator[FollowedParameters]:
     """A scorer's parameters, which follow the run."""
-    follower = Follower(str(folder / "out"), None, ServeSettings(follow_s=0.1), SystemClock(), print)
+    key_file = None if keys is None else str(keys)
+    follower = Follower(str(folder / "out"), key_file, ServeSettings(follow_s=0.1), SystemClock(), print)
     try:
         parameters = follower.open("", cast(Any, None), SPEC, DenseLayout({"w": (FLOATS,)}))
         follower.start()
@@ -110,4 +114,17 @@ def test_a_scorer_follows_through_a_scale_up_and_down(start: Start, tmp_path: Pa
                 timeout=LIMIT_S,
             )
         wait_for_versions(scorer)
+        assert_converges(tmp_path, command, scorer)
+
+
+def test_a_reader_s_key_follows_an_encrypted_training_and_no_key_does_not(
+    start: Start, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    write_keys(keys, make_keys())
+    command = launch(start, tmp_path, "--keys", str(keys))
+    with pytest.raises(PslibError), following(tmp_path):
+        raise AssertionError("it followed without a key")
+    with following(tmp_path, keys / "reader.keys") as scorer:
+        wait_for_versions(scorer, 50)  # rows are above 1 by then
         assert_converges(tmp_path, command, scorer)
